@@ -1,0 +1,65 @@
+.DEFAULT_GOAL := help
+.PHONY: help venv install install-dev demo test lint types format results clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+export OMP_NUM_THREADS ?= 2
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "ctem needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo missing)." \
+		"Say which to use: make PYTHON=python3.11 …" >&2; exit 1; }
+	@echo "making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+
+# The stamps are touched last, so an install that was cut short starts again.
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing pinned versions into .venv (a few minutes the first time)"
+	@$(PIP) install -c constraints.txt -e '.[plot]'
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing pinned versions and the developer tools into .venv (a few minutes the first time)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch .venv/.installed $@
+
+venv: $(BIN)/python ## make an empty .venv (PYTHON=… chooses the interpreter, 3.11 or newer)
+
+install: .venv/.installed ## install the package, pinned, into .venv
+
+install-dev: .venv/.installed-dev ## the same, with the developer tools
+
+demo: .venv/.installed ## fit, score and sample a small mixed table
+	@echo "running experiments/demo.py"
+	@$(BIN)/python experiments/demo.py
+
+test: lint types ## lint, types, tests and doctests: what CI runs
+	@echo "running the tests and doctests"
+	@$(BIN)/python -m pytest -q
+
+lint: .venv/.installed-dev ## ruff, check only
+	@echo "checking lint and format (ruff)"
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format --check . || { echo "'make format' fixes this" >&2; exit 1; }
+
+types: .venv/.installed-dev ## mypy, strict, on the library
+	@echo "checking types (mypy)"
+	@$(BIN)/mypy
+
+format: .venv/.installed-dev ## fix lint and format in place
+	@echo "formatting (ruff)"
+	@$(BIN)/ruff check -q --fix .
+	@$(BIN)/ruff format -q .
+
+results: .venv/.installed ## write experiments/RESULTS.md from experiments/results/*.json
+	@echo "writing experiments/RESULTS.md"
+	@$(BIN)/python experiments/render.py
+
+clean: ## remove caches, builds and quick results; .venv and data stay
+	@echo "removing caches, builds and quick results"
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis experiments/results/quick
+	@find src tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,90 @@
+"""Write experiments/RESULTS.md from experiments/results/*.json: ours beside the paper's.
+
+python experiments/render.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from results import RESULTS, replace_text
+
+PAGE = RESULTS.parent / "RESULTS.md"
+KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
+COLUMNS = ("dataset", "metric", "system", "ours: mean ± std (seeds)", "paper", "command")
+
+
+def page(folder: Path) -> str:
+    """All results of a folder as Markdown, by file name; records in the order they were written."""
+    files = [path for path in sorted(folder.glob("*.json")) if not path.stem.endswith("-quick")]
+    head = (
+        "# Results\n\nMade by `make results` from `experiments/results/*.json`; do not edit. "
+        "std is over seeds (ddof = 1).\n"
+    )
+    sections = [section(load(path)) for path in files] or ["No results yet.\n"]
+    return "\n".join([head, *sections])
+
+
+def load(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    missing = [key for key in KEYS if key not in result]
+    if missing:
+        raise ValueError(f"{path.name}: expected the keys of results.write; missing {', '.join(missing)}.")
+    return result
+
+
+def section(result: dict[str, Any]) -> str:
+    """One experiment: where and when it ran, its settings, its table."""
+    facts = [
+        result["device"],
+        f"torch {result['torch']}",
+        f"ctem {result['version']}",
+        result["created"][:10],
+        duration(result["wall_s"]),
+    ]
+    lines = [f"## {result['experiment']}", "", " · ".join(facts), ""]
+    if result["settings"]:
+        settings = ", ".join(f"{key}={compact(value)}" for key, value in result["settings"].items())
+        lines += [f"Settings: `{settings}`", ""]
+    lines += [row(COLUMNS), row(["---"] * len(COLUMNS))]
+    for r in result["records"]:
+        spread = "" if r["std"] is None else f" ± {number(r['std'])}"
+        ours = f"{number(r['mean'])}{spread} ({r['seeds']})"
+        lines.append(
+            row([r["dataset"], r["metric"], r["system"], ours, number(r["paper"]), f"`{result['command']}`"])
+        )
+    return "\n".join(lines) + "\n"
+
+
+def row(cells: list[str] | tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def number(value: float | str | None) -> str:
+    """Three significant digits; what was printed is left as it is, and thousands keep their whole part."""
+    if value is None:
+        return "—"
+    if isinstance(value, str):
+        return value
+    size = abs(float(f"{value:.3g}"))  # as rounded, so that 999.6 is a thousand
+    if size == 0:
+        return "0"
+    if size < 1e-3:
+        return f"{value:.2e}"
+    return f"{value:.0f}" if size >= 1000 else f"{value:#.3g}".removesuffix(".")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def compact(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    replace_text(PAGE, page(RESULTS))

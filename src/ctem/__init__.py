@@ -1,0 +1,67 @@
+"""Constant-target energy matching: density estimation on continuous, discrete and mixed data.
+
+    X → Space.encode → x → Kernel / Noise → pairs → loss → train → f → log Z → log-density
+                                                          f → sampler → Space.decode → X
+
+Beside the names below: ``ctem.samplers``, ``ctem.partition`` (log Z), ``ctem.diagnostics``, ``ctem.metrics``, and
+densities with known truth in ``ctem.targets`` and ``ctem.quantised``.
+"""
+
+from ctem.bases import ProductBase
+from ctem.energies import MLP, NoisyMLP, Table, Tilted, grad_log_density
+from ctem.kernels import (
+    Gaussian,
+    Graph,
+    Grid,
+    HammingOne,
+    Kernel,
+    Mixture,
+    OrnsteinUhlenbeck,
+    Product,
+    Redraw,
+    Sphere,
+    Uniform,
+    mean_std,
+)
+from ctem.losses import brier, denoised_loss, exact_loss, log_score, pair_loss
+from ctem.noise import Levels, LogUniform, Noise
+from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.training import History, Recipe, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MLP",
+    "Category",
+    "Gaussian",
+    "Graph",
+    "Grid",
+    "HammingOne",
+    "History",
+    "Kernel",
+    "Levels",
+    "LogUniform",
+    "Mixture",
+    "Noise",
+    "NoisyMLP",
+    "Ordinal",
+    "OrnsteinUhlenbeck",
+    "Product",
+    "ProductBase",
+    "Real",
+    "Recipe",
+    "Redraw",
+    "Space",
+    "Sphere",
+    "Table",
+    "Tilted",
+    "Uniform",
+    "brier",
+    "denoised_loss",
+    "exact_loss",
+    "grad_log_density",
+    "log_score",
+    "mean_std",
+    "pair_loss",
+    "train",
+]

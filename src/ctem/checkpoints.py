@@ -1,0 +1,67 @@
+"""Files: tensors and facts in one safetensors file, written atomically, read without running anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+__all__ = ["fingerprint", "read_checkpoint", "write_checkpoint"]
+
+
+def fingerprint(settings: dict[str, Any], f: nn.Module, x: Tensor) -> str:
+    """A hash of what a run depends on: settings, parameter shapes, data. Another one cannot be resumed.
+
+    >>> import torch
+    >>> fingerprint({"seed": 0}, torch.nn.Linear(1, 1), torch.zeros(2, 1)) == fingerprint(
+    ...     {"seed": 1}, torch.nn.Linear(1, 1), torch.zeros(2, 1)
+    ... )
+    False
+    """
+    shapes = {name: list(p.shape) for name, p in f.named_parameters()}
+    digest = hashlib.sha256(json.dumps([settings, shapes, list(x.shape)], sort_keys=True).encode())
+    digest.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write tensors and JSON facts to one file; a crash leaves the old file or the new one, never half.
+
+    >>> import tempfile
+    >>> import torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_checkpoint(Path(folder) / "run", "mark", {"a": torch.ones(2)}, {"step": 3})
+    ...     read_checkpoint(Path(folder) / "run", "mark")
+    ({'a': tensor([1., 1.])}, {'step': 3})
+    """
+    part = path.with_name(path.name + ".part")
+    flat = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    save_file(flat, part, metadata={"mark": mark, "facts": json.dumps(facts)})
+    os.replace(part, path)
+
+
+def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts of a checkpoint made by the same run.
+
+    >>> read_checkpoint(Path("absent"), "mark")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: checkpoint: no file at absent.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"checkpoint: no file at {path}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"checkpoint: {path} is damaged or not a checkpoint ({error}).") from None
+    if metadata.get("mark") != mark:
+        raise ValueError(f"checkpoint: {path} belongs to another recipe, network or data; move it away.")
+    return tensors, json.loads(metadata["facts"])

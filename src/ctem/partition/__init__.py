@@ -1,0 +1,27 @@
+"""log Z = log ∫ exp f, with an error bar: what turns a log-potential into a log-density.
+
+Z is taken with respect to Lebesgue × counting measure on encoded rows. All weights are float64.
+"""
+
+from ctem.partition.contract import LogZ
+from ctem.partition.exact import log_z_enumerate, log_z_grid
+from ctem.partition.sampled import (
+    Bracket,
+    Proposal,
+    log_z_annealed,
+    log_z_bracket,
+    log_z_importance,
+    log_z_reverse_annealed,
+)
+
+__all__ = [
+    "Bracket",
+    "LogZ",
+    "Proposal",
+    "log_z_annealed",
+    "log_z_bracket",
+    "log_z_enumerate",
+    "log_z_grid",
+    "log_z_importance",
+    "log_z_reverse_annealed",
+]

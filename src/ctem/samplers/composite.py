@@ -1,0 +1,75 @@
+"""Samplers made of kernels and of samplers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ctem.energies import LogPotential
+from ctem.kernels import Kernel
+from ctem.samplers.contract import Info, Sampler, current, evaluated, metropolis
+
+__all__ = ["Alternate", "MetropolisHastings"]
+
+
+class MetropolisHastings:
+    """Any comparison kernel k as a proposal: log_accept = f(y) − f(x) − log k(y|x) + log k(x|y).
+
+    A pair that the loss compares is a move that this sampler weighs: the same kernel serves both. A
+    :class:`~ctem.kernels.Mixture` is weighed by the part that made the move, which is again invariant.
+
+    Arguments:
+        kernel: the proposal; its columns move.
+
+    >>> from ctem.kernels import HammingOne
+    >>> from ctem.spaces import Category, Space
+    >>> sampler = MetropolisHastings(HammingOne(Space([Category(2)] * 5)))
+    >>> x, info = sampler.step(lambda x: x.sum(-1), torch.zeros(3, 5), torch.Generator())
+    >>> x.sum(-1)  # uphill moves are always accepted
+    tensor([1., 1., 1.])
+    """
+
+    def __init__(self, kernel: Kernel):
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel: expected a ctem.kernels.Kernel; got {kernel!r}.")
+        self.kernel = kernel
+
+    def __repr__(self) -> str:
+        return f"MetropolisHastings({self.kernel!r})"
+
+    def step(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Info]:
+        """One move of every chain."""
+        (y,), (log_ratio,) = self.kernel.compare(x, generator)
+        return metropolis(x, y, evaluated(f, y) - current(f, x) - log_ratio, generator)
+
+
+class Alternate:
+    """One step of each sampler in turn: mixed rows move in their real and in their discrete columns.
+
+    Acceptance is the mean over the samplers.
+
+    >>> from ctem.samplers import MALA, Gibbs
+    >>> from ctem.spaces import Category, Real, Space
+    >>> space = Space([Real(), Category(3)])
+    >>> Alternate(MALA(space, 0.1), Gibbs(space))
+    Alternate(MALA(step=0.1), Gibbs(columns=['x1']))
+    """
+
+    def __init__(self, *samplers: Sampler):
+        for sampler in samplers:
+            if not isinstance(sampler, Sampler):
+                raise TypeError(f"samplers: expected objects with a `step`; got {sampler!r}.")
+        if not samplers:
+            raise ValueError("samplers: expected at least one; got none.")
+        self.samplers = samplers
+
+    def __repr__(self) -> str:
+        return f"Alternate({', '.join(map(repr, self.samplers))})"
+
+    def step(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Info]:
+        """One move of every chain by every sampler."""
+        rates = []
+        for sampler in self.samplers:
+            x, info = sampler.step(f, x, generator)
+            rates.append(info.acceptance)
+        return x, Info(torch.stack(rates).mean(0))

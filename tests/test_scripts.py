@@ -1,0 +1,23 @@
+"""Every experiment runs with --quick, and the README's example runs as written."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("script", ["demo", "foundation"])
+def test_the_script_runs_quickly(script, pytestconfig):
+    command = [sys.executable, f"experiments/{script}.py", "--quick"]
+    run = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_readme_example_runs_and_gives_normalised_log_densities(pytestconfig):
+    text = (pytestconfig.rootpath / "README.md").read_text(encoding="utf8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(code.replace("progress=True", "progress=False"), names)
+    mean = float(names["log_density"].detach().mean())
+    assert mean == pytest.approx(-3.94, abs=0.1)  # minus the entropy of N(0, 1) × N(0, 9)

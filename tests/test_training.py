@@ -1,0 +1,162 @@
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from ctem.bases import ProductBase
+from ctem.checkpoints import read_checkpoint
+from ctem.energies import MLP, Table, Tilted, grad_log_density
+from ctem.kernels import Gaussian, HammingOne
+from ctem.losses import pair_loss
+from ctem.spaces import Category, Real, Space
+from ctem.training import Recipe, train
+
+LINE = Space([Real()])
+KERNEL = Gaussian(LINE, 0.5)
+
+
+def normal_rows(n=500, seed=0):
+    return torch.randn(n, 1, generator=torch.Generator().manual_seed(seed))
+
+
+def loss(f, x, generator):
+    return pair_loss(f, x, KERNEL, generator, m=2)
+
+
+def weights_of(f):
+    return torch.cat([p.detach().flatten() for p in f.parameters()])
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(ema):
+    found = []
+    for seed in (0, 0, 1):
+        f = MLP(LINE, width=8)
+        train(f, loss, normal_rows(), Recipe(steps=30, evaluate_every=10, ema=ema, seed=seed))
+        found.append(weights_of(f))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_training_leaves_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    train(MLP(LINE, width=8), loss, normal_rows(), Recipe(steps=5))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_training_recovers_a_density_from_samples():
+    f = Tilted(ProductBase(LINE), MLP(LINE, width=32))
+    x = normal_rows(4000) * 0.5 + 1.0
+    train(f, loss, x, Recipe(steps=1500))
+    probe = torch.linspace(0, 2, 9)[:, None]
+    error = grad_log_density(f, probe) - (1.0 - probe) / 0.25
+    assert float(error.abs().max()) < 0.6  # the score runs from 4 to −4
+
+
+def test_a_table_trained_on_samples_finds_the_frequencies():
+    space = Space([Category(4)])
+    p = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    x = torch.multinomial(p, 4000, replacement=True, generator=torch.Generator().manual_seed(0)).float()[
+        :, None
+    ]
+    f = Table(space)
+    kernel = HammingOne(space)
+    train(f, lambda f, x, g: pair_loss(f, x, kernel, g), x, Recipe(steps=3000, learning_rate=0.02, ema=0.99))
+    share = torch.bincount(x[:, 0].long()) / 4000
+    assert float((f.values.detach().softmax(0) - share).abs().max()) < 0.02
+
+
+def test_row_weights_act_like_repeated_rows():
+    space = Space([Category(2)])
+    x = torch.tensor([[0.0], [1.0]])
+    f = Table(space)
+    kernel = HammingOne(space)
+    weights = torch.tensor([3.0, 1.0])
+    recipe = Recipe(steps=3000, learning_rate=0.02, ema=0.99)
+    train(f, lambda f, x, g: pair_loss(f, x, kernel, g), x, recipe, weights=weights)
+    assert float(f.values.softmax(0)[0].detach()) == pytest.approx(0.75, abs=0.02)
+
+
+def test_early_stopping_keeps_the_weights_with_the_lowest_held_out_loss():
+    f = MLP(LINE, width=64)
+    recipe = Recipe(steps=4000, learning_rate=3e-3, schedule="constant", evaluate_every=50, patience=5)
+    history = train(f, loss, normal_rows(20), recipe, held_out=normal_rows(500, seed=1))
+    assert history.stopped_early
+    assert history.step[-1] < 4000
+    assert history.best_loss == min(history.held_out)
+    again = MLP(LINE, width=64)
+    train(
+        again, loss, normal_rows(20), Recipe(**{**vars(recipe), "steps": history.best_step, "patience": None})
+    )
+    torch.testing.assert_close(weights_of(f), weights_of(again))
+
+
+def test_a_non_finite_loss_stops_and_names_the_step():
+    def broken(f, x, generator):
+        value = loss(f, x, generator)
+        broken.calls += 1
+        return value * float("nan") if broken.calls == 8 else value
+
+    broken.calls = 0
+    with pytest.raises(
+        FloatingPointError, match=r"loss is nan at step 7 \(learning_rate=0.01\); try a smaller"
+    ):
+        train(MLP(LINE, width=8), broken, normal_rows(), Recipe(steps=50, learning_rate=0.01))
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys, torch
+    torch.set_num_threads(1)
+    from test_training import *
+    f = MLP(LINE, width=16)
+    recipe = Recipe(steps=3000, evaluate_every=20, ema=0.99)
+    history = train(f, loss, normal_rows(), recipe, held_out=normal_rows(99, 1), checkpoint=sys.argv[1])
+    torch.save(weights_of(f), sys.argv[2])
+    """
+)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, pytestconfig):
+    def start(name):
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / f"{name}.ckpt"), str(tmp_path / f"{name}.pt")]
+        return subprocess.Popen(command, cwd=pytestconfig.rootpath / "tests")
+
+    killed = start("killed")
+    while not (tmp_path / "killed.ckpt").exists():
+        assert killed.poll() is None
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert not (tmp_path / "killed.pt").exists()
+    for name in ("killed", "whole"):
+        assert start(name).wait() == 0
+    results = [torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("killed", "whole")]
+    assert torch.equal(*results)
+
+
+def test_a_checkpoint_of_another_run_and_a_damaged_one_are_refused(tmp_path):
+    path = tmp_path / "run.ckpt"
+    recipe = Recipe(steps=10, evaluate_every=5)
+    train(MLP(LINE, width=8), loss, normal_rows(), recipe, checkpoint=path)
+    with pytest.raises(ValueError, match="belongs to another recipe, network or data"):
+        train(MLP(LINE, width=8), loss, normal_rows(seed=3), recipe, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="is damaged or not a checkpoint"):
+        read_checkpoint(path, "mark")
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first, second = MLP(LINE, width=8), MLP(LINE, width=8)
+    for f in (first, second):
+        train(f, loss, normal_rows(), Recipe(steps=20, evaluate_every=5), checkpoint=tmp_path / "run.ckpt")
+    assert torch.equal(weights_of(first), weights_of(second))
+
+
+def test_progress_shows_loss_and_rate(capsys):
+    train(MLP(LINE, width=8), loss, normal_rows(), Recipe(steps=10, evaluate_every=5), progress=True)
+    assert "steps/s" in capsys.readouterr().out
