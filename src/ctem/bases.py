@@ -15,9 +15,13 @@ from ctem.spaces import Space
 
 __all__ = ["ProductBase"]
 
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
 
 class ProductBase(nn.Module):
     r"""Independent columns: b(x) = ∏_j b_j(x_j), standard normal on reals, a known table on discrete columns.
+
+    Nothing here waits for the device or copies to it, so that training steps can be captured as CUDA graphs.
 
     Arguments:
         space: the space; its real columns should be standardised.
@@ -31,9 +35,9 @@ class ProductBase(nn.Module):
     """
 
     log_table: Tensor
-    columns: Tensor
     sizes: Tensor
     rows: Tensor
+    is_real: Tensor
 
     def __init__(self, space: Space, tables: Sequence[Tensor] | None = None):
         super().__init__()
@@ -41,21 +45,24 @@ class ProductBase(nn.Module):
         tables = [torch.full((k,), 1.0 / k) for k in sizes] if tables is None else list(tables)
         if len(tables) != len(sizes):
             raise ValueError(f"tables: expected {len(sizes)}, one per discrete column; got {len(tables)}.")
-        log_table = torch.full((len(sizes), max(sizes, default=1)), -math.inf, dtype=torch.float64)
+        log_table = torch.full((max(len(sizes), 1), max(sizes, default=1)), -math.inf, dtype=torch.float64)
         for i, (j, table) in enumerate(zip(space.discretes, tables, strict=True)):
             if table.shape != (sizes[i],) or not bool((table > 0).all()):
                 raise ValueError(f"tables: column {space.names[j]!r} needs {sizes[i]} probabilities > 0.")
             log_table[i, : sizes[i]] = (table.double() / table.double().sum()).log()
+        row = {j: i for i, j in enumerate(space.discretes)}
         self.space = space
         self.register_buffer("log_table", log_table.to(torch.get_default_dtype()))
-        self.register_buffer("columns", torch.arange(len(sizes)), persistent=False)
-        self.register_buffer("rows", torch.full((space.dim,), -1), persistent=False)  # −1 where real
-        self.rows[list(space.discretes)] = self.columns
-        self.register_buffer("sizes", torch.tensor(sizes, dtype=torch.long), persistent=False)
+        self.register_buffer("sizes", torch.tensor([max(k, 1) for k in space.sizes]), persistent=False)
+        rows = torch.tensor([row.get(j, 0) for j in range(space.dim)])  # of log_table; 0 stands in for reals
+        self.register_buffer("rows", rows, persistent=False)
+        self.register_buffer("is_real", torch.tensor([k == 0 for k in space.sizes]), persistent=False)
 
     @classmethod
     def fit(cls, space: Space, x: Tensor, smoothing: float = 0.5) -> ProductBase:
         """The base whose tables are the smoothed marginals (count + smoothing) / (n + k·smoothing) of rows x.
+
+        A nan cell is missing and counts for nothing.
 
         >>> from ctem.spaces import Category
         >>> space = Space([Category(2)])
@@ -64,15 +71,22 @@ class ProductBase(nn.Module):
         """
         if smoothing <= 0:
             raise ValueError(f"smoothing: expected > 0, so that no value has probability 0; got {smoothing}.")
-        counts = [torch.bincount(x[:, j].long().cpu(), minlength=space.sizes[j]) for j in space.discretes]
-        return cls(space, [count.double() + smoothing for count in counts])
+        counts = []
+        for j in space.discretes:
+            codes = x[:, j][~x[:, j].isnan()].long().cpu()
+            counts.append(torch.bincount(codes, minlength=space.sizes[j]).double() + smoothing)
+        return cls(space, counts)
 
     def column_log_prob(self, x: Tensor) -> Tensor:
         """log b_j(x_j) for every column, shape (…, d)."""
-        reals, discretes = list(self.space.reals), list(self.space.discretes)
-        out = torch.empty_like(x)
-        out[..., reals] = -0.5 * x[..., reals] ** 2 - 0.5 * math.log(2 * math.pi)
-        out[..., discretes] = self.log_table[self.columns, x[..., discretes].long()].to(x.dtype)
+        return self.value_log_prob(x, self.rows, self.is_real)
+
+    def value_log_prob(self, value: Tensor, row: Tensor, is_real: Tensor) -> Tensor:
+        """log b_j(value) where column j has the given row of the table, or is real; shapes broadcast."""
+        out = -0.5 * value**2 - _LOG_SQRT_2PI
+        if self.space.discretes:
+            code = torch.where(is_real, 0.0, value).long()
+            out = torch.where(is_real, out, self.log_table[row, code].to(value.dtype))
         return out
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -90,12 +104,13 @@ class ProductBase(nn.Module):
         >>> ProductBase(Space([Category(2)])).sample(4, torch.Generator().manual_seed(0)).shape
         torch.Size([4, 1])
         """
-        table, reals = self.log_table, list(self.space.reals)
-        x = torch.empty(n, self.space.dim, dtype=table.dtype, device=table.device)
-        x[:, reals] = torch.randn(n, len(reals), generator=generator, dtype=x.dtype, device=x.device)
-        u = torch.rand(len(table), n, generator=generator, dtype=x.dtype, device=x.device)
-        codes = torch.searchsorted(table.exp().cumsum(-1), u, right=True)  # inverse distribution function
-        x[:, list(self.space.discretes)] = torch.minimum(codes, self.sizes.unsqueeze(-1) - 1).T.to(x.dtype)
+        table, shape = self.log_table, (n, self.space.dim)
+        x = torch.randn(shape, generator=generator, dtype=table.dtype, device=table.device)
+        if self.space.discretes:
+            u = torch.rand(shape, generator=generator, dtype=table.dtype, device=table.device)
+            cumulative = table.exp().cumsum(-1)[self.rows]  # inverse distribution function
+            codes = torch.searchsorted(cumulative, u.T.contiguous(), right=True).T
+            x = torch.where(self.is_real, x, torch.minimum(codes, self.sizes - 1).to(x.dtype))
         return x
 
     def redraw(self, x: Tensor, column: Tensor, generator: torch.Generator) -> Tensor:
@@ -107,10 +122,13 @@ class ProductBase(nn.Module):
         tensor([[1., 0.],
                 [0., 1.]])
         """
-        old, row = x.gather(1, column.unsqueeze(1)), self.rows[column]
-        new = torch.randn(old.shape, generator=generator, dtype=x.dtype, device=x.device)
+        at = column.unsqueeze(1)
+        new = torch.randn(at.shape, generator=generator, dtype=x.dtype, device=x.device)
         if self.space.discretes:
-            odds = self.log_table[row].exp().scatter(1, old.long().clamp(0, self.log_table.shape[1] - 1), 0.0)
-            codes = torch.multinomial(odds + (row < 0).unsqueeze(1), 1, generator=generator)
-            new = torch.where((row < 0).unsqueeze(1), new, codes.to(x.dtype))
-        return x.scatter(1, column.unsqueeze(1), new)
+            is_real = self.is_real[at]
+            old = torch.where(is_real, 0.0, x.gather(1, at)).long()
+            odds = self.log_table[self.rows[column]].exp().scatter(1, old, 0.0)
+            odds = odds.masked_fill(is_real, 1.0)  # any draw: it is not used
+            race = torch.empty_like(odds).exponential_(generator=generator)
+            new = torch.where(is_real, new, (odds / race).argmax(1, keepdim=True).to(x.dtype))
+        return x.scatter(1, at, new)

@@ -88,18 +88,17 @@ class Noise(nn.Module):
 
     rates: Tensor
     modes: Tensor
+    ordinals: Tensor
 
     def __init__(self, base: ProductBase):
         super().__init__()
         self.base = base
         space = base.space
-        self.reals = list(space.reals)
-        self.ordinals = list(space.ordinals)
-        self.categories = [j for j in space.discretes if j not in space.ordinals]
-        spectra = [
-            _spectrum(base.log_table[space.discretes.index(j), : space.sizes[j]]) for j in self.ordinals
-        ]
-        k = max((space.sizes[j] for j in self.ordinals), default=0)
+        columns = list(space.ordinals)
+        row = {j: i for i, j in enumerate(space.discretes)}
+        spectra = [_spectrum(base.log_table[row[j], : space.sizes[j]]) for j in columns]
+        k = max((space.sizes[j] for j in columns), default=0)
+        self.register_buffer("ordinals", torch.tensor(columns, dtype=torch.long), persistent=False)
         self.register_buffer("rates", torch.zeros(len(spectra), k, dtype=torch.float64), persistent=False)
         self.register_buffer("modes", torch.zeros(len(spectra), k, k, dtype=torch.float64), persistent=False)
         for i, (rate, mode) in enumerate(spectra):
@@ -109,30 +108,31 @@ class Noise(nn.Module):
     def sample(self, x0: Tensor, level: Tensor, generator: torch.Generator) -> Tensor:
         """x ~ q_s(·|x0) for rows x0 (n, d)."""
         s = self._per_column(x0, level)
-        x = self.base.sample(len(x0), generator).to(x0.dtype)
-        keep = torch.rand(x0.shape, generator=generator, dtype=x0.dtype, device=x0.device) < (-s).exp()
-        a = (-s[:, self.reals]).exp()
-        x[:, self.reals] = a * x0[:, self.reals] + (1 - a**2).sqrt() * x[:, self.reals]
-        x[:, self.categories] = torch.where(keep, x0, x)[:, self.categories]
-        if self.ordinals:
+        fresh = self.base.sample(len(x0), generator).to(x0.dtype)
+        a = (-s).exp()
+        x = a * x0 + (-torch.expm1(-2 * s)).sqrt() * fresh
+        if self.base.space.discretes:
+            u = torch.rand(x0.shape, generator=generator, dtype=x0.dtype, device=x0.device)
+            x = torch.where(self.base.is_real, x, torch.where(u < a, x0, fresh))
+        if len(self.ordinals):
             q = self._heat_kernel(x0, s)
-            codes = torch.multinomial(q.flatten(0, 1), 1, generator=generator)
-            x[:, self.ordinals] = codes.reshape(len(x0), -1).to(x0.dtype)
+            race = torch.empty_like(q).exponential_(generator=generator)
+            x = x.index_copy(1, self.ordinals, (q / race).argmax(-1).to(x.dtype))
         return x
 
     def column_log_prob(self, x: Tensor, x0: Tensor, level: Tensor) -> Tensor:
         """log q_{s_j}(x_j|x0_j) for every column, shape (n, d)."""
         s = self._per_column(x0, level)
-        out = self.base.column_log_prob(x)
-        a, spread = (-s[:, self.reals]).exp(), -torch.expm1(-2 * s[:, self.reals])
-        residual = x[:, self.reals] - a * x0[:, self.reals]
-        out[:, self.reals] = -0.5 * (residual**2 / spread + spread.log() + math.log(2 * math.pi))
-        c = self.categories
-        keep, redraw = -s[:, c], torch.log(-torch.expm1(-s[:, c])) + out[:, c]
-        out[:, c] = torch.where(x[:, c] == x0[:, c], torch.logaddexp(keep, redraw), redraw)
-        if self.ordinals:
-            q = self._heat_kernel(x0, s).gather(-1, x[:, self.ordinals].long().unsqueeze(-1)).squeeze(-1)
-            out[:, self.ordinals] = q.log().to(x.dtype)
+        spread = -torch.expm1(-2 * s)
+        out = -0.5 * ((x - (-s).exp() * x0) ** 2 / spread + spread.log() + math.log(2 * math.pi))
+        if self.base.space.discretes:
+            redraw = torch.log(-torch.expm1(-s)) + self.base.column_log_prob(x)
+            category = torch.where(x == x0, torch.logaddexp(-s, redraw), redraw)
+            out = torch.where(self.base.is_real, out, category)
+        if len(self.ordinals):
+            at = x.index_select(1, self.ordinals).long().unsqueeze(-1)
+            q = self._heat_kernel(x0, s).gather(-1, at).squeeze(-1)
+            out = out.index_copy(1, self.ordinals, q.log().to(x.dtype))
         return out
 
     def log_prob(self, x: Tensor, x0: Tensor, level: Tensor) -> Tensor:
@@ -145,12 +145,10 @@ class Noise(nn.Module):
     def _heat_kernel(self, x0: Tensor, s: Tensor) -> Tensor:
         """q_s(·|x0) of every ordinal column, shape (n, columns, k)."""
         column = torch.arange(len(self.ordinals), device=x0.device)
-        start = x0[:, self.ordinals].long()
-        decay = torch.where(
-            self.rates > 0, (-self.rates * s[:, self.ordinals].double().unsqueeze(-1)).exp(), 1.0
-        )
-        rows = [self.base.space.discretes.index(j) for j in self.ordinals]
-        log_b = self.base.log_table[rows].double()
+        start = x0.index_select(1, self.ordinals).long()
+        clock = s.index_select(1, self.ordinals).double().unsqueeze(-1)
+        decay = torch.where(self.rates > 0, (-self.rates * clock).exp(), 1.0)
+        log_b = self.base.log_table[self.base.rows[self.ordinals]][:, : self.rates.shape[1]].double()
         spectral = torch.einsum("njm,jkm->njk", self.modes[column, start] * decay, self.modes)
         tilt = (0.5 * (log_b - log_b[column, start].unsqueeze(-1))).exp()
         return (spectral * tilt).clamp_min(1e-300)

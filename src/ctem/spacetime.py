@@ -19,10 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ctem.bases import ProductBase
 from ctem.losses import Rule, log_score, soft
 from ctem.noise import Noise
 
-__all__ = ["Clocks", "Pairs", "SharedClock", "space_time_loss"]
+__all__ = ["Clocks", "Moves", "Pairs", "SharedClock", "space_time_loss"]
 
 Potential = Callable[[Tensor, Tensor], Tensor]
 
@@ -55,6 +56,22 @@ def space_time_loss(g: Potential, pairs: Pairs, rule: Rule = log_score) -> Tenso
     return (pairs.weight * soft(rule, gap, pairs.w)).sum() / pairs.weight.sum()
 
 
+class Moves(NamedTuple):
+    """Rows with a visible set each, and m of its columns to hide or redraw.
+
+    >>> z = torch.zeros(4, 3)
+    >>> Moves(z, z, z, torch.zeros(4, 2).long(), torch.zeros(4, 2, 3), torch.ones(4, 2)).column.shape
+    torch.Size([4, 2])
+    """
+
+    x0: Tensor  # (n, d) data
+    level: Tensor  # (n, d), inf where hidden
+    data: Tensor  # (n, d) x ~ q_s(·|x0)
+    column: Tensor  # (n, m)
+    redrawn: Tensor  # (n, m, d)
+    weight: Tensor  # (n, m), 0 in rows with nothing observed
+
+
 @dataclass(frozen=True)
 class Clocks:
     """The clock-per-column objective: random sets of columns are visible, single columns are hidden or redrawn.
@@ -63,7 +80,7 @@ class Clocks:
     against its redraw (spatial), and each of them against V without j (temporal).
 
     Arguments:
-        noise: noise and base of the space.
+        base: the base of the space.
         moves: columns j per row.
         floor: level of visible real columns, the resolution of the learned density.
         temporal: weight of the temporal pairs; the spatial ones have 1 − temporal.
@@ -73,12 +90,12 @@ class Clocks:
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
-    >>> objective, g = Clocks(Noise(base)), ClockNet(base, width=16)
+    >>> objective, g = Clocks(base), ClockNet(base, width=16)
     >>> objective(g, torch.zeros(8, 3), torch.Generator().manual_seed(0)).item()  # g = 0: no skill yet
     0.693147...
     """
 
-    noise: Noise
+    base: ProductBase
     moves: int = 4
     floor: float = 1e-3
     temporal: float = 0.5
@@ -86,81 +103,82 @@ class Clocks:
 
     def __call__(self, g: Potential, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (n, d); nan marks a missing cell, which stays hidden."""
+        moves = self.draw(x0, generator)
+        told = (moves.weight > 0).sum().clamp_min(1)
+        return (moves.weight * self.losses(g, moves)).sum() / told
+
+    def draw(self, x0: Tensor, generator: torch.Generator) -> Moves:
+        """A visible set for each row, and columns of it that are hidden or redrawn."""
         observed = ~x0.isnan()
         x0 = torch.where(observed, x0, 0.0)
-        visible, moved = self._choose(observed, generator)
-        rows = torch.arange(len(x0), device=x0.device).repeat_interleave(self.moves)
-        column = moved.flatten()
-        level = torch.where(visible, self._visible_level(x0), math.inf)
-        data = self.noise.sample(x0, level, generator)
-        redrawn = self.noise.base.redraw(data[rows], column, generator)
-        hidden = level[rows].scatter(1, column.unsqueeze(1), math.inf)
-        values = g(torch.cat([data, redrawn, data[rows]]), torch.cat([level, level[rows], hidden]))
-        g_data, g_redrawn, g_hidden = values.split([len(x0), len(rows), len(rows)])
-        at = _Moved(self.noise, x0[rows], level[rows], column)
-        loss = self._comparisons(g_data[rows], g_redrawn, g_hidden, at.look(data[rows]), at.look(redrawn))
-        some = observed.any(-1)[rows].to(x0.dtype)  # a row with nothing observed says nothing
-        return (some * loss).sum() / some.sum().clamp_min(1)
+        visible, column, weight = self._choose(x0, observed, generator)
+        level = torch.where(visible, torch.where(self.base.is_real, self.floor, 0.0), math.inf)
+        data = x0
+        if self.base.space.reals:
+            xi = torch.randn(x0.shape, generator=generator, dtype=x0.dtype, device=x0.device)
+            a, spread = math.exp(-self.floor), math.sqrt(-math.expm1(-2 * self.floor))
+            data = torch.where(self.base.is_real, a * x0 + spread * xi, x0)
+        redrawn = self.base.redraw(data.repeat_interleave(self.moves, 0), column.flatten(), generator)
+        return Moves(x0, level, data, column, redrawn.view(*column.shape, -1), weight)
 
-    def _comparisons(
-        self, g_data: Tensor, g_redrawn: Tensor, g_hidden: Tensor, data: _Look, redrawn: _Look
-    ) -> Tensor:
-        """Temporal and spatial comparisons of one move, shape (n,).
+    def losses(self, g: Potential, moves: Moves) -> Tensor:
+        """The loss of every move, (n, m), from 1 + 2m evaluations of g per row.
 
         Temporal: x_j is the data or a base draw, half each. A discrete base draw equals the data with
-        probability b(x0_j); ``redrawn`` is a base draw given that it differs, so the two terms have the weights
-        (1 + b)/2 and (1 − b)/2. The same condition makes the spatial kernel asymmetric by 1 − b.
+        probability b = b_j(x_j); ``redrawn`` is a base draw given that it differs, so the two terms have the
+        weights (1 + b)/2 and (1 − b)/2. The same condition makes the spatial kernel asymmetric by 1 − b.
         """
-        b = data.same
-        temporal = (1 + b) * soft(self.rule, g_data - g_hidden, torch.sigmoid(data.log_ratio))
-        temporal = temporal + (1 - b) * soft(
-            self.rule, g_redrawn - g_hidden, torch.sigmoid(redrawn.log_ratio)
-        )
-        bend = torch.log1p(-redrawn.same) - torch.log1p(-b)
-        w = torch.sigmoid(data.log_ratio - redrawn.log_ratio + bend)
-        spatial = soft(self.rule, g_data - g_redrawn + bend, w)
+        n, m, d = moves.redrawn.shape
+        level = moves.level.repeat_interleave(m, 0)
+        at = moves.column.reshape(-1, 1)
+        states = torch.cat([moves.data, moves.redrawn.view(-1, d), moves.data.repeat_interleave(m, 0)])
+        values = g(states, torch.cat([moves.level, level, level.scatter(1, at, math.inf)]))
+        g_data, g_redrawn, g_hidden = values[:n].view(n, 1), *values[n:].view(2, n, m)
+        x0 = moves.x0.gather(1, moves.column)
+        ratio, b = self._look(moves.data.gather(1, moves.column), x0, moves.column)
+        redrawn = moves.redrawn.gather(2, moves.column.unsqueeze(2)).squeeze(2)
+        other_ratio, other_b = self._look(redrawn, x0, moves.column)
+        temporal = (1 + b) * soft(self.rule, g_data - g_hidden, torch.sigmoid(ratio))
+        temporal = temporal + (1 - b) * soft(self.rule, g_redrawn - g_hidden, torch.sigmoid(other_ratio))
+        bend = torch.log1p(-other_b) - torch.log1p(-b)
+        spatial = soft(self.rule, g_data - g_redrawn + bend, torch.sigmoid(ratio - other_ratio + bend))
         return self.temporal * temporal / 2 + (1 - self.temporal) * spatial
 
-    def _choose(self, observed: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A visible set of random size ≥ 1 among the observed columns, and the columns of it to move."""
+    def _look(self, value: Tensor, x0: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        """log q_s(x_j|x0_j)/b_j(x_j) of values of columns j, and b_j(x_j) where j is discrete, else 0."""
+        is_real = self.base.is_real[column]
+        log_b = self.base.value_log_prob(value, self.base.rows[column], is_real)
+        spread = -math.expm1(-2 * self.floor)
+        log_q = -0.5 * ((value - math.exp(-self.floor) * x0) ** 2 / spread + math.log(2 * math.pi * spread))
+        log_q = torch.where(is_real, log_q, torch.where(value == x0, 0.0, -math.inf))
+        return log_q - log_b, torch.where(is_real, 0.0, log_b.exp())
+
+    def _choose(
+        self, x0: Tensor, observed: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A visible set of random size ≥ 1 among the observed columns, columns of it to move, and their weights.
+
+        A value that b expects teaches little, so column j is drawn with probability 0.8 (1 − b_j(x_j))/Σ + 0.2/|V|
+        and weighted by the inverse: the expected loss is the plain mean over V, its variance far smaller.
+        """
         n, d = observed.shape
-        rank = torch.rand(n, d, generator=generator, device=observed.device)
-        rank = torch.where(observed, rank, 2.0).argsort(-1).argsort(-1)  # observed columns first, shuffled
+        u = torch.rand(n, d + 1 + self.moves, generator=generator, dtype=x0.dtype, device=x0.device)
+        rank = (
+            torch.where(observed, u[:, :d], 2.0).argsort(-1).argsort(-1)
+        )  # observed columns first, shuffled
         count = observed.sum(-1, keepdim=True)
-        u = torch.rand(n, 1, generator=generator, device=observed.device)
-        size = (1 + (u * count).floor()).clamp(max=count)
+        size = (1 + (u[:, d : d + 1] * count).floor()).clamp(max=count)
         visible = (rank < size) & observed
-        pick = torch.rand(n, self.moves, generator=generator, device=observed.device)
-        place = torch.minimum((pick * size).floor(), size - 1).clamp_min(0).long()
-        order = rank.argsort(-1)
-        return visible, order.gather(-1, place)
-
-    def _visible_level(self, x0: Tensor) -> Tensor:
-        level = torch.zeros_like(x0)
-        level[:, list(self.noise.base.space.reals)] = self.floor
-        return level
-
-
-class _Look(NamedTuple):
-    log_ratio: Tensor  # log q_s(x_j|x0_j)/b_j(x_j) of the moved column: −inf where it cannot be the data
-    same: Tensor  # b_j(x_j) of a discrete column, 0 of a real one
-
-
-@dataclass(frozen=True)
-class _Moved:
-    """One moved column per row, and what the noise and the base say of its value."""
-
-    noise: Noise
-    x0: Tensor
-    level: Tensor
-    column: Tensor
-
-    def look(self, x: Tensor) -> _Look:
-        at = self.column.unsqueeze(1)
-        log_b = self.noise.base.column_log_prob(x)
-        log_ratio = (self.noise.column_log_prob(x, self.x0, self.level) - log_b).gather(1, at).squeeze(1)
-        discrete = self.noise.base.rows[self.column] >= 0
-        return _Look(log_ratio, torch.where(discrete, log_b.gather(1, at).squeeze(1).exp(), 0.0))
+        surprise = torch.where(self.base.is_real, 1.0, -torch.expm1(self.base.column_log_prob(x0))) * visible
+        share = 0.8 * surprise / surprise.sum(-1, keepdim=True).clamp_min(
+            1e-9
+        ) + 0.2 * visible / size.clamp_min(1)
+        share = torch.where(count > 0, share, 1 / d)  # a row with nothing observed has no say
+        cumulative = share.cumsum(-1)
+        pick = u[:, d + 1 :] * cumulative[:, -1:]
+        column = torch.searchsorted(cumulative, pick.contiguous(), right=True).clamp(max=d - 1)
+        weight = 1 / (share.gather(1, column) * size.clamp_min(1)).clamp_min(1e-9)
+        return visible, column, torch.where(count > 0, weight, 0.0)
 
 
 @dataclass(frozen=True)
@@ -203,8 +221,7 @@ class SharedClock:
         visible = self._visible(~x0.isnan(), generator)
         x0 = torch.where(visible, x0, 0.0)
         draw = torch.rand(5, len(x0), 1, generator=generator, dtype=x0.dtype, device=x0.device)
-        clean = torch.zeros_like(x0, dtype=torch.bool)
-        clean[:, list(self.noise.base.space.discretes)] = draw[4] < 0.5
+        clean = ~self.noise.base.is_real & (draw[4] < 0.5)
         s = self.low * (draw[0] * math.log(self.high / self.low)).exp()
         t = s * ((2 * draw[1] - 1) * self.reach).exp()
         t = torch.where(t > self.high, math.inf, t.clamp_min(self.low))  # past the end lies the base
@@ -212,7 +229,7 @@ class SharedClock:
         x = self.noise.sample(x0, torch.where(draw[2] < 0.5, s, t), generator)
         across_time = self._excess(x, x0, s) - self._excess(x, x0, t)
         here = self.noise.sample(x0, s, generator)
-        step = torch.where(visible, torch.where(clean, 0.5 * draw[3], s * (4 * draw[3] - 2).exp()), 0.0)
+        step = torch.where(visible, torch.where(clean, 0.5 * draw[3], s * (2 / s).pow(draw[3])), 0.0)
         there = self.noise.sample(here, step, generator)
         across_space = self._excess(here, x0, s) - self._excess(there, x0, s)
         w = torch.sigmoid(torch.cat([across_time, across_space]))

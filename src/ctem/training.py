@@ -6,6 +6,7 @@ normaliser and no ground truth are needed.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from typing import Any, Literal
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ctem.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 
@@ -104,6 +104,7 @@ def train(
     weights: Tensor | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
+    cuda_graph: bool = False,
 ) -> History:
     """Fit the parameters of f in place by minimising loss(f, rows, generator) over batches of x.
 
@@ -119,6 +120,8 @@ def train(
         weights: relative weight of each row of x (n,).
         checkpoint: file to write every ``evaluate_every`` steps and to resume from.
         progress: show a bar with loss and rate.
+        cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
+            must not wait for the device (Clocks, SharedClock, and the Gaussian and Sphere kernels do not).
 
     >>> from ctem.energies import MLP
     >>> from ctem.kernels import Gaussian
@@ -133,7 +136,7 @@ def train(
     """
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
-    run = _Run(f, loss, x, recipe, held_out, weights)
+    run = _Run(f, loss, x, recipe, held_out, weights, cuda_graph)
     path = None if checkpoint is None else Path(checkpoint)
     mark = "" if path is None else fingerprint(asdict(recipe), f, x)
     if path is not None and path.exists():
@@ -161,15 +164,26 @@ class _Run:
         recipe: Recipe,
         held_out: Tensor | None,
         weights: Tensor | None,
+        cuda_graph: bool,
     ):
+        if cuda_graph and not x.is_cuda:
+            raise ValueError(f"cuda_graph: expected rows on a CUDA device; got {x.device}.")
         self.f, self.loss, self.x, self.recipe, self.held_out = f, loss, x, recipe, held_out
         self.cumulative = None if weights is None else _cumulative(weights, x)
         self.parameters = [p for p in f.parameters() if p.requires_grad]
+        self.rate = torch.tensor(recipe.learning_rate, device=x.device)
         self.optimizer = torch.optim.AdamW(
-            self.parameters, recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+            self.parameters,
+            self.rate,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+            capturable=x.is_cuda,
         )
-        self.average = AveragedModel(f, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
+        self.average = copy.deepcopy(f) if recipe.ema else None
         self.generator = torch.Generator(x.device).manual_seed(recipe.seed)
+        self.dropout = _DropoutState(x.device, recipe.seed)
+        self.graph: _Graph | None = None
+        self.cuda_graph = cuda_graph
         self.best: dict[str, Tensor] | None = None
         self.history = History()
         self.step = 0
@@ -177,15 +191,15 @@ class _Run:
     @property
     def current(self) -> nn.Module:
         """The network that is evaluated and kept: the averaged one if there is one."""
-        return self.average.module if self.average is not None else self.f
+        return self.average if self.average is not None else self.f
 
     def advance(self) -> None:
         """Train up to the next multiple of ``evaluate_every``, then evaluate."""
         began, first = time.perf_counter(), self.step
-        end = min(
-            self.recipe.steps, (self.step // self.recipe.evaluate_every + 1) * self.recipe.evaluate_every
-        )
-        losses = [self._update(step) for step in range(first, end)]
+        every = self.recipe.evaluate_every
+        end = min(self.recipe.steps, (self.step // every + 1) * every)
+        with self.dropout:
+            losses = [self._step(step) for step in range(first, end)]
         values = torch.stack(losses).tolist()  # one synchronisation for the whole stretch
         for step, value in enumerate(values, first):
             if not math.isfinite(value):
@@ -197,17 +211,25 @@ class _Run:
         self._record(sum(values) / len(values))
         self.history.seconds += time.perf_counter() - began
 
-    def _update(self, step: int) -> Tensor:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate * self.recipe.rate(step)
-        value = self.loss(self.f, self._batch(), self.generator)
+    def _step(self, step: int) -> Tensor:
+        self.rate.fill_(self.recipe.learning_rate * self.recipe.rate(step))
+        if not self.cuda_graph or step < 3:  # torch wants a few plain steps before a capture
+            return self._update(average=step > 0)
+        if self.graph is None:
+            self.graph = _Graph(self._update, self.generator)
+        return self.graph.replay()
+
+    def _update(self, average: bool = True) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
+        value = self.loss(self.f, self._batch(), self.generator)
         value.backward()
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         self.optimizer.step()
         if self.average is not None:
-            self.average.update_parameters(self.f)
+            averaged = [p for p in self.average.parameters() if p.requires_grad]
+            weight = 1 - self.recipe.ema if average else 1.0
+            torch._foreach_lerp_([p.data for p in averaged], [p.data for p in self.parameters], weight)
         return value.detach()
 
     def _batch(self) -> Tensor:
@@ -262,6 +284,7 @@ class _Run:
         for i, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{i}.{k}": v for k, v in state.items()}
         tensors["generator"] = self.generator.get_state()
+        tensors["dropout"] = self.dropout.state
         return tensors, {"step": self.step, "history": asdict(self.history)}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -278,10 +301,54 @@ class _Run:
         for key, value in part("adam.").items():
             i, name = key.split(".")
             moments.setdefault(int(i), {})[name] = value
-        state = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
-        self.generator.set_state(tensors["generator"].cpu())
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+        self.generator.set_state(tensors["generator"])
+        self.dropout.state = tensors["dropout"]
         self.step, self.history = facts["step"], History(**facts["history"])
+
+
+class _DropoutState:
+    """Dropout draws from torch's global generator: within ``with``, that is ours, and outside it is untouched."""
+
+    def __init__(self, device: torch.device, seed: int):
+        self.device = device
+        self.state = torch.Generator(device).manual_seed(seed).get_state()
+
+    def __enter__(self) -> None:
+        self.outside = self._get()
+        self._set(self.state)
+
+    def __exit__(self, *error: object) -> None:
+        self.state = self._get()
+        self._set(self.outside)
+
+    def _get(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+    def _set(self, state: Tensor) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state, self.device)
+        else:
+            torch.set_rng_state(state)
+
+
+class _Graph:
+    """One training step captured on a CUDA device, replayed without the cost of launching it."""
+
+    def __init__(self, update: Callable[[], Tensor], generator: torch.Generator):
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.register_generator_state(generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            self.loss = update()
+
+    def replay(self) -> Tensor:
+        """Run the step; its loss."""
+        self.graph.replay()
+        return self.loss.clone()
 
 
 def _cumulative(weights: Tensor, x: Tensor) -> Tensor:

@@ -231,8 +231,7 @@ class Redraw(Kernel):
         return concatenated(parts)
 
     def _log_tables(self, like: Tensor) -> Tensor:
-        rows = [self.space.discretes.index(j) for j in self.columns]
-        return self.base.log_table.to(like)[rows]
+        return self.base.log_table.to(like)[self.base.rows[self.columns]]
 
 
 def _lookup(kernel: Kernel, device: torch.device) -> tuple[Tensor, Tensor]:

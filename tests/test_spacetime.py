@@ -1,0 +1,278 @@
+"""Space-time comparisons identify the normalised density of every marginal at every level."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from test_kernels import random_base
+from test_losses import random_density
+
+from ctem.bases import ProductBase
+from ctem.chain import Chain
+from ctem.clocknet import ClockNet
+from ctem.losses import brier, log_score
+from ctem.noise import Noise
+from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.spacetime import Clocks, Moves, Pairs, SharedClock, space_time_loss
+
+RULES = {"brier": brier, "log": log_score}
+SPACE = Space([Category(2), Ordinal(3), Category(2)])
+MIXED = Space([Real(), Category(3), Ordinal(4), Real()])
+
+
+def fitted(parameters, loss):
+    """Minimised by L-BFGS in float64, from zero."""
+    optimizer = torch.optim.LBFGS(
+        [parameters], max_iter=5000, tolerance_grad=1e-13, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        return value
+
+    for _ in range(3):
+        optimizer.step(closure)
+    return parameters.detach()
+
+
+class SubsetTable(torch.nn.Module):
+    """A free value for every visible set and every state of its columns; 0 when nothing is visible."""
+
+    def __init__(self, space):
+        super().__init__()
+        self.space = space
+        self.values = torch.nn.Parameter(torch.zeros(2**space.dim, int(space.n_states), dtype=torch.float64))
+
+    def forward(self, x, level):
+        visible = torch.isfinite(level)
+        which = (visible.long() * 2 ** torch.arange(self.space.dim)).sum(-1)
+        state = self.space.index(torch.where(visible, x, 0.0))
+        return torch.where(which > 0, self.values[which, state], 0.0)
+
+
+def every_move(space, base, p0):
+    """All (visible set, column, data, redraw) with their probabilities, for equally likely sets and columns."""
+    states, parts, weights = space.states(torch.float64), [], []
+    for size in range(1, space.dim + 1):
+        for V in itertools.combinations(range(space.dim), size):
+            level = torch.full((space.dim,), math.inf, dtype=torch.float64)
+            level[list(V)] = 0.0
+            for j, (i, x0) in itertools.product(V, enumerate(states)):
+                table = base.log_table[space.discretes.index(j), : space.sizes[j]].double().exp()
+                for v in range(space.sizes[j]):
+                    if v != x0[j]:
+                        redrawn = x0.clone()
+                        redrawn[j] = v
+                        parts.append((x0, level, x0, torch.tensor([j]), redrawn[None], torch.ones(1)))
+                        weights.append(p0[i] * table[v] / (1 - table[int(x0[j])]))
+    return Moves(*(torch.stack(field) for field in zip(*parts, strict=True))), torch.stack(weights)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_the_minimiser_of_the_clocks_is_every_normalised_marginal(rule):
+    base, p0 = random_base(SPACE).double(), random_density(12)
+    moves, weight = every_move(SPACE, base, p0)
+    table = SubsetTable(SPACE)
+    objective = Clocks(base, moves=1, rule=rule)
+    fitted(table.values, lambda: (weight * objective.losses(table, moves)[:, 0]).sum())
+    states = SPACE.states(torch.float64)
+    for size in range(SPACE.dim + 1):
+        for V in itertools.combinations(range(SPACE.dim), size):
+            level = torch.full((12, 3), math.inf, dtype=torch.float64)
+            level[:, list(V)] = 0.0
+            same = (states[:, None, list(V)] == states[None, :, list(V)]).all(-1)
+            marginal = (same * p0).sum(1).log()
+            learned = table(states, level).detach() + base.column_log_prob(states)[:, list(V)].sum(-1)
+            torch.testing.assert_close(learned, marginal, atol=1e-4, rtol=0)
+
+
+class LevelTable(torch.nn.Module):
+    """A free value for every level of a list and every state; 0 at level infinity."""
+
+    def __init__(self, space, levels):
+        super().__init__()
+        self.space, self.levels = space, torch.tensor(levels, dtype=torch.float64)
+        self.values = torch.nn.Parameter(torch.zeros(len(levels), int(space.n_states), dtype=torch.float64))
+
+    def forward(self, x, level):
+        which = torch.searchsorted(self.levels, level[:, 0].contiguous())
+        known = which < len(self.levels)
+        return torch.where(
+            known, self.values[which.clamp(max=len(self.levels) - 1), self.space.index(x)], 0.0
+        )
+
+
+def test_the_minimiser_of_temporal_pairs_is_the_normalised_density_at_every_level():
+    base, p0 = random_base(SPACE).double(), random_density(12)
+    noise, states = Noise(base).double(), SPACE.states(torch.float64)
+    levels = [0.05, 0.3, 1.0]
+    x0, x = states.repeat_interleave(12, 0), states.repeat(12, 1)
+    log_q = {
+        s: noise.log_prob(x, x0, torch.full((144,), s, dtype=torch.float64)) for s in [*levels, math.inf]
+    }
+    parts = []
+    for s, t in itertools.pairwise([*levels, math.inf]):
+        weight = p0.repeat_interleave(12) * (log_q[s].exp() + log_q[t].exp()) / 2
+        full = [torch.full_like(x, v) for v in (s, t)]
+        parts.append(Pairs(x, full[0], x, full[1], torch.sigmoid(log_q[s] - log_q[t]), weight))
+    pairs = Pairs(*(torch.cat(field) for field in zip(*parts, strict=True)))
+    table = LevelTable(SPACE, levels)
+    fitted(table.values, lambda: space_time_loss(table, pairs))
+    for s in levels:
+        truth = (p0[:, None] * log_q[s].exp().view(12, 12)).sum(0).log()
+        learned = table(states, torch.full_like(states, s)).detach() + base.log_prob(states)
+        torch.testing.assert_close(learned, truth, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("objective", [Clocks, SharedClock])
+def test_drawn_pairs_have_no_gradient_in_expectation_at_the_truth(objective):
+    """ρ = b: g = 0 is the truth, so along any direction the mean slope of the drawn loss is zero."""
+    base = random_base(MIXED)
+    g = objective(base if objective is Clocks else Noise(base))
+    generator = torch.Generator().manual_seed(0)
+    x0 = base.sample(200_000, generator)
+    theta = torch.zeros(3, requires_grad=True)
+
+    def potential(x, level):
+        seen = torch.isfinite(level)
+        a = torch.where(seen[:, 0], x[:, 0] * (-level[:, 0]).exp(), 0.0)
+        b = torch.where(seen[:, 1], (x[:, 1] == 1).float(), 0.0)
+        c = torch.where(seen[:, 2] & seen[:, 3], x[:, 2] * x[:, 3].tanh(), 0.0)
+        return theta[0] * a + theta[1] * b + theta[2] * c
+
+    slopes = []
+    for rows in x0.split(2000):
+        slopes.append(torch.autograd.grad(g(potential, rows, generator), theta)[0])
+    slopes = torch.stack(slopes)
+    error = slopes.std(0) / len(slopes) ** 0.5
+    assert bool((slopes.mean(0).abs() < 4 * error).all())
+
+
+def test_missing_cells_are_never_visible():
+    base = random_base(MIXED)
+    x0 = base.sample(500, torch.Generator().manual_seed(0))
+    x0[:, 1] = math.nan
+    x0[::2, 3] = math.nan
+    x0[7] = math.nan
+    seen = []
+
+    def spy(x, level):
+        assert bool(torch.isfinite(x).all())
+        seen.append(torch.isfinite(level))
+        return x.sum(-1) * 0
+
+    for objective in (Clocks(base), SharedClock(Noise(base))):
+        value = objective(spy, x0, torch.Generator().manual_seed(1))
+        assert math.isfinite(float(value))
+    assert not bool(torch.cat(seen)[:, 1].any())
+
+
+def test_every_visible_set_size_and_every_column_is_drawn_equally_often():
+    base = ProductBase(Space([Category(2)] * 5))
+    moves = Clocks(base, moves=1).draw(torch.zeros(50_000, 5), torch.Generator().manual_seed(0))
+    size = torch.isfinite(moves.level).sum(-1)
+    share = torch.bincount(size, minlength=6)[1:] / 50_000
+    torch.testing.assert_close(share, torch.full((5,), 0.2), atol=0.01, rtol=0)
+    column = torch.zeros(5).index_add(0, moves.column[:, 0], moves.weight[:, 0]) / 50_000
+    torch.testing.assert_close(column, torch.full((5,), 0.2), atol=0.01, rtol=0)
+    skewed = ProductBase(Space([Category(2)] * 5), [torch.tensor([0.99, 0.01])] * 5)
+    rows = torch.tensor([[1.0, 0, 0, 0, 0]]).expand(50_000, -1)
+    moves = Clocks(skewed, moves=1).draw(rows, torch.Generator().manual_seed(0))
+    column = torch.zeros(5).index_add(0, moves.column[:, 0], moves.weight[:, 0]) / 50_000
+    torch.testing.assert_close(column, torch.full((5,), 0.2), atol=0.02, rtol=0)  # weighted, still uniform
+    assert float((moves.column[:, 0] == 0).float().mean()) > 0.4  # and the surprising value is drawn often
+    assert bool(torch.isfinite(moves.level).gather(1, moves.column).all())
+
+
+def awake(base, **settings):
+    """A network with random instead of zero output, as after some training."""
+    g = ClockNet(base, width=32, blocks=2, **settings)
+    torch.nn.init.normal_(g.last.weight, std=0.3, generator=torch.Generator().manual_seed(9))
+    return g.eval()
+
+
+def test_the_network_is_blind_to_hidden_columns_and_zero_when_all_are_hidden():
+    base = random_base(MIXED)
+    g, generator = awake(base), torch.Generator().manual_seed(0)
+    x, y = base.sample(40, generator), base.sample(40, generator)
+    hidden = torch.rand(40, 4, generator=generator) < 0.5
+    level = torch.where(hidden, math.inf, 0.1)
+    mixed = torch.where(hidden, y, x)
+    torch.testing.assert_close(g(x, level), g(mixed, level))
+    assert float(g(x, torch.full((40, 4), math.inf)).detach().abs().max()) == 0
+    assert float(g(x, torch.full((40, 4), 0.1)).detach().abs().max()) > 0.01
+
+
+def test_the_network_starts_at_the_base_density_exactly():
+    base = random_base(MIXED)
+    x = base.sample(20, torch.Generator().manual_seed(0))
+    assert float(ClockNet(base, width=16)(x, torch.zeros(20)).detach().abs().max()) == 0
+
+
+FINITE = Space([Category(2), Ordinal(3), Category(4)])
+
+
+def test_the_chain_rule_sums_to_one_in_any_order_and_as_a_mixture():
+    base = random_base(FINITE)
+    chain = Chain(awake(base), base)
+    states, orders = FINITE.states(), list(itertools.permutations(range(3)))
+    for order in orders:
+        assert float(chain.log_prob(states, order).exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert float(chain.log_prob_mixture(states, orders).exp().sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_conditionals_sum_to_one_and_missing_cells_are_skipped():
+    base = random_base(FINITE)
+    chain = Chain(awake(base), base)
+    rows = FINITE.states()[FINITE.states()[:, 0] == 1]
+    assert float(chain.log_prob(rows, [2, 1], given=[0]).exp().sum()) == pytest.approx(1, abs=1e-5)
+    gap = rows.clone()
+    gap[:, 1] = math.nan
+    torch.testing.assert_close(chain.log_prob(gap, [2, 1], given=[0]), chain.log_prob(rows, [2], given=[0]))
+
+
+def test_the_chain_rule_integrates_to_one_over_real_columns():
+    space = Space([Real(), Category(2)])
+    base = random_base(space)
+    chain = Chain(awake(base), base, points=257)
+    grid = torch.linspace(-8, 8, 4001)
+    rows = torch.cat([torch.stack([grid, torch.full_like(grid, k)], 1) for k in range(2)])
+    for order in ([0, 1], [1, 0]):
+        density = chain.log_prob(rows, order).double().exp().view(2, -1).sum(0)
+        assert float(torch.trapezoid(density, grid.double())) == pytest.approx(1, abs=2e-3)
+        assert chain.quadrature_error(rows[::100], order) < 1e-2
+
+
+def test_chain_samples_follow_the_chain_density():
+    base = random_base(FINITE)
+    chain = Chain(awake(base), base)
+    n, order = 100_000, [1, 0, 2]
+    drawn = chain.sample(n, torch.Generator().manual_seed(0), order)
+    p = chain.log_prob(FINITE.states(), order).exp()
+    share = torch.bincount(FINITE.index(drawn.x), minlength=24) / n
+    assert float(((share - p) / (p * (1 - p) / n).sqrt()).abs().max()) < 4.5
+    torch.testing.assert_close(drawn.log_prob, chain.log_prob(drawn.x, order), atol=1e-4, rtol=1e-4)
+
+
+def test_real_chain_samples_follow_their_stated_density():
+    space = Space([Real(), Real()])
+    base = ProductBase(space)
+    chain = Chain(awake(base), base, points=129)
+    drawn = chain.sample(20_000, torch.Generator().manual_seed(0))
+    weight = (base.log_prob(drawn.x) - drawn.log_prob).exp()  # E_q[b/q] = 1
+    assert float(weight.mean()) == pytest.approx(1, abs=4 * float(weight.std()) / 20_000**0.5)
+
+
+def test_given_cells_are_kept_and_the_others_filled():
+    base = random_base(MIXED)
+    chain = Chain(awake(base), base, points=65)
+    given = base.sample(50, torch.Generator().manual_seed(0))
+    given[:, 1] = math.nan
+    given[::2, 3] = math.nan
+    drawn = chain.sample(50, torch.Generator().manual_seed(1), given=given).x
+    known = ~given.isnan()
+    assert torch.equal(drawn[known], given[known])
+    assert bool(torch.isfinite(drawn).all())
