@@ -144,19 +144,18 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=list(BINARY), help="which sets")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    began, seeds = time.perf_counter(), range(args.seeds or 3)
-    if args.quick:
-        recipe, network = (
-            replace(RECIPE, steps=60, batch_size=128, evaluate_every=30),
-            {"width": 32, "blocks": 1},
-        )
-        records = run("toy bits", toy_splits(), range(2), args.device, recipe, network)
-    else:
-        records = []
-        for name in args.sets:
-            records += run(name, load_binary(name, args.data), seeds, args.device, RECIPE, NETWORK)
     settings = {"recipe": asdict(RECIPE), "network": NETWORK, "objective": OBJECTIVE, "orders": ORDERS}
-    write("binary", settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
+    for name in ["toy bits"] if args.quick else args.sets:
+        began, recipe, network = time.perf_counter(), RECIPE, NETWORK
+        if args.quick:
+            recipe, network = (
+                replace(recipe, steps=60, batch_size=128, evaluate_every=30),
+                {"width": 32, "blocks": 1},
+            )
+        splits = toy_splits() if args.quick else load_binary(name, args.data)
+        records = run(name, splits, range(2 if args.quick else args.seeds or 3), args.device, recipe, network)
+        seconds = time.perf_counter() - began
+        write(f"binary-{name}", settings, records, args.device, seconds, args.out, quick=args.quick)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("script", ["demo", "foundation"])
+@pytest.mark.parametrize("script", ["binary", "continuous_spacetime", "demo", "foundation", "nltcs"])
 def test_the_script_runs_quickly(script, pytestconfig):
     command = [sys.executable, f"experiments/{script}.py", "--quick"]
     run = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False)

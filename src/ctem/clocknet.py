@@ -107,7 +107,7 @@ class ClockNet(nn.Module):
         """Network inputs (n, inputs): every entry of a hidden column is zero."""
         visible = torch.isfinite(level)
         clear = torch.where(visible, (-level).exp(), 0.0)  # 1 is clean, 0 is hidden
-        clock = torch.where(visible, level.clamp(1e-3, 10.0).log(), 0.0)
+        clock = torch.where(visible, level.clamp(1e-4, 10.0).log(), 0.0)
         parts = [clear]
         if len(self.owner):
             hit = (x.index_select(1, self.owner) == self.value).to(x.dtype)
