@@ -22,6 +22,7 @@ def page(folder: Path) -> str:
     head = (
         "# Results\n\nMade by `make results` from `experiments/results/*.json`; do not edit. "
         "std is over seeds (ddof = 1).\n"
+        "[CHOICES.md](CHOICES.md) says what was tried before each number, and what was chosen on the truth.\n"
     )
     sections = [section(load(path)) for path in files] or ["No results yet.\n"]
     return "\n".join([head, *sections])

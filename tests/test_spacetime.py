@@ -9,7 +9,7 @@ from test_kernels import random_base
 from test_losses import random_density
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
+from ctem.chain import Chain, corrected_samples, joint_log_z, log_z_check
 from ctem.clocknet import ClockNet
 from ctem.losses import brier, log_score
 from ctem.noise import Noise
@@ -276,3 +276,40 @@ def test_given_cells_are_kept_and_the_others_filled():
     known = ~given.isnan()
     assert torch.equal(drawn[known], given[known])
     assert bool(torch.isfinite(drawn).all())
+
+
+def test_every_way_to_log_z_agrees_on_an_enumerable_joint():
+    base = random_base(FINITE)
+    chain = Chain(awake(base), base)
+    sampled, exact, forward, reverse = log_z_check(chain, 4000, torch.Generator().manual_seed(0), levels=60)
+    assert exact.method == "enumerate"
+    assert abs(sampled.value - exact.value) < 4 * sampled.stderr + 1e-5
+    assert abs(forward.value - exact.value) < 4 * forward.stderr + 1e-5
+    assert abs(reverse.value - exact.value) < 0.1  # starts from chain samples, not from the joint
+
+
+def test_corrected_samples_follow_the_joint_where_plain_chain_samples_do_not():
+    base = random_base(FINITE)
+    g = awake(base)
+    g.last.weight.data *= 4  # a joint far from its chain
+    chain = Chain(g, base)
+    states, n, generator = FINITE.states(), 60_000, torch.Generator().manual_seed(0)
+    p = chain.joint(states).double().softmax(0)
+
+    def distance(x):
+        return float((torch.bincount(FINITE.index(x), minlength=24) / n - p).abs().sum() / 2)
+
+    plain = distance(chain.sample(n, generator).x)
+    moved, acceptance = corrected_samples(chain, n, generator, steps=30)
+    assert distance(moved) < 0.01 < plain
+    assert 0 < acceptance < 1
+
+
+def test_the_error_bar_of_the_sampled_constant_is_honest():
+    base = random_base(FINITE)
+    chain = Chain(awake(base), base)
+    exact = float(chain.joint(FINITE.states()).double().logsumexp(0))
+    runs = [joint_log_z(chain, 500, torch.Generator().manual_seed(seed)) for seed in range(60)]
+    z = torch.tensor([(run.value - exact) / run.stderr for run in runs])
+    assert 0.6 < float(z.std()) < 1.5
+    assert abs(float(z.mean())) < 0.6

@@ -19,6 +19,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from ctem.capture import DropoutState, StepGraph
 from ctem.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 
 __all__ = ["PAPER_2D", "PAPER_HIGH_D", "History", "Loss", "Recipe", "train"]
@@ -181,8 +182,8 @@ class _Run:
         )
         self.average = copy.deepcopy(f) if recipe.ema else None
         self.generator = torch.Generator(x.device).manual_seed(recipe.seed)
-        self.dropout = _DropoutState(x.device, recipe.seed)
-        self.graph: _Graph | None = None
+        self.dropout = DropoutState(x.device, recipe.seed)
+        self.graph: StepGraph | None = None
         self.cuda_graph = cuda_graph
         self.best: dict[str, Tensor] | None = None
         self.history = History()
@@ -216,7 +217,7 @@ class _Run:
         if not self.cuda_graph or step < 3:  # torch wants a few plain steps before a capture
             return self._update(average=step > 0)
         if self.graph is None:
-            self.graph = _Graph(self._update, self.generator)
+            self.graph = StepGraph(self._update, self.generator)
         return self.graph.replay()
 
     def _update(self, average: bool = True) -> Tensor:
@@ -308,47 +309,6 @@ class _Run:
         self.generator.set_state(tensors["generator"])
         self.dropout.state = tensors["dropout"]
         self.step, self.history = facts["step"], History(**facts["history"])
-
-
-class _DropoutState:
-    """Dropout draws from torch's global generator: within ``with``, that is ours, and outside it is untouched."""
-
-    def __init__(self, device: torch.device, seed: int):
-        self.device = device
-        self.state = torch.Generator(device).manual_seed(seed).get_state()
-
-    def __enter__(self) -> None:
-        self.outside = self._get()
-        self._set(self.state)
-
-    def __exit__(self, *error: object) -> None:
-        self.state = self._get()
-        self._set(self.outside)
-
-    def _get(self) -> Tensor:
-        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
-
-    def _set(self, state: Tensor) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(state, self.device)
-        else:
-            torch.set_rng_state(state)
-
-
-class _Graph:
-    """One training step captured on a CUDA device, replayed without the cost of launching it."""
-
-    def __init__(self, update: Callable[[], Tensor], generator: torch.Generator):
-        self.graph = torch.cuda.CUDAGraph()
-        self.graph.register_generator_state(generator)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
-            self.loss = update()
-
-    def replay(self) -> Tensor:
-        """Run the step; its loss."""
-        self.graph.replay()
-        return self.loss.clone()
 
 
 def _cumulative(weights: Tensor, x: Tensor) -> Tensor:
