@@ -160,3 +160,43 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 def test_progress_shows_loss_and_rate(capsys):
     train(MLP(LINE, width=8), loss, normal_rows(), Recipe(steps=10, evaluate_every=5), progress=True)
     assert "steps/s" in capsys.readouterr().out
+
+
+class Dropping(torch.nn.Module):
+    """A network with dropout, which draws from torch's global generator, and a buffer that moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.drop = MLP(LINE, width=16), torch.nn.Dropout(0.3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(self.drop(x))
+
+
+def test_dropout_is_seeded_and_resumes_to_the_same_bits(tmp_path):
+    recipe = Recipe(steps=60, evaluate_every=10, ema=0.9)
+
+    def interrupted(f, x, generator):
+        interrupted.calls += 1
+        if interrupted.calls > 42:
+            raise KeyboardInterrupt
+        return loss(f, x, generator)
+
+    interrupted.calls = 0
+    path, before = tmp_path / "run.ckpt", torch.random.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        train(Dropping(), interrupted, normal_rows(), recipe, checkpoint=path)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(100)  # whatever happens to the global generator in between
+    resumed, whole = Dropping(), Dropping()
+    train(resumed, loss, normal_rows(), recipe, checkpoint=path)
+    train(whole, loss, normal_rows(), recipe)
+    assert torch.equal(weights_of(resumed), weights_of(whole))
+    assert float(whole.calls) == float(resumed.calls) > 0
+
+
+def test_capturing_a_step_needs_a_cuda_device():
+    with pytest.raises(ValueError, match="cuda_graph: expected rows on a CUDA device; got cpu"):
+        train(MLP(LINE, width=8), loss, normal_rows(), Recipe(steps=2), cuda_graph=True)

@@ -94,11 +94,15 @@ class NoisyMLP(nn.Module):
         self.register_buffer("frequencies", 2.0 ** torch.arange(harmonics) * math.pi / 8, persistent=False)
         self.layers = _layers(sum(space.widths) + 1 + 2 * harmonics, width, depth, seed)
 
-    def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        """f(x; s) for rows x (…, d) and levels s (…,)."""
+    def on_features(self, h: Tensor, level: Tensor) -> Tensor:
+        """f(·; s) as a function of the features, for samplers that use its gradient."""
         u = level.log().unsqueeze(-1)
         clock = torch.cat([u, torch.sin(u * self.frequencies), torch.cos(u * self.frequencies)], dim=-1)
-        return self.layers(torch.cat([self.space.features(x), clock], dim=-1)).squeeze(-1)
+        return self.layers(torch.cat([h, clock], dim=-1)).squeeze(-1)
+
+    def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        """f(x; s) for rows x (…, d) and levels s (…,)."""
+        return self.on_features(self.space.features(x), level)
 
 
 class Table(nn.Module):

@@ -241,6 +241,9 @@ class _Run:
         return self.x[torch.searchsorted(self.cumulative, u).clamp(max=len(self.x) - 1)]
 
     def _record(self, loss: float) -> None:
+        if self.average is not None:  # only parameters are averaged; buffers are as they are
+            for kept, now in zip(self.average.buffers(), self.f.buffers(), strict=True):
+                kept.copy_(now)
         history = self.history
         history.step.append(self.step)
         history.loss.append(loss)
