@@ -11,6 +11,7 @@ from ctem.energies import NoisyMLP, Table
 from ctem.kernels import Gaussian, Grid, HammingOne, Mixture, OrnsteinUhlenbeck, Product, Redraw, Uniform
 from ctem.samplers import (
     MALA,
+    Adapted,
     Alternate,
     DiscreteLangevin,
     Gibbs,
@@ -438,3 +439,35 @@ def test_states_of_no_probability_are_never_entered(name):
 
     ran = run(DISCRETE[name], f, torch.zeros(200, 4), 30, seeded(20), thin=1)
     assert not (ran.trace[..., 0] == 1).any()
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+def test_an_adapted_step_reaches_its_target_acceptance_at_any_scale(scale):
+    sampler = Adapted(lambda step: MALA(LINE, step), step=1.0)
+    f = lambda x: -(x[:, 0] ** 2) / (2 * scale**2)  # noqa: E731
+    x = scale * torch.randn(500, 1, generator=seeded(3))
+    x = run(sampler, f, x, 200, seeded(4)).x
+    assert run(sampler.frozen(), f, x, 50, seeded(5)).acceptance == pytest.approx(0.57, abs=0.05)
+
+
+def test_annealing_with_adapted_steps_finds_both_modes_in_their_proportion():
+    """0.7/0.3 modes 12 deviations apart: the levels join them, and every level gets the step it needs."""
+    base = ProductBase(LINE)
+    means, weights = torch.tensor([-0.9, 1.8]), torch.tensor([0.7, 0.3])
+
+    def f(x, level):
+        a = (-level).exp()
+        variance = 0.05 * a**2 + 1 - a**2
+        gap = (x - a.unsqueeze(1) * means) ** 2 / variance.unsqueeze(1)
+        return (weights.log() - gap / 2 - variance.log().unsqueeze(1) / 2).logsumexp(1)
+
+    x, rates = anneal(
+        Adapted(lambda step: MALA(LINE, step), step=0.5),
+        f,
+        base.sample(4000, seeded(6)),
+        torch.logspace(-3, 0.5, 40).tolist(),
+        30,
+        seeded(7),
+    )
+    assert float((x[:, 0] < 0.3).float().mean()) == pytest.approx(0.7, abs=0.04)
+    assert min(rates[5:]) > 0.3

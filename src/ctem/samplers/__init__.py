@@ -1,6 +1,6 @@
 """Samplers: Markov chains that leave ρ ∝ exp f invariant, for any log-potential f."""
 
-from ctem.samplers.composite import Alternate, MetropolisHastings
+from ctem.samplers.composite import Adapted, Alternate, MetropolisHastings
 from ctem.samplers.contract import Info, Sampler
 from ctem.samplers.discrete import (
     Differences,
@@ -15,6 +15,7 @@ from ctem.samplers.run import Annealed, Run, anneal, run
 
 __all__ = [
     "MALA",
+    "Adapted",
     "Alternate",
     "Annealed",
     "Differences",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ctem.energies import LogPotential
 from ctem.kernels import Kernel
-from ctem.samplers.contract import Info, Sampler, current, evaluated, metropolis
+from ctem.samplers.contract import Info, Sampler, current, evaluated, expect_positive, metropolis
 
-__all__ = ["Alternate", "MetropolisHastings"]
+__all__ = ["Adapted", "Alternate", "MetropolisHastings"]
 
 
 class MetropolisHastings:
@@ -73,3 +76,45 @@ class Alternate:
             x, info = sampler.step(f, x, generator)
             rates.append(info.acceptance)
         return x, Info(torch.stack(rates).mean(0))
+
+
+class Adapted:
+    """A sampler whose step size follows a target acceptance: log step += rate · (acceptance − target).
+
+    For burn-in and for annealing down noise levels, where the right step shrinks with the level. While it adapts it
+    is not exactly invariant; ``frozen()`` is the plain sampler with the step reached so far.
+
+    Arguments:
+        make: from a step size to a sampler, e.g. ``lambda step: MALA(space, step)``.
+        step: where to start.
+        target: mean acceptance to aim at; 0.57 suits MALA and its discrete relatives.
+        rate: how fast to follow.
+
+    >>> from ctem.samplers import MALA
+    >>> from ctem.spaces import Real, Space
+    >>> sampler = Adapted(lambda step: MALA(Space([Real()]), step), step=100.0)
+    >>> x, _ = sampler.step(lambda x: -(x**2).sum(-1) / 2, torch.zeros(9, 1), torch.Generator())
+    >>> sampler.step_size < 100.0  # too bold: hardly a move was accepted
+    True
+    """
+
+    def __init__(
+        self, make: Callable[[float], Sampler], step: float, target: float = 0.57, rate: float = 0.5
+    ):
+        self.make, self.step_size = make, expect_positive("step", step)
+        self.target, self.rate = target, expect_positive("rate", rate)
+        if not 0 < target < 1:
+            raise ValueError(f"target: expected an acceptance in (0, 1); got {target}.")
+
+    def __repr__(self) -> str:
+        return f"Adapted({self.frozen()!r}, target={self.target})"
+
+    def frozen(self) -> Sampler:
+        """The sampler at the present step size."""
+        return self.make(self.step_size)
+
+    def step(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Info]:
+        """One move of every chain, then one of the step size."""
+        x, info = self.frozen().step(f, x, generator)
+        self.step_size *= math.exp(self.rate * (float(info.acceptance.mean()) - self.target))
+        return x, info
