@@ -33,7 +33,7 @@ install: .venv/.installed ## install the package, pinned, into .venv
 
 install-dev: .venv/.installed-dev ## the same, with the developer tools
 
-demo: .venv/.installed ## fit, score and sample a small mixed table
+demo: .venv/.installed ## fit one continuous, one discrete and one mixed density, and draw them
 	@echo "running experiments/demo.py"
 	@$(BIN)/python experiments/demo.py
 
