@@ -135,6 +135,16 @@ CASES = {
         "states: expected at most 4194304 states",
     ),
     "learning rate": (lambda: Recipe(learning_rate=0.0), "learning_rate: expected > 0; got 0.0"),
+    "unknown column": (
+        lambda: Gaussian(SPACE, 0.1, columns=["height"]),
+        r"columns: expected names or numbers of \['age', 'city'\]; got 'height'",
+    ),
+    "column number": (
+        lambda: Gaussian(SPACE, 0.1, columns=[7]),
+        r"columns: expected names or numbers of \['age', 'city'\]; got 7",
+    ),
+    "patience": (lambda: Recipe(patience=0), "patience: expected at least 1; got 0"),
+    "clip": (lambda: Recipe(clip=-1.0), "clip: expected a norm > 0; got -1.0"),
     "steps": (lambda: Recipe(steps=0), "steps: expected at least 1; got 0"),
 }
 

@@ -217,3 +217,40 @@ def test_denoising_score_matching_is_least_at_the_smoothed_score():
 
     values = {precision: loss(precision) for precision in (0.7, 0.8, 0.9)}  # truth: 1 / (1 + 0.5²) = 0.8
     assert min(values, key=values.get) == 0.8
+
+
+def test_every_comparison_meets_its_own_row_and_level():
+    """With m = 3 the mean is that of m = 1; pairs that met another row or level would shift it."""
+    space = Space([Category(3), Category(2)])
+    base = random_base(space)
+    noise, schedule, kernel = Noise(base), Levels((0.1, 1.5)), Redraw(base)
+    x0 = base.sample(60_000, torch.Generator().manual_seed(0))
+    f = lambda x, s: x[:, 0] * s - x[:, 1] / (1 + s)  # noqa: E731
+
+    def spread(m):
+        parts = [
+            denoised_loss(f, rows, noise, schedule, kernel, torch.Generator().manual_seed(i), m=m)
+            for i, rows in enumerate(x0.split(600))
+        ]
+        parts = torch.stack(parts)
+        return float(parts.mean()), float(parts.std()) / len(parts) ** 0.5
+
+    (one, error), (three, other) = spread(1), spread(3)
+    assert abs(one - three) < 4 * (error**2 + other**2) ** 0.5
+    plain = lambda x: x[:, 0] - x[:, 1]  # noqa: E731
+    y, ratio = kernel.compare(x0[:50], torch.Generator().manual_seed(5), m=3)
+    by_hand = torch.stack([brier(plain(x0[:50]) - plain(y[i]) + ratio[i]) for i in range(3)]).mean()
+    found = pair_loss(plain, x0[:50], kernel, torch.Generator().manual_seed(5), m=3)
+    torch.testing.assert_close(found, by_hand)
+
+
+def test_redraw_is_finite_where_the_base_is_nearly_certain():
+    base = ProductBase.fit(Space([Category(2)] * 2), torch.zeros(1000, 2), smoothing=1e-5)
+    ratio = Redraw(base).compare(torch.zeros(50, 2), torch.Generator().manual_seed(0)).log_ratio
+    assert bool(ratio.isfinite().all())
+
+
+def test_denoising_score_matching_can_be_evaluated_without_gradients():
+    f = lambda x: -(x**2).sum(-1) / 2  # noqa: E731
+    with torch.no_grad():
+        assert float(denoising_score_matching(f, torch.zeros(9, 2), 1.0, torch.Generator())) == 0

@@ -24,6 +24,6 @@ def test_the_readme_example_runs_and_gives_normalised_log_densities(pytestconfig
     assert mean == pytest.approx(-3.94, abs=0.1)  # minus the entropy of N(0, 1) × N(0, 9)
     generator = torch.Generator().manual_seed(0)
     rows = (torch.rand(300, 16, generator=generator) < 0.3).float()
-    names = {"x": rows, "valid": rows[:50], "generator": generator}
+    names = {"X": rows, "valid": rows[:50], "generator": generator}
     exec(clocks.replace("steps=3000", "steps=20"), names)
     assert names["chain"].joint(rows).shape == (300,)

@@ -25,6 +25,15 @@ def test_decode_undoes_encode(reals, codes):
     np.testing.assert_array_equal(back[:, 1:3], codes)
 
 
+def test_missing_cells_stay_missing_when_they_are_allowed():
+    X = np.array([[1.0, 0, 2, 5.0], [np.nan, 3, np.nan, 7.0], [3.0, 1, 0, 9.0]])
+    space = MIXED.standardised(X, missing=True)
+    assert space.columns[0].location == 2.0
+    x = space.encode(X, dtype=torch.float64, missing=True)
+    assert torch.equal(x.isnan(), torch.as_tensor(np.isnan(X)))
+    np.testing.assert_allclose(space.decode(x), X)
+
+
 def test_standardised_columns_have_mean_zero_and_deviation_one():
     X = np.random.default_rng(0).gamma(2.0, 5.0, (1000, 2))
     x = Space([Real(), Real()]).standardised(X).encode(X, dtype=torch.float64)

@@ -164,10 +164,18 @@ def test_missing_cells_are_never_visible():
         seen.append(torch.isfinite(level))
         return x.sum(-1) * 0
 
+    generator = torch.Generator().manual_seed(1)
     for objective in (Clocks(base), SharedClock(Noise(base))):
-        value = objective(spy, x0, torch.Generator().manual_seed(1))
-        assert math.isfinite(float(value))
+        assert math.isfinite(float(objective(spy, x0, generator)))
     assert not bool(torch.cat(seen)[:, 1].any())
+    moves = Clocks(base).draw(x0, generator)
+    pairs = SharedClock(Noise(base)).pairs(x0, generator)
+    gone = x0.isnan()
+    assert not bool((torch.isfinite(moves.level) & gone).any())  # cell by cell
+    assert not bool((torch.isfinite(pairs.s) & gone.repeat(2, 1)).any())
+    assert not bool((torch.isfinite(pairs.t) & gone.repeat(2, 1)).any())
+    assert bool(torch.isfinite(moves.level)[1::2, 3].any())  # where others miss it, it is still seen
+    assert bool(torch.isfinite(pairs.s)[:500][1::2, 3].any())
 
 
 def test_every_visible_set_size_and_every_column_is_drawn_equally_often():
@@ -237,7 +245,7 @@ def test_conditionals_sum_to_one_and_missing_cells_are_skipped():
 def test_the_chain_rule_integrates_to_one_over_real_columns():
     space = Space([Real(), Category(2)])
     base = random_base(space)
-    chain = Chain(awake(base), base, points=257)
+    chain = Chain(awake(base), base, floor=0.01, points=257)
     grid = torch.linspace(-8, 8, 4001)
     rows = torch.cat([torch.stack([grid, torch.full_like(grid, k)], 1) for k in range(2)])
     for order in ([0, 1], [1, 0]):
@@ -260,7 +268,7 @@ def test_chain_samples_follow_the_chain_density():
 def test_real_chain_samples_follow_their_stated_density():
     space = Space([Real(), Real()])
     base = ProductBase(space)
-    chain = Chain(awake(base), base, points=129)
+    chain = Chain(awake(base), base, floor=0.05, points=129)
     drawn = chain.sample(20_000, torch.Generator().manual_seed(0))
     weight = (base.log_prob(drawn.x) - drawn.log_prob).exp()  # E_q[b/q] = 1
     assert float(weight.mean()) == pytest.approx(1, abs=4 * float(weight.std()) / 20_000**0.5)
@@ -268,7 +276,7 @@ def test_real_chain_samples_follow_their_stated_density():
 
 def test_given_cells_are_kept_and_the_others_filled():
     base = random_base(MIXED)
-    chain = Chain(awake(base), base, points=65)
+    chain = Chain(awake(base), base, floor=0.1, points=65)
     given = base.sample(50, torch.Generator().manual_seed(0))
     given[:, 1] = math.nan
     given[::2, 3] = math.nan
@@ -313,3 +321,71 @@ def test_the_error_bar_of_the_sampled_constant_is_honest():
     z = torch.tensor([(run.value - exact) / run.stderr for run in runs])
     assert 0.6 < float(z.std()) < 1.5
     assert abs(float(z.mean())) < 0.6
+
+
+def test_visible_reals_are_noised_to_the_floor():
+    base = ProductBase(Space([Real()]))
+    x0 = torch.full((50_000, 1), 2.0)
+    data = Clocks(base, floor=0.1).draw(x0, torch.Generator().manual_seed(0)).data
+    assert float(data.mean()) == pytest.approx(2 * math.exp(-0.1), abs=0.01)
+    assert float(data.std()) == pytest.approx(math.sqrt(1 - math.exp(-0.2)), rel=0.02)
+
+
+def test_the_joint_of_an_incomplete_row_is_the_marginal_of_its_visible_cells():
+    base = random_base(MIXED)
+    g = awake(base)
+    x = base.sample(30, torch.Generator().manual_seed(0))
+    x[:, 1] = math.nan
+    level = torch.tensor([1e-3, math.inf, 0.0, 1e-3]).expand(30, 4)
+    filled = torch.where(x.isnan(), 0.0, x)
+    expected = g(filled, level).detach() + base.column_log_prob(filled)[:, [0, 2, 3]].sum(-1)
+    torch.testing.assert_close(Chain(g, base).joint(x), expected)
+
+
+def test_real_draws_follow_the_piecewise_linear_density_within_a_cell():
+    base = ProductBase(Space([Real()]))
+    with pytest.warns(UserWarning, match="may miss peaks"):
+        chain = Chain(lambda x, s: 0 * x[:, 0], base, points=5, limit=4.0)
+    drawn = chain.sample(200_000, torch.Generator().manual_seed(0))
+    nothing = torch.full((1, 1), math.nan), torch.zeros(1, 1, dtype=torch.bool)
+    _, log_p = chain.conditional(*nothing, 0)
+    fine = torch.linspace(-4, 4, 8001, dtype=torch.float64)
+    cell = ((fine + 4) / 2).floor().clamp(max=3).long()
+    t, p = (fine + 4) / 2 - cell, log_p[0].double().exp()
+    density = p[cell] * (1 - t) + p[cell + 1] * t
+    for quarter in (-1.0, -0.5, 0.5, 1.0):
+        below = fine <= quarter
+        expected = float(torch.trapezoid(density[below], fine[below]))
+        assert float((drawn.x[:, 0] <= quarter).double().mean()) == pytest.approx(expected, abs=0.005)
+
+
+BAD = {
+    "order, given: expected different columns": lambda chain: chain.log_prob(FINITE.states(), [0, 1, 1]),
+    "order, given: expected different columns of 0 … 2": lambda chain: chain.log_prob(FINITE.states(), [-1]),
+    r"order: expected every column that is not given; missing \[1, 2\]": lambda chain: chain.sample(
+        2, torch.Generator(), [0]
+    ),
+    r"given: expected shape \(9, 3\); got \(3, 3\)": lambda chain: chain.sample(
+        9, torch.Generator(), given=torch.zeros(3, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_chain_names_what_it_was_asked_wrongly(message):
+    base = random_base(FINITE)
+    with pytest.raises(ValueError, match=message):
+        BAD[message](Chain(awake(base), base))
+
+
+def test_a_chain_refuses_dropout_that_is_switched_on():
+    base = random_base(FINITE)
+    with pytest.raises(ValueError, match=r"dropout is switched on.*pass g\.eval\(\)"):
+        Chain(ClockNet(base, width=8, dropout=0.5), base)
+
+
+def test_nearly_certain_columns_give_a_finite_loss():
+    x = torch.zeros(500, 3)
+    base = ProductBase.fit(Space([Category(2)] * 3), x, smoothing=1e-5)
+    loss = Clocks(base)(ClockNet(base, width=8), x, torch.Generator().manual_seed(0))
+    assert math.isfinite(float(loss.detach()))

@@ -200,3 +200,44 @@ def test_dropout_is_seeded_and_resumes_to_the_same_bits(tmp_path):
 def test_capturing_a_step_needs_a_cuda_device():
     with pytest.raises(ValueError, match="cuda_graph: expected rows on a CUDA device; got cpu"):
         train(MLP(LINE, width=8), loss, normal_rows(), Recipe(steps=2), cuda_graph=True)
+
+
+def test_the_average_is_the_exponential_mean_of_the_weights():
+    seen = []
+
+    def recording(f, x, generator):
+        seen.append(weights_of(f).clone())
+        return loss(f, x, generator)
+
+    f, plain = MLP(LINE, width=4), MLP(LINE, width=4)
+    train(f, recording, normal_rows(), Recipe(steps=6, evaluate_every=6, ema=0.8))
+    train(plain, loss, normal_rows(), Recipe(steps=6, evaluate_every=6))
+    after = [*seen[1:], weights_of(plain)]
+    mean = after[0]
+    for weights in after[1:]:
+        mean = 0.8 * mean + 0.2 * weights
+    torch.testing.assert_close(weights_of(f), mean)
+
+
+def test_the_held_out_loss_compares_the_same_pairs_every_time():
+    recipe = Recipe(steps=4, evaluate_every=1, learning_rate=1e-30)
+    history = train(MLP(LINE, width=4), loss, normal_rows(), recipe, held_out=normal_rows(50, 1))
+    assert len(set(history.held_out)) == 1
+
+
+@pytest.mark.parametrize("change", ["weights", "held_out"])
+def test_a_checkpoint_is_refused_under_other_weights_or_held_out_rows(tmp_path, change):
+    settings = {"weights": torch.ones(500), "held_out": normal_rows(20, 1)}
+    recipe = Recipe(steps=4, evaluate_every=2)
+    train(MLP(LINE, width=4), loss, normal_rows(), recipe, checkpoint=tmp_path / "c", **settings)
+    settings[change] = settings[change] * 2
+    with pytest.raises(ValueError, match="belongs to another recipe, network or data"):
+        train(MLP(LINE, width=4), loss, normal_rows(), recipe, checkpoint=tmp_path / "c", **settings)
+
+
+def test_a_nan_in_the_held_out_rows_stops_training():
+    held_out = normal_rows(20, 1)
+    held_out[3] = float("nan")
+    recipe = Recipe(steps=4, evaluate_every=2)
+    with pytest.raises(FloatingPointError, match="held-out loss is nan at step 2; look for nan in held_out"):
+        train(MLP(LINE, width=4), loss, normal_rows(), recipe, held_out=held_out)

@@ -5,17 +5,20 @@ With V the visible columns, g(x; V) = log ρ_V(x_V)/b_V(x_V), so every one-colum
     log ρ(x_j|x_V) = log b_j(x_j) + g(x; V ∪ j) − log Σ_v b_j(v) e^{g(x_j = v; V ∪ j)},
 
 a sum over the values of a discrete column, the trapezoidal rule over a real one. A product of such conditionals in
-any order of the columns is normalised by construction, and so is a mixture over orders.
+any order of the columns is normalised by construction, and so is a mixture over orders. A real column is normalised
+on [−limit, limit] in standardised units: what g puts beyond is not seen.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ctem.bases import ProductBase
 from ctem.kernels import Redraw
@@ -47,7 +50,7 @@ class Chain:
         g: the energy of levels, e.g. ClockNet.
         base: its base.
         floor: level of visible real columns, as in training.
-        points: nodes of the trapezoidal rule for a real column; its error is checked by ``quadrature_error``.
+        points: nodes of the trapezoidal rule for a real column; ``quadrature_error`` indicates its error.
         limit: the rule runs over [−limit, limit] in standardised units.
         batch_size: evaluations of g at a time, which bounds the memory.
 
@@ -73,6 +76,19 @@ class Chain:
             raise ValueError(f"points: expected an odd number ≥ 5; got {points}.")
         self.g, self.base, self.space = g, base, base.space
         self.floor, self.points, self.limit, self.batch_size = floor, points, limit, batch_size
+        self.shift = 0.0  # of the nodes, to check the rule
+        if isinstance(g, nn.Module) and any(
+            m.training and m.p > 0 for m in g.modules() if isinstance(m, nn.Dropout)
+        ):
+            raise ValueError("g: dropout is switched on, so that every call would differ; pass g.eval().")
+        width, finest = 2 * limit / (points - 1), math.sqrt(-math.expm1(-2 * floor))
+        if self.space.reals and width > finest:
+            warnings.warn(
+                f"nodes {width:.3f} apart may miss peaks of width {finest:.3f}, which floor={floor:g} allows; "
+                f"points={1 + 2 * math.ceil(limit / finest)} would not.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def orders(self, count: int, generator: torch.Generator) -> list[list[int]]:
         """Random orders of the columns.
@@ -90,8 +106,7 @@ class Chain:
     def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""
         given = list(given)
-        if set(order) & set(given):
-            raise ValueError(f"order, given: expected different columns; got {list(order)} and {given}.")
+        self._check_columns([*order, *given])
         observed = ~x.isnan()
         visible = torch.zeros_like(observed)
         visible[:, given] = observed[:, given]
@@ -150,8 +165,14 @@ class Chain:
         """
         like = self.base.log_table
         x = torch.full((n, self.space.dim), math.nan, dtype=like.dtype, device=like.device)
+        if given is not None and given.shape != (n, self.space.dim):
+            raise ValueError(f"given: expected shape ({n}, {self.space.dim}); got {tuple(given.shape)}.")
         x = x if given is None else given.clone()
-        order = self.orders(1, generator)[0] if order is None else order
+        order = self.orders(1, generator)[0] if order is None else list(order)
+        self._check_columns(order)
+        left = [j for j in range(self.space.dim) if j not in order and bool(x[:, j].isnan().any())]
+        if left:
+            raise ValueError(f"order: expected every column that is not given; missing {left}.")
         total = x.new_zeros(len(x))
         for j in order:
             todo = x[:, j].isnan().nonzero().squeeze(1)
@@ -165,9 +186,16 @@ class Chain:
         return Drawn(x, total)
 
     def quadrature_error(self, x: Tensor, order: Sequence[int]) -> float:
-        """Largest change of log ρ over the rows when every second node is dropped: an upper check of the rule."""
-        coarse = Chain(self.g, self.base, self.floor, (self.points + 1) // 2, self.limit, self.batch_size)
-        return float((self.log_prob(x, order) - coarse.log_prob(x, order)).abs().max())
+        """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error."""
+        moved = copy.copy(self)
+        moved.shift = self.limit / (self.points - 1)
+        return float((self.log_prob(x, order) - moved.log_prob(x, order)).abs().max())
+
+    def _check_columns(self, columns: Sequence[int]) -> None:
+        if len(set(columns)) < len(columns) or not set(columns) <= set(range(self.space.dim)):
+            raise ValueError(
+                f"order, given: expected different columns of 0 … {self.space.dim - 1}; got {list(columns)}."
+            )
 
     def _level(self, x: Tensor, visible: Tensor) -> Tensor:
         level = torch.zeros_like(x)
@@ -178,7 +206,8 @@ class Chain:
         k = self.space.sizes[j]
         if k:
             return torch.arange(k, dtype=like.dtype, device=like.device)
-        return torch.linspace(-self.limit, self.limit, self.points, dtype=like.dtype, device=like.device)
+        nodes = torch.linspace(-self.limit, self.limit, self.points, dtype=like.dtype, device=like.device)
+        return nodes + self.shift
 
     def _scores(self, x: Tensor, visible: Tensor, j: int, values: Tensor) -> Tensor:
         """log b_j(v) + g(x with x_j = v; V ∪ j) for values (n, q), in batches."""

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 __all__ = ["fingerprint", "read_checkpoint", "write_checkpoint"]
 
 
-def fingerprint(settings: dict[str, Any], f: nn.Module, x: Tensor) -> str:
-    """A hash of what a run depends on: settings, parameter shapes, data. Another one cannot be resumed.
+def fingerprint(settings: dict[str, Any], f: nn.Module, *data: Tensor | None) -> str:
+    """A hash of settings, parameter shapes and all data of a run: a run with another one cannot be resumed.
+
+    A loss is a function and has no hash: another loss needs another checkpoint file.
 
     >>> import torch
     >>> fingerprint({"seed": 0}, torch.nn.Linear(1, 1), torch.zeros(2, 1)) == fingerprint(
@@ -25,8 +27,11 @@ def fingerprint(settings: dict[str, Any], f: nn.Module, x: Tensor) -> str:
     False
     """
     shapes = {name: list(p.shape) for name, p in f.named_parameters()}
-    digest = hashlib.sha256(json.dumps([settings, shapes, list(x.shape)], sort_keys=True).encode())
-    digest.update(x.detach().cpu().contiguous().numpy().tobytes())
+    sizes = [None if x is None else [*x.shape, str(x.dtype)] for x in data]
+    digest = hashlib.sha256(json.dumps([settings, shapes, sizes], sort_keys=True).encode())
+    for x in data:
+        if x is not None:
+            digest.update(x.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -191,5 +191,7 @@ def denoising_score_matching(f: LogPotential, x: Tensor, scale: float, generator
     """
     xi = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     noisy = (x + scale * xi).requires_grad_()
-    (grad,) = torch.autograd.grad(f(noisy).sum(), noisy, create_graph=True)
+    training = torch.is_grad_enabled()
+    with torch.enable_grad():  # the loss is made of a gradient, also when it is only evaluated
+        (grad,) = torch.autograd.grad(f(noisy).sum(), noisy, create_graph=training)
     return ((grad + xi / scale) ** 2).sum(-1).mean()

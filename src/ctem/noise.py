@@ -1,11 +1,12 @@
 r"""Noise: reversible semigroups q_s(x|x0) that carry data to the base, one clock s per column.
 
-s = 0 is the data, s = ∞ the base: a column at s = ∞ is hidden. Every column relaxes like e^{−s}:
+s = 0 is the data, s = ∞ the base: a column at s = ∞ is hidden. Reals and categories relax like e^{−s}:
 
 * real: Ornstein–Uhlenbeck, x = e^{−s} x0 + √(1 − e^{−2s}) ξ, reversible with respect to N(0, 1);
 * category: kept with probability e^{−s}, else redrawn from b;
 * ordinal: the ±1 walk in continuous time with rates min(1, b_j/b_i), reversible with respect to b, its clock
-  scaled to spectral gap 1. Continuous time needs no laziness, and the spectrum gives q_s in closed form.
+  scaled so that a uniform b has spectral gap 1 (one with gaps relaxes more slowly).
+  Continuous time needs no laziness, and the spectrum gives q_s in closed form.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Levels:
         """count levels from low to high, evenly spaced in log s; the paper's MNIST has 13 in [0.005, 1.5]."""
         if not 0 < low < high:
             raise ValueError(f"low, high: expected 0 < low < high; got {low}, {high}.")
+        if count < 2:
+            raise ValueError(f"count: expected at least 2 levels; got {count}.")
         ratio = math.log(high / low) / (count - 1)
         return cls(tuple(low * math.exp(ratio * i) for i in range(count)))
 
@@ -155,7 +158,7 @@ class Noise(nn.Module):
 
 
 def _spectrum(log_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Rates λ_m ≥ 0 and orthonormal modes of the symmetrised ±1 walk, the gap scaled to 1."""
+    """Rates λ_m ≥ 0 and orthonormal modes of the symmetrised ±1 walk, in units of the gap under a uniform b."""
     b = log_b.double().exp()
     k = len(b)
     forward = torch.minimum(torch.ones(k - 1, dtype=torch.float64), b[1:] / b[:-1])  # rate i → i+1
@@ -166,5 +169,9 @@ def _spectrum(log_b: Tensor) -> tuple[Tensor, Tensor]:
     out[1:] += backward
     minus_q = torch.diag(out) - torch.diag(symmetric, 1) - torch.diag(symmetric, -1)
     rates, modes = torch.linalg.eigh(minus_q)
+    if not rates[1] > 1e-10 * rates[-1]:
+        raise ValueError(
+            "base: an ordinal column has values of almost no probability in between; smooth it more."
+        )
     rates[0] = 0.0
-    return rates / rates[1], modes
+    return rates / (2 - 2 * math.cos(math.pi / k)), modes

@@ -51,7 +51,7 @@ class Category:
     size: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or self.size < 2:
+        if not isinstance(self.size, int | np.integer) or self.size < 2:
             raise ValueError(f"{type(self).__name__} needs a whole number of values ≥ 2; got {self.size!r}.")
 
 
@@ -131,30 +131,40 @@ class Space:
         """
         return -sum(math.log(c.scale) for c in self.columns if isinstance(c, Real))
 
-    def standardised(self, X: ArrayLike) -> Space:
+    def standardised(self, X: ArrayLike, missing: bool = False) -> Space:
         """This space with each real column's location and scale taken from the rows X (ddof = 1).
+
+        With ``missing``, nan cells are passed over.
 
         >>> Space([Real()]).standardised([[1.0], [3.0]]).columns[0].location
         2.0
         """
-        values = self._checked(X)
+        values = self._checked(X, missing)
         if len(values) < 2:
             raise ValueError("X: standardising needs at least 2 rows; got 1.")
         columns = dict(zip(self.names, self.columns, strict=True))
         for j in self.reals:
-            name, spread = self.names[j], float(values[:, j].std(ddof=1))
+            name, known = self.names[j], values[:, j][~np.isnan(values[:, j])]
+            if len(known) < 2:
+                raise ValueError(f"column {name!r}: expected at least 2 observed values; got {len(known)}.")
+            spread = float(known.std(ddof=1))
             if spread == 0:
-                raise ValueError(
-                    f"column {name!r} is constant ({values[0, j]:g}): it has no density; drop it."
-                )
-            columns[name] = Real(float(values[:, j].mean()), spread)
+                raise ValueError(f"column {name!r} is constant ({known[0]:g}): it has no density; drop it.")
+            columns[name] = Real(float(known.mean()), spread)
         return Space(columns)
 
     def encode(
-        self, X: ArrayLike, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        self,
+        X: ArrayLike,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        missing: bool = False,
     ) -> Tensor:
-        """Rows in the user's units and codes to an encoded tensor x; every value is checked here, once."""
-        values = (self._checked(X) - self._locations()) / self._scales()
+        """Rows in the user's units and codes to an encoded tensor x; every value is checked here, once.
+
+        With ``missing``, a nan cell is missing and stays nan: for ``Clocks``, ``SharedClock`` and ``Chain``.
+        """
+        values = (self._checked(X, missing) - self._locations()) / self._scales()
         return torch.as_tensor(values, dtype=dtype, device=device)
 
     def decode(self, x: Tensor) -> NDArray[np.float64]:
@@ -217,7 +227,7 @@ class Space:
         strides = [math.prod(self.sizes[j + 1 :]) for j in range(self.dim)]
         return (x.long() * torch.tensor(strides, device=x.device)).sum(-1)
 
-    def _checked(self, X: ArrayLike) -> NDArray[np.float64]:
+    def _checked(self, X: ArrayLike, missing: bool = False) -> NDArray[np.float64]:
         if isinstance(X, Tensor) and X.dtype in (torch.float16, torch.bfloat16):
             raise TypeError(
                 f"X: expected float32 or float64; got {X.dtype}, too coarse for codes and densities."
@@ -236,17 +246,18 @@ class Space:
         except ValueError as error:
             raise TypeError(f"X: expected numbers (codes for discrete columns); {error}.") from None
         for j, name in enumerate(self.names):
-            self._check_column(name, values[:, j], self.sizes[j])
+            self._check_column(name, values[:, j], self.sizes[j], missing)
         return values
 
     @staticmethod
-    def _check_column(name: str, value: NDArray[np.float64], size: int) -> None:
-        finite = np.isfinite(value)
+    def _check_column(name: str, value: NDArray[np.float64], size: int, missing: bool) -> None:
+        gap = np.isnan(value) & missing
+        finite = np.isfinite(value) | gap
         if not finite.all():
             row = int(np.argmin(finite))
             raise ValueError(f"column {name!r}, row {row}: expected a finite number; got {value[row]}.")
         if size:
-            known = (value == np.floor(value)) & (value >= 0) & (value < size)
+            known = gap | ((value == np.floor(value)) & (value >= 0) & (value < size))
             if not known.all():
                 row = int(np.argmin(known))
                 raise ValueError(

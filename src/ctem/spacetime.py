@@ -135,23 +135,24 @@ class Clocks:
         values = g(states, torch.cat([moves.level, level, level.scatter(1, at, math.inf)]))
         g_data, g_redrawn, g_hidden = values[:n].view(n, 1), *values[n:].view(2, n, m)
         x0 = moves.x0.gather(1, moves.column)
-        ratio, b = self._look(moves.data.gather(1, moves.column), x0, moves.column)
+        ratio, log_b = self._look(moves.data.gather(1, moves.column), x0, moves.column)
         redrawn = moves.redrawn.gather(2, moves.column.unsqueeze(2)).squeeze(2)
-        other_ratio, other_b = self._look(redrawn, x0, moves.column)
+        other_ratio, other_log_b = self._look(redrawn, x0, moves.column)
+        b = log_b.exp()  # 0 where the column is real
         temporal = (1 + b) * soft(self.rule, g_data - g_hidden, torch.sigmoid(ratio))
         temporal = temporal + (1 - b) * soft(self.rule, g_redrawn - g_hidden, torch.sigmoid(other_ratio))
-        bend = torch.log1p(-other_b) - torch.log1p(-b)
+        bend = torch.log(-torch.expm1(other_log_b)) - torch.log(-torch.expm1(log_b))
         spatial = soft(self.rule, g_data - g_redrawn + bend, torch.sigmoid(ratio - other_ratio + bend))
         return self.temporal * temporal / 2 + (1 - self.temporal) * spatial
 
     def _look(self, value: Tensor, x0: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """log q_s(x_j|x0_j)/b_j(x_j) of values of columns j, and b_j(x_j) where j is discrete, else 0."""
+        """log q_s(x_j|x0_j)/b_j(x_j) of values of columns j, and log b_j(x_j) where j is discrete, else −∞."""
         is_real = self.base.is_real[column]
         log_b = self.base.value_log_prob(value, self.base.rows[column], is_real)
         spread = -math.expm1(-2 * self.floor)
         log_q = -0.5 * ((value - math.exp(-self.floor) * x0) ** 2 / spread + math.log(2 * math.pi * spread))
         log_q = torch.where(is_real, log_q, torch.where(value == x0, 0.0, -math.inf))
-        return log_q - log_b, torch.where(is_real, 0.0, log_b.exp())
+        return log_q - log_b, torch.where(is_real, -math.inf, log_b)
 
     def _choose(
         self, x0: Tensor, observed: Tensor, generator: torch.Generator

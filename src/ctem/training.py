@@ -59,9 +59,14 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}.")
+        for name in ("steps", "batch_size", "evaluate_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1; got {value}.")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay: expected ≥ 0; got {self.weight_decay}.")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip: expected a norm > 0; got {self.clip}.")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate: expected > 0; got {self.learning_rate}.")
         if not 0 <= self.ema < 1:
@@ -119,7 +124,7 @@ def train(
         recipe: how long and how fast.
         held_out: encoded rows for early stopping.
         weights: relative weight of each row of x (n,).
-        checkpoint: file to write every ``evaluate_every`` steps and to resume from.
+        checkpoint: file to write every ``evaluate_every`` steps and to resume from; one file per loss.
         progress: show a bar with loss and rate.
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
             must not wait for the device (Clocks, SharedClock, and the Gaussian and Sphere kernels do not).
@@ -137,9 +142,15 @@ def train(
     """
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
+    if held_out is not None and len(held_out) == 0:
+        raise ValueError("held_out: expected at least 1 row, or None; got none.")
+    if recipe.patience is not None and held_out is None:
+        raise ValueError("patience: early stopping needs held_out rows; got None.")
+    if not any(p.requires_grad for p in f.parameters()):
+        raise ValueError("f: expected parameters to train; got none that require a gradient.")
     run = _Run(f, loss, x, recipe, held_out, weights, cuda_graph)
     path = None if checkpoint is None else Path(checkpoint)
-    mark = "" if path is None else fingerprint(asdict(recipe), f, x)
+    mark = "" if path is None else fingerprint(asdict(recipe), f, x, held_out, weights)
     if path is not None and path.exists():
         run.restore(*read_checkpoint(path, mark))
     with _bar(progress) as bar:
@@ -206,7 +217,7 @@ class _Run:
             if not math.isfinite(value):
                 raise FloatingPointError(
                     f"loss is {value} at step {step} (learning_rate={self.recipe.learning_rate:g}); "
-                    "try a smaller learning rate."
+                    "try a smaller learning rate, or look for nan in x."
                 )
         self.step = end
         self._record(sum(values) / len(values))
@@ -250,6 +261,10 @@ class _Run:
         if self.held_out is None:
             return
         value = self._held_out_loss(self.held_out)
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"held-out loss is {value} at step {self.step}; look for nan in held_out."
+            )
         history.held_out.append(value)
         if value < history.best_loss:
             history.best_loss, history.best_step = value, self.step
@@ -315,8 +330,11 @@ class _Run:
 
 
 def _cumulative(weights: Tensor, x: Tensor) -> Tensor:
-    if weights.shape != (len(x),) or not bool((weights >= 0).all()) or not bool(weights.sum() > 0):
-        raise ValueError(f"weights: expected ({len(x)},) numbers ≥ 0, not all 0; got {tuple(weights.shape)}.")
+    fine = weights.shape == (len(x),) and bool((weights.isfinite() & (weights >= 0)).all())
+    if not fine or not bool(weights.sum() > 0):
+        raise ValueError(
+            f"weights: expected ({len(x)},) finite numbers ≥ 0, not all 0; got {tuple(weights.shape)}."
+        )
     total = weights.to(x.device, torch.float64).cumsum(0)
     return total / total[-1]
 

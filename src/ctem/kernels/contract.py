@@ -94,7 +94,11 @@ def chosen_columns(
 ) -> list[int]:
     if chosen is None:
         return list(fitting)
-    numbers = [space.names.index(c) if isinstance(c, str) else int(c) for c in chosen]
+    named = {name: j for j, name in enumerate(space.names)}
+    for c in chosen:
+        if (c not in named) if isinstance(c, str) else (c not in range(space.dim)):
+            raise ValueError(f"columns: expected names or numbers of {list(space.names)}; got {c!r}.")
+    numbers = [named[c] if isinstance(c, str) else int(c) for c in chosen]
     for j in numbers:
         if j not in fitting:
             raise ValueError(f"columns: expected {kind} columns; {space.names[j]!r} is {space.columns[j]!r}.")

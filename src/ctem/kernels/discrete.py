@@ -213,7 +213,7 @@ class Redraw(Kernel):
         log_b = self._log_tables(x)[which]
         weights = log_b.exp().scatter(-1, old.long(), 0.0).flatten(0, -2)
         new = torch.multinomial(weights, 1, generator=generator).reshape(old.shape)
-        odds = log_b + torch.log1p(-log_b.exp())
+        odds = log_b + torch.log(-torch.expm1(log_b))  # log b(1 − b), also where b is nearly 1
         ratio = (odds.gather(-1, new) - odds.gather(-1, old.long())).squeeze(-1)
         return Comparison(x.scatter(-1, column, new.to(x.dtype)), ratio)
 
@@ -224,7 +224,7 @@ class Redraw(Kernel):
         for i, j in enumerate(self.columns):
             source, target = _substitutions(self.space, j)
             log_b = tables[i]
-            odds = log_b + torch.log1p(-log_b.exp())
+            odds = log_b + torch.log(-torch.expm1(log_b))
             u, v = states[source][:, j].long(), states[target][:, j].long()
             weight = log_b[v].exp() / (1 - log_b[u].exp()) / len(self.columns)
             parts.append((source, target, weight, odds[v] - odds[u]))
