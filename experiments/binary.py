@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ctem import Category, ProductBase, Recipe, Space, train
-from ctem.chain import Chain, joint_log_z
+from ctem.chain import Chain
 from ctem.clocknet import ClockNet, Ensemble
 from ctem.datasets import BINARY, Splits, load_binary
+from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
 from ctem.spacetime import Clocks
 from results import Record, arguments, summarise, write

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from binary import toy_splits
 from ctem import Category, ProductBase, Recipe, Space, train
-from ctem.chain import Chain, joint_log_z
+from ctem.chain import Chain
 from ctem.clocknet import ClockNet
 from ctem.datasets import load_binary
+from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
 from ctem.spacetime import Clocks
 from results import arguments, summarise, write

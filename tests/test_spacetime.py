@@ -9,8 +9,9 @@ from test_kernels import random_base
 from test_losses import random_density
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain, corrected_samples, joint_log_z, log_z_check
+from ctem.chain import Chain
 from ctem.clocknet import ClockNet
+from ctem.joint import corrected_samples, joint_log_z, log_z_check
 from ctem.losses import brier, log_score
 from ctem.noise import Noise
 from ctem.spaces import Category, Ordinal, Real, Space

@@ -21,13 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
-from ctem.kernels import Redraw
-from ctem.partition import log_z_bracket, log_z_enumerate
-from ctem.partition.contract import LogZ, estimate
-from ctem.samplers import MALA, Alternate, MetropolisHastings, Sampler
-from ctem.spaces import MAX_STATES
 
-__all__ = ["Chain", "Corrected", "Drawn", "corrected_samples", "joint_log_z", "log_z_check"]
+__all__ = ["Chain", "Drawn"]
 
 
 class Drawn(NamedTuple):
@@ -246,92 +241,6 @@ class Chain:
             score = self._scores(x, visible, j, torch.cat([values.expand(len(x), -1), value], 1))
             score, here = score[:, :-1], score[:, -1:]
         return (here - self._log_total(score, j, values)).squeeze(1)
-
-
-def joint_log_z(chain: Chain, n: int, generator: torch.Generator, orders: int = 4) -> LogZ:
-    """log Z of the one-pass joint b·e^g by importance sampling from the chain, in a few random orders.
-
-    Chain and joint are made of the same g, so the weights are nearly equal and the error bar is small.
-
-    >>> from ctem.clocknet import ClockNet
-    >>> from ctem.spaces import Category, Space
-    >>> base = ProductBase(Space([Category(2)] * 3))
-    >>> log_z = joint_log_z(Chain(ClockNet(base, width=8), base), 400, torch.Generator().manual_seed(0))
-    >>> round(log_z.value, 4), round(log_z.ess)  # untrained: joint and chain are the base
-    (0.0, 400)
-    """
-    log_w = []
-    for order in chain.orders(orders, generator):
-        drawn = chain.sample(-(-n // orders), generator, order)
-        log_w.append(chain.joint(drawn.x) - drawn.log_prob)
-    return estimate(torch.cat(log_w).double(), "importance sampling from the chain")
-
-
-def log_z_check(chain: Chain, n: int, generator: torch.Generator, levels: int = 200) -> list[LogZ]:
-    """log Z of the one-pass joint by every way that applies, side by side; they should agree, near zero.
-
-    Importance sampling from the chain; enumeration up to 2²² states; annealing forward from the base and back from
-    chain samples, which bracket it in expectation.
-
-    >>> from ctem.clocknet import ClockNet
-    >>> from ctem.spaces import Category, Space
-    >>> base = ProductBase(Space([Category(2)] * 3))
-    >>> for log_z in log_z_check(Chain(ClockNet(base, width=8), base), 200, torch.Generator(), levels=5):
-    ...     print(log_z.method)
-    importance sampling from the chain
-    enumerate
-    annealed
-    reverse annealed
-    """
-    found = [joint_log_z(chain, n, generator)]
-    if chain.space.n_states <= MAX_STATES:
-        like = chain.base.log_table
-        found.append(log_z_enumerate(chain.joint, chain.space, dtype=like.dtype, device=like.device))
-    moves: list[Sampler] = []
-    if chain.space.reals:
-        moves.append(MALA(chain.space, 0.1))
-    if chain.space.discretes:
-        moves.append(MetropolisHastings(Redraw(chain.base)))
-    x = chain.sample(n, generator).x
-    bracket = log_z_bracket(chain.potential, chain.base, Alternate(*moves), x, generator, levels=levels)
-    return [*found, *bracket]
-
-
-class Corrected(NamedTuple):
-    """Chain samples moved towards the one-pass joint, and how often the moves were accepted.
-
-    >>> Corrected(torch.zeros(4, 2), 0.9).acceptance
-    0.9
-    """
-
-    x: Tensor  # (n, d)
-    acceptance: float
-
-
-def corrected_samples(chain: Chain, n: int, generator: torch.Generator, steps: int = 4) -> Corrected:
-    """n rows of the one-pass joint: independence Metropolis–Hastings with the chain as its proposal.
-
-    A proposal y replaces x with probability min(1, w(y)/w(x)), w = b e^g / q; the nearer joint and chain, the nearer
-    the acceptance is to 1.
-
-    >>> from ctem.clocknet import ClockNet
-    >>> from ctem.spaces import Category, Space
-    >>> base = ProductBase(Space([Category(2)] * 3))
-    >>> round(corrected_samples(Chain(ClockNet(base, width=8), base), 50, torch.Generator()).acceptance, 3)
-    1.0
-    """
-    order = chain.orders(1, generator)[0]  # one order for all proposals: their weights must compare
-    x, log_q = chain.sample(n, generator, order)
-    log_w, accepted = chain.joint(x) - log_q, 0.0
-    for _ in range(steps):
-        y, log_q = chain.sample(n, generator, order)
-        proposed = chain.joint(y) - log_q
-        u = torch.rand(n, generator=generator, dtype=log_w.dtype, device=log_w.device)
-        take = u.log() < proposed - log_w
-        x = torch.where(take.unsqueeze(1), y, x)
-        log_w = torch.where(take, proposed, log_w)
-        accepted += float(take.float().mean())
-    return Corrected(x, accepted / steps)
 
 
 def _draw(values: Tensor, log_p: Tensor, generator: torch.Generator, real: bool) -> tuple[Tensor, Tensor]:
