@@ -38,7 +38,7 @@ from ctem import (
 from ctem.metrics import ise, total_variation
 from ctem.quantised import Moons
 from ctem.targets import LabelledRing, TwoRings, grid
-from foundation import on_the_square, ring_errors
+from foundation import label_errors, on_the_square, ring_errors
 from results import QUICK
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "demo.png"
@@ -121,7 +121,11 @@ def labelled_ring(console: Console, recipe: Recipe) -> Panel:
         "Labelled ring (mixed), marginal",
         truth.sum(0).view(100, 100),
         p.sum(0).view(100, 100),
-        {name: f"{value:.3f}" for name, value in errors.items()},
+        {name: f"{value:.3f}" for name, value in errors.items()}
+        | {
+            f"label {y}, relative L2 error": f"{value:.3f}"
+            for y, value in enumerate(label_errors(p, truth, weights))
+        },
     )
 
 

@@ -121,6 +121,10 @@ def main() -> None:
         "--data", default=None, help="folder with debd/ (default: $CTEM_DATA, else downloaded)"
     )
     args = parser.parse_args()
+    if args.device != "cpu" or args.seeds not in (None, 1):
+        parser.error(
+            f"this script runs one seed on the cpu; got --device {args.device} --seeds {args.seeds}."
+        )
     began = time.perf_counter()
     splits = toy_splits() if args.quick else load_binary("nltcs", args.data)
     recipe = replace(RECIPE, steps=40, evaluate_every=20) if args.quick else RECIPE
