@@ -124,9 +124,9 @@ def run(name: str, splits: Splits, seeds: range, device: str, recipe: Recipe, ne
             found.setdefault(("clock per column", metric), []).append(value)
         print(f"{name} seed {seed}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items()), flush=True)
     if len(fits) > 1:
-        chain = Chain(Ensemble([fit.g for fit in fits]), fits[0].base)
+        chain = Chain(Ensemble(ClockNet.stacked([fit.g for fit in fits])), fits[0].base)
         single, mixture = chain_nats(chain, fits[0].test)
-        system = f"ensemble of {len(fits)}, mean potential"
+        system = f"mixture of {len(fits)} seeds"
         found[system, "exact nats, single orders"] = [single]
         found[system, f"exact nats, mixture of {ORDERS} orders"] = [mixture]
         print(f"{name} ensemble: single {single:.4f}, mixture {mixture:.4f}", flush=True)

@@ -57,6 +57,7 @@ class SubsetTable(torch.nn.Module):
 def every_move(space, base, p0):
     """All (visible set, column, data, redraw) with their probabilities, for equally likely sets and columns."""
     states, parts, weights = space.states(torch.float64), [], []
+    one = torch.ones(1, dtype=torch.float64)
     for size in range(1, space.dim + 1):
         for V in itertools.combinations(range(space.dim), size):
             level = torch.full((space.dim,), math.inf, dtype=torch.float64)
@@ -67,7 +68,7 @@ def every_move(space, base, p0):
                     if v != x0[j]:
                         redrawn = x0.clone()
                         redrawn[j] = v
-                        parts.append((x0, level, x0, torch.tensor([j]), redrawn[None], torch.ones(1)))
+                        parts.append((x0, level, one, x0, torch.tensor([j]), redrawn[None], torch.ones(1)))
                         weights.append(p0[i] * table[v] / (1 - table[int(x0[j])]))
     return Moves(*(torch.stack(field) for field in zip(*parts, strict=True))), torch.stack(weights)
 
@@ -199,7 +200,7 @@ def test_every_visible_set_size_and_every_column_is_drawn_equally_often():
 def awake(base, **settings):
     """A network with random instead of zero output, as after some training."""
     g = ClockNet(base, width=32, blocks=2, **settings)
-    torch.nn.init.normal_(g.last.weight, std=0.3, generator=torch.Generator().manual_seed(9))
+    torch.nn.init.normal_(g.last, std=0.3, generator=torch.Generator().manual_seed(9))
     return g.eval()
 
 
@@ -300,7 +301,7 @@ def test_every_way_to_log_z_agrees_on_an_enumerable_joint():
 def test_corrected_samples_follow_the_joint_where_plain_chain_samples_do_not():
     base = random_base(FINITE)
     g = awake(base)
-    g.last.weight.data *= 4  # a joint far from its chain
+    g.last.data *= 4  # a joint far from its chain
     chain = Chain(g, base)
     states, n, generator = FINITE.states(), 60_000, torch.Generator().manual_seed(0)
     p = chain.joint(states).double().softmax(0)

@@ -11,41 +11,66 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
 
 __all__ = ["ClockNet", "Ensemble"]
 
 
+class _Linear(nn.Module):
+    """One linear map per member: (members, n, inputs) → (members, n, outputs)."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, generator: torch.Generator):
+        super().__init__()
+        reach = 1 / math.sqrt(inputs)
+        draw = torch.rand(members, inputs + 1, outputs, generator=generator) * 2 * reach - reach
+        self.weight, self.bias = nn.Parameter(draw[:, :-1].clone()), nn.Parameter(draw[:, -1:].clone())
+
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, h, self.weight)
+
+
+class _Norm(nn.Module):
+    """Layer normalisation with a scale and a shift per member."""
+
+    def __init__(self, members: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, layer_norm(h, h.shape[-1:]), self.weight)
+
+
 class _Block(nn.Module):
     """h + W₂ silu(W₁ norm(h)), with dropout in the middle."""
 
-    def __init__(self, width: int, dropout: float):
+    def __init__(self, members: int, width: int, drop: float, generator: torch.Generator):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, width),
-            nn.SiLU(),
-            nn.Dropout(dropout),
-            nn.Linear(width, width),
-        )
+        self.norm = _Norm(members, width)
+        self.inner = _Linear(members, width, width, generator)
+        self.outer = _Linear(members, width, width, generator)
+        self.drop = nn.Dropout(drop)
 
     def forward(self, h: Tensor) -> Tensor:
-        return h + self.layers(h)
+        return h + self.outer(self.drop(silu(self.inner(self.norm(h)))))
 
 
 class ClockNet(nn.Module):
-    """A residual network for mixed rows with a clock per column: g(x, s) = net(seen) − net(nothing seen).
+    """Residual networks for mixed rows with a clock per column: g(x, s) = net(seen) − net(nothing seen).
 
     Blind to hidden columns and zero when all are hidden, by construction; zero everywhere at first, so that it
-    starts at the base density exactly.
+    starts at the base density exactly. Several members train at once, as one batched program: **row r of a batch
+    belongs to member r mod members**. ``Ensemble`` makes one density of them.
 
     Arguments:
         base: the base b; g corrects it.
         width: units per layer.
         blocks: residual blocks.
         dropout: within the blocks.
-        harmonics: sines and cosines of each real value, for fine structure, and of its log-level.
+        harmonics: sines and cosines of each real and ordinal value, for fine structure.
+        members: independent networks.
         seed: of the initial weights.
 
     >>> from ctem.spaces import Category, Real, Space
@@ -59,7 +84,9 @@ class ClockNet(nn.Module):
     value: Tensor
     share: Tensor
     spread: Tensor
-    reals: Tensor
+    scores: Tensor
+    centre: Tensor
+    scale: Tensor
 
     def __init__(
         self,
@@ -67,85 +94,133 @@ class ClockNet(nn.Module):
         width: int = 256,
         blocks: int = 4,
         dropout: float = 0.0,
-        harmonics: int = 4,
+        harmonics: int = 3,
+        members: int = 1,
         seed: int = 0,
     ):
         super().__init__()
-        self.base, self.space = base, base.space
-        self.register_buffer("frequencies", math.pi / 4 * 2.0 ** torch.arange(harmonics), persistent=False)
-        reals, discretes = list(self.space.reals), list(self.space.discretes)
-        # one feature for every value but the first of a discrete column, of mean 0 and variance 1 under b
-        owner = [j for j in discretes for _ in range(1, self.space.sizes[j])]
-        value = [v for j in discretes for v in range(1, self.space.sizes[j])]
-        rows = base.rows[owner].cpu() if owner else torch.zeros(0, dtype=torch.long)
-        share = base.log_table.cpu()[rows, value].exp()
-        for name, tensor in {
-            "owner": torch.tensor(owner, dtype=torch.long),
-            "value": torch.tensor(value, dtype=torch.get_default_dtype()),
-            "share": share,
-            "spread": (share * (1 - share)).sqrt().clamp_min(0.03),
-            "reals": torch.tensor(reals, dtype=torch.long),
-        }.items():
+        self.base, self.space, self.members = base, base.space, members
+        self.options = {"width": width, "blocks": blocks, "dropout": dropout, "harmonics": harmonics}
+        for name, tensor in _inputs(base, harmonics).items():
             self.register_buffer(name, tensor, persistent=False)
-        inputs = len(owner) + self.space.dim + len(reals) * (1 + 4 * harmonics) + 1 + 2 * harmonics
-        with torch.random.fork_rng(devices=[]):  # torch initialises from the global generator
-            torch.manual_seed(seed)
-            self.first = nn.Linear(inputs, width)
-            self.body = nn.Sequential(*[_Block(width, dropout) for _ in range(blocks)], nn.LayerNorm(width))
-            self.last = nn.Linear(width, 1, bias=False)
-        nn.init.zeros_(self.last.weight)
+        inputs = len(self.owner) + self.space.dim + len(self.scores) * (1 + 2 * harmonics) + 5
+        generator = torch.Generator().manual_seed(seed)
+        self.first = _Linear(members, inputs, width, generator)
+        self.body = nn.Sequential(*[_Block(members, width, dropout, generator) for _ in range(blocks)])
+        self.norm = _Norm(members, width)
+        self.last = nn.Parameter(torch.zeros(members, width, 1))
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """g(x, s) for rows x (n, d) and levels (n, d) or (n,), inf where hidden; what x holds there is ignored."""
         level = level.unsqueeze(-1).expand_as(x) if level.ndim == x.ndim - 1 else level
-        seen = self.seen(x, level)
-        nothing = torch.zeros_like(seen[:1])
-        out = self.last(self.body(self.first(torch.cat([seen, nothing])))).squeeze(-1)
-        return torch.where(torch.isfinite(level).any(-1), out[:-1] - out[-1], 0.0)
+        seen = self.seen(x, level).unflatten(0, (-1, self.members)).transpose(0, 1)
+        out = self._net(seen).transpose(0, 1).flatten()
+        return torch.where(torch.isfinite(level).any(-1), out, 0.0)
+
+    def each(self, x: Tensor, level: Tensor) -> Tensor:
+        """g(x, s) by every member: (n, members)."""
+        level = level.unsqueeze(-1).expand_as(x) if level.ndim == x.ndim - 1 else level
+        out = self._net(self.seen(x, level).expand(self.members, -1, -1)).T
+        return torch.where(torch.isfinite(level).any(-1, keepdim=True), out, 0.0)
+
+    def member(self, k: int) -> ClockNet:
+        """Member k alone, sharing no weights."""
+        alone = ClockNet(self.base, **self.options)  # type: ignore[arg-type]
+        alone.load_state_dict({name: v[k : k + 1] for name, v in self.named_parameters()}, strict=False)
+        return alone.to(self.last.device).train(self.training)
+
+    @classmethod
+    def stacked(cls, nets: Sequence[ClockNet]) -> ClockNet:
+        """The members of several networks of one shape as one network."""
+        if not nets:
+            raise ValueError("nets: expected at least one; got none.")
+        whole = cls(nets[0].base, members=sum(g.members for g in nets), **nets[0].options)  # type: ignore[arg-type]
+        states = [dict(g.named_parameters()) for g in nets]
+        whole.load_state_dict({k: torch.cat([s[k] for s in states]) for k in states[0]}, strict=False)
+        return whole.to(nets[0].last.device).train(nets[0].training)
+
+    def _net(self, seen: Tensor) -> Tensor:
+        nothing = torch.zeros_like(seen[:, :1])
+        h = self.norm(self.body(self.first(torch.cat([seen, nothing], 1))))
+        out = torch.bmm(h, self.last).squeeze(-1)
+        return out[:, :-1] - out[:, -1:]
 
     def seen(self, x: Tensor, level: Tensor) -> Tensor:
         """Network inputs (n, inputs): every entry of a hidden column is zero."""
         visible = torch.isfinite(level)
         clear = torch.where(visible, (-level).exp(), 0.0)  # 1 is clean, 0 is hidden
-        clock = torch.where(visible, level.clamp(1e-4, 10.0).log(), 0.0)
         parts = [clear]
         if len(self.owner):
             hit = (x.index_select(1, self.owner) == self.value).to(x.dtype)
             shown = visible.index_select(1, self.owner)
             parts.append(torch.where(shown, (hit - self.share) / self.spread, 0.0))
-        if len(self.reals):
-            shown = visible.index_select(1, self.reals)
-            value = torch.where(shown, x.index_select(1, self.reals), 0.0)
-            waves = [_waves(v, self.frequencies) for v in (value, clock.index_select(1, self.reals))]
-            parts += [value, *((w * shown.unsqueeze(-1)).flatten(1) for w in waves)]
-        count = visible.sum(-1, keepdim=True)
-        mean = clock.sum(-1, keepdim=True) / count.clamp_min(1)
-        parts += [mean, _waves(mean, self.frequencies / 4).flatten(1) * (count > 0)]
-        return torch.cat(parts, dim=-1)
+        if len(self.scores):
+            shown = visible.index_select(1, self.scores)
+            value = (x.index_select(1, self.scores) - self.centre) / self.scale
+            value = torch.where(shown, value, 0.0)
+            parts += [value, (_waves(value, self.frequencies) * shown.unsqueeze(-1)).flatten(1)]
+        return torch.cat([*parts, _clock(level, visible)], dim=-1)
 
 
 class Ensemble(nn.Module):
-    """The mean of several potentials g: again blind to hidden columns and zero when all are hidden.
+    """The mixture of a network's members: g = log (1/K) Σ_k e^{g_k}, blind and pinned as they are.
 
-    The chain rule normalises it exactly, as it does any potential; averaging removes noise of single trainings.
+    A mean of densities that are normalised at every level and for every visible set is normalised there too, and its
+    marginals are the means of theirs: the mixture is again one consistent potential.
 
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 2))
-    >>> Ensemble([ClockNet(base, width=8, seed=seed) for seed in range(3)])(torch.zeros(1, 2), torch.zeros(1)).shape
+    >>> Ensemble(ClockNet(base, width=8, members=3))(torch.zeros(1, 2), torch.zeros(1)).shape
     torch.Size([1])
     """
 
-    def __init__(self, members: Sequence[nn.Module]):
+    def __init__(self, net: ClockNet):
         super().__init__()
-        if not members:
-            raise ValueError("members: expected at least one; got none.")
-        self.members = nn.ModuleList(members)
+        self.net = net
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        """The mean of g(x, s) over the members, shape (n,)."""
-        return torch.stack([g(x, level) for g in self.members]).mean(0)
+        """log of the mean of e^{g_k(x, s)} over the members, shape (n,)."""
+        return self.net.each(x, level).logsumexp(1) - math.log(self.net.members)
+
+
+def _inputs(base: ProductBase, harmonics: int) -> dict[str, Tensor]:
+    """What the network sees of which column: shares of discrete values, and scores of reals and ordinals."""
+    space, real = base.space, torch.get_default_dtype()
+    # one feature for every value but the first of a discrete column, of mean 0 and variance 1 under b
+    owner = [j for j in space.discretes for _ in range(1, space.sizes[j])]
+    value = [v for j in space.discretes for v in range(1, space.sizes[j])]
+    rows = base.rows[owner].cpu() if owner else torch.zeros(0, dtype=torch.long)
+    share = base.log_table.cpu()[rows, value].exp()
+    scores = [j for j in range(space.dim) if j in space.reals or (j in space.ordinals and space.sizes[j] > 2)]
+    centre, scale = torch.zeros(len(scores)), torch.ones(len(scores))
+    for i, j in enumerate(scores):
+        if k := space.sizes[j]:
+            b, code = base.log_table[base.rows[j], :k].cpu().double().exp(), torch.arange(k).double()
+            centre[i] = (b * code).sum()
+            scale[i] = (b * (code - centre[i]) ** 2).sum().sqrt()
+    return {
+        "owner": torch.tensor(owner, dtype=torch.long),
+        "value": torch.tensor(value, dtype=real),
+        "share": share,
+        "spread": (share * (1 - share)).sqrt().clamp_min(0.03),
+        "scores": torch.tensor(scores, dtype=torch.long),
+        "centre": centre.to(real),
+        "scale": scale.to(real),
+        "frequencies": math.pi / 2 * 2.0 ** torch.arange(harmonics),
+    }
+
+
+def _clock(level: Tensor, visible: Tensor) -> Tensor:
+    """Five smooth functions of the mean log-level of the visible noisy columns, 0 where there is none."""
+    noisy = visible & (level > 0)
+    count = noisy.sum(-1, keepdim=True)
+    log_s = torch.where(noisy, level.clamp(1e-6, 10.0).log(), 0.0)
+    mean = log_s.sum(-1, keepdim=True) / count.clamp_min(1)
+    shape = torch.cat([mean / 4, _waves(mean, torch.arange(1, 3, device=mean.device) / 4).flatten(1)], -1)
+    return torch.where(count > 0, shape, 0.0)
 
 
 def _waves(value: Tensor, frequencies: Tensor) -> Tensor:
+    """sin and cos of each frequency, weaker the higher it is, (…, 2 · harmonics)."""
     phase = value.unsqueeze(-1) * frequencies
-    return torch.cat([phase.sin(), phase.cos()], dim=-1)
+    return torch.cat([phase.sin(), phase.cos()], dim=-1) * (frequencies[:1] / frequencies).repeat(2)

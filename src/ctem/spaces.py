@@ -44,14 +44,18 @@ class Real:
 class Category:
     """A column of ``size`` unordered values, encoded as codes 0 … size−1.
 
+    Without a size it is a wish for a ``Schema``, which takes the values from the data; a ``Space`` needs the size.
+
     >>> Category(3).size
     3
+    >>> Category()
+    Category(size=0)
     """
 
-    size: int
+    size: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int | np.integer) or self.size < 2:
+        if not isinstance(self.size, int | np.integer) or self.size < 0 or self.size == 1:
             raise ValueError(f"{type(self).__name__} needs a whole number of values ≥ 2; got {self.size!r}.")
 
 
@@ -89,6 +93,11 @@ class Space:
         for name, column in named.items():
             if not isinstance(column, Real | Category):
                 raise TypeError(f"column {name!r}: expected Real, Category or Ordinal; got {column!r}.")
+            if isinstance(column, Category) and not column.size:
+                raise ValueError(
+                    f"column {name!r}: {type(column).__name__}() without a size takes its values from a table; "
+                    f"a Space needs the size, as in {type(column).__name__}(3)."
+                )
         self.names: tuple[str, ...] = tuple(named)
         self.columns: tuple[Column, ...] = tuple(named.values())
         self.sizes: tuple[int, ...] = tuple(0 if isinstance(c, Real) else c.size for c in self.columns)

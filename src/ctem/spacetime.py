@@ -60,12 +60,13 @@ class Moves(NamedTuple):
     """Rows with a visible set each, and m of its columns to hide or redraw.
 
     >>> z = torch.zeros(4, 3)
-    >>> Moves(z, z, z, torch.zeros(4, 2).long(), torch.zeros(4, 2, 3), torch.ones(4, 2)).column.shape
+    >>> Moves(z, z, z[:, :1], z, torch.zeros(4, 2).long(), torch.zeros(4, 2, 3), torch.ones(4, 2)).column.shape
     torch.Size([4, 2])
     """
 
     x0: Tensor  # (n, d) data
     level: Tensor  # (n, d), inf where hidden
+    clock: Tensor  # (n, 1), the level of visible reals
     data: Tensor  # (n, d) x ~ q_s(·|x0)
     column: Tensor  # (n, m)
     redrawn: Tensor  # (n, m, d)
@@ -82,8 +83,11 @@ class Clocks:
     Arguments:
         base: the base of the space.
         moves: columns j per row.
-        floor: level of visible real columns, the resolution of the learned density.
+        floor: lowest level of visible real columns, the finest resolution of the learned density.
+        high: highest level of visible real columns, which is drawn log-uniformly; None leaves them at the floor.
         temporal: weight of the temporal pairs; the spatial ones have 1 − temporal.
+        consistency: weight of (log Σ_v b_j(v) e^{g(v)} − g(V without j))², zero at the truth whatever the data, for
+            columns of two values, where every term is at hand.
         rule: the scoring rule.
 
     >>> from ctem.bases import ProductBase
@@ -98,7 +102,9 @@ class Clocks:
     base: ProductBase
     moves: int = 4
     floor: float = 1e-3
+    high: float | None = None
     temporal: float = 0.5
+    consistency: float = 0.0
     rule: Rule = log_score
 
     def __call__(self, g: Potential, x0: Tensor, generator: torch.Generator) -> Tensor:
@@ -112,14 +118,20 @@ class Clocks:
         observed = ~x0.isnan()
         x0 = torch.where(observed, x0, 0.0)
         visible, column, weight = self._choose(x0, observed, generator)
-        level = torch.where(visible, torch.where(self.base.is_real, self.floor, 0.0), math.inf)
+        clock = torch.full_like(x0[:, :1], self.floor)
         data = x0
         if self.base.space.reals:
+            if self.high is not None:
+                u = torch.rand(clock.shape, generator=generator, dtype=x0.dtype, device=x0.device)
+                clock = clock * (u * math.log(self.high / self.floor)).exp()
             xi = torch.randn(x0.shape, generator=generator, dtype=x0.dtype, device=x0.device)
-            a, spread = math.exp(-self.floor), math.sqrt(-math.expm1(-2 * self.floor))
-            data = torch.where(self.base.is_real, a * x0 + spread * xi, x0)
-        redrawn = self.base.redraw(data.repeat_interleave(self.moves, 0), column.flatten(), generator)
-        return Moves(x0, level, data, column, redrawn.view(*column.shape, -1), weight)
+            noisy = (-clock).exp() * x0 + (-torch.expm1(-2 * clock)).sqrt() * xi
+            data = torch.where(self.base.is_real, noisy, x0)
+        level = torch.where(visible, torch.where(self.base.is_real, clock, 0.0), math.inf)
+        redrawn = self.base.redraw(data.repeat(self.moves, 1), column.T.flatten(), generator)
+        return Moves(
+            x0, level, clock, data, column, redrawn.view(self.moves, *x0.shape).transpose(0, 1), weight
+        )
 
     def losses(self, g: Potential, moves: Moves) -> Tensor:
         """The loss of every move, (n, m), from 1 + 2m evaluations of g per row.
@@ -129,28 +141,35 @@ class Clocks:
         weights (1 + b)/2 and (1 − b)/2. The same condition makes the spatial kernel asymmetric by 1 − b.
         """
         n, m, d = moves.redrawn.shape
-        level = moves.level.repeat_interleave(m, 0)
-        at = moves.column.reshape(-1, 1)
-        states = torch.cat([moves.data, moves.redrawn.view(-1, d), moves.data.repeat_interleave(m, 0)])
+        level = moves.level.repeat(m, 1)  # move after move: row r of g's batch stays r mod n, as members need
+        at = moves.column.T.reshape(-1, 1)
+        states = torch.cat(
+            [moves.data, moves.redrawn.transpose(0, 1).reshape(-1, d), moves.data.repeat(m, 1)]
+        )
         values = g(states, torch.cat([moves.level, level, level.scatter(1, at, math.inf)]))
-        g_data, g_redrawn, g_hidden = values[:n].view(n, 1), *values[n:].view(2, n, m)
-        x0 = moves.x0.gather(1, moves.column)
-        ratio, log_b = self._look(moves.data.gather(1, moves.column), x0, moves.column)
+        g_data, (g_redrawn, g_hidden) = values[:n].view(n, 1), values[n:].view(2, m, n).transpose(1, 2)
+        ratio, log_b = self._look(moves.data.gather(1, moves.column), moves)
         redrawn = moves.redrawn.gather(2, moves.column.unsqueeze(2)).squeeze(2)
-        other_ratio, other_log_b = self._look(redrawn, x0, moves.column)
+        other_ratio, other_log_b = self._look(redrawn, moves)
         b = log_b.exp()  # 0 where the column is real
         temporal = (1 + b) * soft(self.rule, g_data - g_hidden, torch.sigmoid(ratio))
         temporal = temporal + (1 - b) * soft(self.rule, g_redrawn - g_hidden, torch.sigmoid(other_ratio))
         bend = torch.log(-torch.expm1(other_log_b)) - torch.log(-torch.expm1(log_b))
         spatial = soft(self.rule, g_data - g_redrawn + bend, torch.sigmoid(ratio - other_ratio + bend))
-        return self.temporal * temporal / 2 + (1 - self.temporal) * spatial
+        loss = self.temporal * temporal / 2 + (1 - self.temporal) * spatial
+        if self.consistency:
+            total = torch.logaddexp(log_b + g_data, torch.log1p(-b) + g_redrawn)
+            bit = self.base.sizes[moves.column] == 2
+            loss = loss + self.consistency * torch.where(bit, (total - g_hidden) ** 2, 0.0)
+        return loss
 
-    def _look(self, value: Tensor, x0: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+    def _look(self, value: Tensor, moves: Moves) -> tuple[Tensor, Tensor]:
         """log q_s(x_j|x0_j)/b_j(x_j) of values of columns j, and log b_j(x_j) where j is discrete, else −∞."""
+        column, x0 = moves.column, moves.x0.gather(1, moves.column)
         is_real = self.base.is_real[column]
         log_b = self.base.value_log_prob(value, self.base.rows[column], is_real)
-        spread = -math.expm1(-2 * self.floor)
-        log_q = -0.5 * ((value - math.exp(-self.floor) * x0) ** 2 / spread + math.log(2 * math.pi * spread))
+        spread = -torch.expm1(-2 * moves.clock)
+        log_q = -0.5 * ((value - (-moves.clock).exp() * x0) ** 2 / spread + (2 * math.pi * spread).log())
         log_q = torch.where(is_real, log_q, torch.where(value == x0, 0.0, -math.inf))
         return log_q - log_b, torch.where(is_real, -math.inf, log_b)
 
@@ -188,13 +207,18 @@ class SharedClock:
 
     Half of the pairs are temporal, (x, s) against (x, s') with log s' within ±reach of log s; half are spatial,
     (x, s) against a point moved by the noise itself, which is reversible with respect to the base. Discrete
-    columns are clean or share the clock, half each, so that real columns meet clean labels too.
+    columns are clean in some rows and share the clock in the others, so that real columns meet clean labels too.
 
     Arguments:
         noise: noise and base of the space.
         low, high: range of the level, drawn log-uniformly; beyond high the columns are hidden.
         reach: largest |log s' − log s|.
-        whole: share of the rows with every column visible; the others have a random visible set.
+        whole: share of the rows with every column visible; the others have a random visible set, its size
+            log-uniform: the few marginals of few columns carry the mode weights.
+        clean: share of the rows whose discrete columns are clean.
+        temporal: weight of the temporal pairs; the spatial ones have 1 − temporal.
+        constant: the paper's target 1 for the state that was drawn, instead of the soft target; same expected
+            gradient, more noise.
         rule: the scoring rule.
 
     >>> from ctem.bases import ProductBase
@@ -211,6 +235,9 @@ class SharedClock:
     high: float = 5.0
     reach: float = 0.5
     whole: float = 0.5
+    clean: float = 0.5
+    temporal: float = 0.5
+    constant: bool = False
     rule: Rule = log_score
 
     def __call__(self, g: Potential, x0: Tensor, generator: torch.Generator) -> Tensor:
@@ -222,31 +249,38 @@ class SharedClock:
         visible = self._visible(~x0.isnan(), generator)
         x0 = torch.where(visible, x0, 0.0)
         draw = torch.rand(5, len(x0), 1, generator=generator, dtype=x0.dtype, device=x0.device)
-        clean = ~self.noise.base.is_real & (draw[4] < 0.5)
+        clean = ~self.noise.base.is_real & (draw[4] < self.clean)
         s = self.low * (draw[0] * math.log(self.high / self.low)).exp()
         t = s * ((2 * draw[1] - 1) * self.reach).exp()
         t = torch.where(t > self.high, math.inf, t.clamp_min(self.low))  # past the end lies the base
         s, t = (torch.where(visible, torch.where(clean, 0.0, v), math.inf) for v in (s, t))
-        x = self.noise.sample(x0, torch.where(draw[2] < 0.5, s, t), generator)
+        early = draw[2] < 0.5
+        x = self.noise.sample(x0, torch.where(early, s, t), generator)
         across_time = self._excess(x, x0, s) - self._excess(x, x0, t)
         here = self.noise.sample(x0, s, generator)
-        step = torch.where(visible, torch.where(clean, 0.5 * draw[3], s * (2 / s).pow(draw[3])), 0.0)
+        away = torch.where(clean, 0.0 if self.clean == 1 else 0.5 * draw[3], s * (2 / s).pow(draw[3]))
+        step = torch.where(visible, away, 0.0)
         there = self.noise.sample(here, step, generator)
         across_space = self._excess(here, x0, s) - self._excess(there, x0, s)
         w = torch.sigmoid(torch.cat([across_time, across_space]))
+        if self.constant:
+            w = torch.cat([early.squeeze(1).to(w.dtype), torch.ones_like(across_space)])
+        share = torch.full_like(w, 2 * self.temporal)
+        share[len(x) :] = 2 * (1 - self.temporal)
         return Pairs(
             torch.cat([x, here]),
             torch.cat([s, s]),
             torch.cat([x, there]),
             torch.cat([t, s]),
             w,
-            torch.ones_like(w),
+            share,
         )
 
     def _visible(self, observed: Tensor, generator: torch.Generator) -> Tensor:
         n, d = observed.shape
         draw = torch.rand(n, d + 2, generator=generator, device=observed.device)
-        subset = draw[:, :d] < draw[:, d : d + 1]
+        rank = draw[:, :d].argsort(-1).argsort(-1)
+        subset = rank < (draw[:, d : d + 1] * math.log(d + 1)).exp().floor()
         return observed & (subset | (draw[:, d + 1 :] < self.whole))
 
     def _excess(self, x: Tensor, x0: Tensor, s: Tensor) -> Tensor:

@@ -123,7 +123,8 @@ def train(
         x: encoded rows (n, d).
         recipe: how long and how fast.
         held_out: encoded rows for early stopping.
-        weights: relative weight of each row of x (n,).
+        weights: relative weight of each row of x (n,); or (members, n), one set for each member of an ensemble,
+            where row r of a batch and of held_out belongs to member r mod members.
         checkpoint: file to write every ``evaluate_every`` steps and to resume from; one file per loss.
         progress: show a bar with loss and rate.
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
@@ -182,6 +183,12 @@ class _Run:
             raise ValueError(f"cuda_graph: expected rows on a CUDA device; got {x.device}.")
         self.f, self.loss, self.x, self.recipe, self.held_out = f, loss, x, recipe, held_out
         self.cumulative = None if weights is None else _cumulative(weights, x)
+        self.members = 1 if self.cumulative is None else len(self.cumulative)
+        if recipe.batch_size % self.members or (held_out is not None and len(held_out) % self.members):
+            raise ValueError(
+                f"batch_size, held_out: expected multiples of the {self.members} members; "
+                f"got {recipe.batch_size}, {0 if held_out is None else len(held_out)}."
+            )
         self.parameters = [p for p in f.parameters() if p.requires_grad]
         self.rate = torch.tensor(recipe.learning_rate, device=x.device)
         self.optimizer = torch.optim.AdamW(
@@ -248,8 +255,11 @@ class _Run:
         size, device = self.recipe.batch_size, self.x.device
         if self.cumulative is None:
             return self.x[torch.randint(len(self.x), (size,), generator=self.generator, device=device)]
-        u = torch.rand(size, generator=self.generator, dtype=torch.float64, device=device)
-        return self.x[torch.searchsorted(self.cumulative, u).clamp(max=len(self.x) - 1)]
+        u = torch.rand(
+            self.members, size // self.members, generator=self.generator, dtype=torch.float64, device=device
+        )
+        row = torch.searchsorted(self.cumulative, u, right=True).clamp(max=len(self.x) - 1)
+        return self.x[row.T.flatten()]
 
     def _record(self, loss: float) -> None:
         if self.average is not None:  # only parameters are averaged; buffers are as they are
@@ -279,7 +289,8 @@ class _Run:
         model, mode = self.current, self.current.training
         model.eval()
         with torch.no_grad():
-            parts = [(self.loss(model, part, generator) * len(part)) for part in rows.split(8192)]
+            size = 8192 - 8192 % self.members
+            parts = [(self.loss(model, part, generator) * len(part)) for part in rows.split(size)]
         model.train(mode)
         return float(torch.stack(parts).sum()) / len(rows)
 
@@ -330,13 +341,16 @@ class _Run:
 
 
 def _cumulative(weights: Tensor, x: Tensor) -> Tensor:
-    fine = weights.shape == (len(x),) and bool((weights.isfinite() & (weights >= 0)).all())
-    if not fine or not bool(weights.sum() > 0):
+    weights = weights.to(x.device, torch.float64)
+    table = weights if weights.ndim == 2 else weights.unsqueeze(0)
+    fine = table.ndim == 2 and table.shape[1] == len(x) and bool((table.isfinite() & (table >= 0)).all())
+    if not fine or not bool((table.sum(1) > 0).all()):
         raise ValueError(
-            f"weights: expected ({len(x)},) finite numbers ≥ 0, not all 0; got {tuple(weights.shape)}."
+            f"weights: expected ({len(x)},) or (members, {len(x)}) finite numbers ≥ 0, not all 0; "
+            f"got {tuple(weights.shape)}."
         )
-    total = weights.to(x.device, torch.float64).cumsum(0)
-    return total / total[-1]
+    total = table.cumsum(1)
+    return (total / total[:, -1:]).contiguous()
 
 
 def _bar(show: bool) -> Any:
