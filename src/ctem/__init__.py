@@ -7,6 +7,9 @@ Beside the names below: ``ctem.samplers``, ``ctem.partition`` (log Z), ``ctem.di
 densities with known truth in ``ctem.targets`` and ``ctem.quantised``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ctem.bases import ProductBase
 from ctem.energies import MLP, NoisyMLP, Table, Tilted, grad_log_density
 from ctem.kernels import (
@@ -28,10 +31,16 @@ from ctem.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Ordinal, Real, Space
 from ctem.training import History, Recipe, train
 
+if TYPE_CHECKING:
+    from ctem.estimator import CTEM
+    from ctem.outliers import CTEMOutlier
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "CTEM",
     "MLP",
+    "CTEMOutlier",
     "Category",
     "Gaussian",
     "Graph",
@@ -65,3 +74,12 @@ __all__ = [
     "pair_loss",
     "train",
 ]
+
+_LATER = {"CTEM": "ctem.estimator", "CTEMOutlier": "ctem.outliers"}
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators are imported when asked for: scikit-learn imports pandas wherever it is installed."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'ctem' has no attribute {name!r}.")
+    return getattr(import_module(_LATER[name]), name)

@@ -17,7 +17,6 @@ from torch import Tensor
 __all__ = ["Curve"]
 
 MAX_KNOTS = 33
-ROWS_PER_KNOT = 30
 TAIL_ROWS = 8  # a knot further out needs this many rows beyond it
 REACH = 30.0  # |x| at most, one range beyond the data
 GENTLEST = 0.02  # least slope dx/du of a tail, so that x = ±40 still decodes to a number
@@ -192,7 +191,7 @@ def _scale(values: Vector) -> float:
 def _knots(u: Vector) -> tuple[Vector, Vector]:
     """Quantiles of sorted u, evenly spaced in probability with a few more in the tails, and their normal scores."""
     n = len(u)
-    count = max(3, min(MAX_KNOTS, n // ROWS_PER_KNOT))
+    count = max(3, min(MAX_KNOTS, round(n ** (1 / 3))))  # many knots would copy the noise of the rows
     p = (np.arange(count) + 0.5) / count
     tail = [q for q in (p[0] / 4**i for i in range(1, 6)) if q * n >= TAIL_ROWS]
     p = np.unique(np.concatenate([p, tail, 1 - np.array(tail)]))

@@ -24,7 +24,7 @@ from ctem.energies import grad_log_density
 from ctem.joint import joint_log_z
 from ctem.noise import Noise
 from ctem.partition import LogZ
-from ctem.spaces import Space
+from ctem.spaces import Category, Space
 from ctem.spacetime import Clocks, SharedClock
 from ctem.training import History, Recipe, train
 
@@ -313,6 +313,15 @@ def _held_then_annealed(net: ClockNet, recipe: Recipe, run: Callable[[Recipe, st
     )
 
 
+def _noise_of_reals(base: ProductBase) -> Noise:
+    """The noise of the real columns; ordinals, which stay clean here, as categories: they need no heat kernel."""
+    columns = dict(zip(base.space.names, base.space.columns, strict=True))
+    plain = {name: Category(c.size) if isinstance(c, Category) else c for name, c in columns.items()}
+    unordered = ProductBase(Space(plain))
+    unordered.load_state_dict(base.state_dict())
+    return Noise(unordered).to(base.log_table.device)
+
+
 class _Loss:
     """The comparisons of a table: clocks for its discrete columns, levels for its real ones."""
 
@@ -322,7 +331,7 @@ class _Loss:
         if space.reals:
             whole = plan.whole if space.dim > 1 else 1.0
             self.parts.append(
-                SharedClock(Noise(base), low=FINEST, high=HIDDEN, reach=1.5, whole=whole, clean=1.0)
+                SharedClock(_noise_of_reals(base), low=FINEST, high=HIDDEN, reach=1.5, whole=whole, clean=1.0)
             )
         if space.discretes:
             high = HIDDEN if space.reals else None

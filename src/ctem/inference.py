@@ -1,10 +1,11 @@
 """Which codec a column gets, and why: the kind is read off the values, or said by the user.
 
 * text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
-* ordered categoricals, and few numbers that repeat: ordinal;
+* ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
 * whole numbers, dates, rounded numbers: real, dequantised by the width of their lattice;
 * other numbers: real;
-* a value with ≥ 5 % of the rows and 5 times its neighbours, or ≥ 2 % and 20 times: an atom beside the real part.
+* a value with ≥ 5 % of the rows and 5 times its neighbours, or ≥ 2 % and 20 times, or ≥ 20 rows and 50 times
+  what its surroundings hold per cell: an atom beside the real part.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ __all__ = ["Choice", "choose", "wish"]
 
 MAX_CODES = 256
 FEW_WHOLE = 32
+SOME_WHOLE, MANY_ROWS = 128, 100  # so many values, if each has so many rows on average
 FEW_FLOATS = 10
 MAX_ORDERED = 64
+MAX_SPAN = 256  # whole numbers from the least to the greatest, gaps included
 MAX_ORDINAL = 1024
 # a share of the rows, and so many times its neighbours' median count
 ATOM_RULES = ((0.05, 5.0), (0.02, 20.0))
-MAX_ATOMS = 20
+LONE_ROWS, LONE_TIMES = 20, 50.0  # so many rows, and so many times the rows per cell around
+MAX_ATOMS = 128
+VAST = 1e307  # sums and differences of larger numbers overflow
 HEAVY = 20.0  # robust standard deviations from the median
 
 WISHES: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
@@ -107,7 +112,10 @@ def _few(cells: Cells, distinct: NDArray[Any], n: int) -> str:
     if cells.type == "float" and bool((distinct == np.rint(distinct)).all()):
         words = "whole numbers"
     limit, repeats = (FEW_FLOATS, 5) if words == "numbers" else (FEW_WHOLE, 2)
-    return f"{words}, {k} values" if k <= 2 or (k <= limit and n >= repeats * k) else ""
+    few = k <= 2 or (k <= limit and n >= repeats * k)
+    if words == "whole numbers" and k <= SOME_WHOLE and n >= MANY_ROWS * k:
+        few = few or float(distinct[-1]) - float(distinct[0]) < min(MAX_SPAN, 2 * k)
+    return f"{words}, {k} values" if few else ""
 
 
 def _discrete(
@@ -169,11 +177,14 @@ def _listed(
     low, high = distinct[0].item(), distinct[-1].item()
     whole = cells.type in ("int", "float") and low == int(low) and bool((distinct == np.rint(distinct)).all())
     span = int(high) - int(low) + 1 if whole else 0
-    if len(distinct) < span <= min(MAX_ORDERED, 2 * len(distinct)):
-        every = np.arange(int(low), int(high) + 1).astype(distinct.dtype)
-        weights = np.zeros(span, np.int64)
+    dense = whole and span <= min(MAX_SPAN, 2 * len(distinct))
+    if dense and (len(distinct) < span or len(distinct) > FEW_WHOLE):
+        room = span // 10 if len(distinct) > FEW_WHOLE else 0  # a new row may lie a little outside
+        low, high = int(low) - room if low < 0 else max(0, int(low) - room), int(high) + room
+        every = np.arange(low, high + 1).astype(distinct.dtype)
+        weights = np.zeros(len(every), np.int64)
         weights[np.searchsorted(every, distinct)] = counts
-        return tuple(every.tolist()), weights, f", all from {low:g} to {high:g} allowed"
+        return tuple(every.tolist()), weights, f", all from {low} to {high} allowed"
     return tuple(distinct.tolist()), counts, ""
 
 
@@ -190,7 +201,12 @@ def _lump(weights: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]
 
 
 def _real(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], state: bool) -> Choice:
-    heavy = _atoms(counts)
+    if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
+        raise ValueError(
+            f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
+            "Rescale it, or drop the extreme rows."
+        )
+    heavy = _atoms(distinct, counts)
     ruler = Ruler.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
     X = ruler.measure(cells)
     atoms = (
@@ -205,14 +221,21 @@ def _real(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any],
     return Choice(codec, "real", _why(cells, ruler, curve, rest, distinct[heavy], counts[heavy], state))
 
 
-def _atoms(counts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values, in order, stand out above the median count of the three values on either side."""
+def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values, in order, stand out above the three values on either side: by count, or by rows per cell."""
     found = []
-    total = counts.sum()
-    for i in np.flatnonzero(counts >= ATOM_RULES[-1][0] * total):
-        near = np.concatenate([counts[max(0, i - 3) : i], counts[i + 1 : i + 4]])
+    total, places = counts.sum(), distinct.astype(np.float64)
+    with np.errstate(over="ignore"):
+        cell = float(np.diff(places).min(initial=np.inf))
+    for i in np.flatnonzero(counts >= min(ATOM_RULES[-1][0] * total, LONE_ROWS)).tolist():
+        first = max(0, i - 3)
+        around = slice(first, i + 4)
+        near = np.delete(counts[around], i - first)
         excess = counts[i] / max(float(np.median(near)), 1.0)
-        if any(counts[i] >= share * total and excess >= times for share, times in ATOM_RULES):
+        listed = any(counts[i] >= share * total and excess >= times for share, times in ATOM_RULES)
+        with np.errstate(over="ignore"):
+            spread = counts[i] * np.ptp(places[around]) >= LONE_TIMES * near.sum() * cell
+        if listed or (counts[i] >= LONE_ROWS and spread and excess > 1):
             found.append(i)
     found = sorted(found, key=lambda i: -counts[i])[:MAX_ATOMS]
     out = np.zeros(len(counts), bool)

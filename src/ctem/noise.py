@@ -99,7 +99,7 @@ class Noise(nn.Module):
         space = base.space
         columns = list(space.ordinals)
         row = {j: i for i, j in enumerate(space.discretes)}
-        spectra = [_spectrum(base.log_table[row[j], : space.sizes[j]]) for j in columns]
+        spectra = [_spectrum(base.log_table[row[j], : space.sizes[j]].cpu()) for j in columns]
         k = max((space.sizes[j] for j in columns), default=0)
         self.register_buffer("ordinals", torch.tensor(columns, dtype=torch.long), persistent=False)
         self.register_buffer("rates", torch.zeros(len(spectra), k, dtype=torch.float64), persistent=False)

@@ -1,0 +1,101 @@
+r"""One column of a table given the others: its distribution, its mean and its most likely value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.cells import Cells
+from ctem.density import Density
+
+__all__ = ["Conditional", "column_conditional"]
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """P(X_j = value | the other observed cells) for every row; of a real column, the mass around each node.
+
+    Arguments:
+        cells: the q values, in the user's units.
+        probability: (n, q), every row sums to 1.
+        group: (q,), the same number for nodes of one continuous part.
+
+    >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
+    >>> one = Conditional(cells, np.array([[0.25, 0.75]]), np.arange(2))
+    >>> one.mean().values, one.mode().values
+    (array([1.5]), array([2.]))
+    """
+
+    cells: Cells
+    probability: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    @property
+    def values(self) -> list[Any]:
+        """The q values as Python objects."""
+        return self.cells.to_list()
+
+    def mean(self) -> Cells:
+        """E[X_j | …] of every row; of labels and booleans the most likely value, as they have no mean."""
+        if self.cells.type in ("label", "bool"):
+            return self.mode()
+        known = ~self.cells.missing
+        weight = self.probability[:, known] / self.probability[:, known].sum(1, keepdims=True)
+        values = self.cells.values[known]
+        # from the first value: moments in nanoseconds are too large for exact float64
+        centred = weight @ (values - values[0]).astype(np.float64)
+        whole = values.dtype.kind in "iu"
+        mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
+        return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
+
+    def mode(self) -> Cells:
+        """The most likely value of every row; in a continuous part, where the encoded density is highest."""
+        total = self.probability @ np.eye(int(self.group.max()) + 1)[self.group]
+        inside = self.group == total.argmax(1)[:, None]
+        best = np.where(inside, self.probability, -1.0).argmax(1)
+        return replace(self.cells, values=self.cells.values[best], missing=self.cells.missing[best])
+
+
+def column_conditional(density: Density, x: Tensor, owner: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Alternatives for one column of the user, which owns one encoded column, or a category and its real part.
+
+    Returns encoded values (q, len(owner)), probabilities (n, q) and the group of each value (q,).
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.clocknet import ClockNet
+    >>> from ctem.density import Plan
+    >>> from ctem.spaces import Category, Space
+    >>> from ctem.training import History
+    >>> net = ClockNet(ProductBase(Space([Category(2)] * 2)), width=8)
+    >>> column_conditional(Density(net, 1e-3, Plan.suited(2, 2), History()), torch.zeros(1, 2), (1,))[1]
+    tensor([[0.5000, 0.5000]])
+    """
+    x = x.clone()
+    x[:, list(owner)] = torch.nan
+    last = owner[-1]
+    if len(owner) == 1:
+        values, p = _weighted(density, x, last)
+        real = density.space.sizes[last] == 0
+        group = torch.zeros(len(values)) if real else torch.arange(len(values))
+        return values[:, None], p, group.long().to(x.device)
+    codes, switch = _weighted(density, x, owner[0])
+    x[:, owner[0]] = 0.0
+    nodes, part = _weighted(density, x, last)
+    there = torch.stack([torch.zeros_like(nodes), nodes], 1)
+    away = torch.stack([codes[1:], torch.full_like(codes[1:], torch.nan)], 1)
+    group = torch.cat([torch.zeros_like(nodes), codes[1:]]).long()
+    return torch.cat([there, away]), torch.cat([switch[:, :1] * part, switch[:, 1:]], 1), group
+
+
+def _weighted(density: Density, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+    """Values of encoded column j and the probability of each, or of the nodes of a real one."""
+    values, log_p = density.conditional(x, j)
+    p = log_p.exp()
+    if density.space.sizes[j] == 0:
+        p[:, [0, -1]] /= 2
+    return values, p / p.sum(1, keepdim=True)

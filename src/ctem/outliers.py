@@ -1,0 +1,76 @@
+"""scikit-learn's outlier interface: rows whose density is below that of a given share of the rows of fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from ctem.estimator import CTEM
+
+__all__ = ["CTEMOutlier"]
+
+Vector = NDArray[np.float64]
+
+
+class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
+    """Outliers by density: X is one if log ρ(X) < offset, the contamination quantile over the rows of fit.
+
+    Arguments:
+        estimator: the density, fitted as a clone; ``CTEM()`` when None.
+        contamination: share of the rows of fit that are called outliers, in (0, 0.5].
+
+    Attributes:
+        estimator_: the fitted ``CTEM``; its ``outliers`` names the columns.
+        offset_: the threshold in nats.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    >>> from ctem.density import Plan
+    >>> from ctem.training import Recipe
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=20), log_z_samples=200)
+    >>> outliers = CTEMOutlier(CTEM(plan=plan, random_state=0), contamination=0.05).fit(X)
+    >>> int((outliers.predict(X) == -1).sum()), outliers.predict([[0.0, 0.0], [30.0, -30.0]])
+    (10, array([ 1, -1]))
+    """
+
+    estimator_: CTEM
+    offset_: float
+
+    def __init__(self, estimator: CTEM | None = None, *, contamination: float = 0.1):
+        self.estimator = estimator
+        self.contamination = contamination
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = (CTEM() if self.estimator is None else self.estimator).__sklearn_tags__().input_tags
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> CTEMOutlier:
+        """Fit the density and set the threshold."""
+        if not 0 < self.contamination <= 0.5:
+            raise ValueError(f"contamination: expected a share in (0, 0.5]; got {self.contamination!r}.")
+        density = CTEM() if self.estimator is None else clone(self.estimator)
+        self.estimator_ = density.fit(X, sample_weight=sample_weight)
+        self.n_features_in_ = self.estimator_.n_features_in_
+        if hasattr(self.estimator_, "feature_names_in_"):
+            self.feature_names_in_ = self.estimator_.feature_names_in_
+        self.offset_ = float(np.percentile(self.score_samples(X), 100 * self.contamination))
+        return self
+
+    def score_samples(self, X: Any) -> Vector:
+        """log ρ of every row."""
+        check_is_fitted(self)
+        return self.estimator_.score_samples(X)
+
+    def decision_function(self, X: Any) -> Vector:
+        """log ρ less the threshold: negative for outliers."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """1 for inliers, −1 for outliers."""
+        return np.where(self.decision_function(X) < 0, -1, 1)

@@ -1,0 +1,228 @@
+r"""A fitted density on frames: what ``ctem.density`` answers in encoded units, said in the table's own.
+
+    log ρ(X) = log ρ(x) + log|dx/dX|
+
+A frame is handled a bounded number of rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.cells import Cells
+from ctem.codecs import Numbers
+from ctem.conditionals import Conditional, column_conditional
+from ctem.curves import Curve
+from ctem.density import Density
+from ctem.frames import Frame
+from ctem.plain import PlainDensity
+from ctem.rows import CHUNK, chunks, joined, merged, spread, taken
+from ctem.schema import Schema
+
+__all__ = ["Outlier", "TableDensity", "find_device"]
+
+Vector = NDArray[np.float64]
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one, else the CPU.
+
+    >>> find_device("cpu")
+    device(type='cpu')
+    """
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A strange row: its log-density, and −log ρ(x_j | the others) of its columns, the most surprising first.
+
+    Surprises are taken in encoded units, in which every real column has spread 1, so that columns compare.
+
+    >>> Outlier.ranked(7, -9.0, ["age", "city"], np.array([0.5, 4.0])).columns
+    {'city': 4.0, 'age': 0.5}
+    """
+
+    row: int
+    log_density: float
+    columns: dict[str, float]
+
+    @classmethod
+    def ranked(cls, row: int, log_density: float, names: Sequence[str], surprise: Vector) -> Outlier:
+        """From surprises in the order of the names."""
+        order = np.argsort(-surprise, kind="stable")
+        return cls(row, log_density, {names[j]: float(surprise[j]) for j in order})
+
+
+@dataclass(frozen=True)
+class TableDensity:
+    """The columns of a table, and a density on their encoded rows.
+
+    Arguments:
+        schema: the columns.
+        density: of encoded rows.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.clocknet import ClockNet
+    >>> from ctem.density import Plan
+    >>> from ctem.frames import read_frame
+    >>> from ctem.training import History
+    >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
+    >>> schema = Schema.fit(frame)
+    >>> density = Density(ClockNet(ProductBase(schema.space), width=8), 0.01, Plan.suited(200, 2), History())
+    >>> TableDensity(schema, density).log_prob(frame).shape
+    (200,)
+    """
+
+    schema: Schema
+    density: Density | PlainDensity
+
+    @property
+    def device(self) -> torch.device:
+        """Where the density lives."""
+        return self.density.base.log_table.device
+
+    def encode(self, frame: Frame) -> tuple[Tensor, Vector]:
+        """Encoded rows on the device, and log|dx/dX| of every cell (n, columns)."""
+        encoded = self.schema.encode(frame)
+        return encoded.x.to(self.device), encoded.log_det.numpy()
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Which rows have no gap, (n,); the real part of an atom is none."""
+        gap = x.isnan()
+        for child, parent in self.schema.parents.items():
+            gap[:, child] &= ~(x[:, parent] > 0)
+        return ~gap.any(1)
+
+    def log_prob(self, frame: Frame, exact: bool = False) -> Vector:
+        """log ρ of every row: complete rows in one pass unless ``exact``, the others by the chain rule."""
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            one_pass = torch.zeros(len(x), dtype=torch.bool, device=x.device) if exact else self.complete(x)
+            out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+            if bool(one_pass.any()):
+                out[one_pass] = self.density.log_prob(x[one_pass])
+            if not bool(one_pass.all()):
+                out[~one_pass] = self.clocks("the chain rule").log_prob_exact(x[~one_pass]).double()
+            return out.cpu().numpy() + log_det.sum(1)
+
+        return self._answers(frame, answer)
+
+    def log_conditional(self, frame: Frame, asked: Sequence[int], given: Sequence[int]) -> Vector:
+        """log ρ(asked | given) of every row by the chain rule, for columns of the table by position."""
+        density, owner = self.clocks("a marginal or conditional"), self.schema.owner
+        inner, outer = ([i for j in part for i in owner[j]] for part in (asked, given))
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            log_p = density.log_prob_exact(x, inner, outer).double().cpu().numpy()
+            return np.asarray(log_p + log_det[:, list(asked)].sum(1))
+
+        return self._answers(frame, answer)
+
+    def grad_log_prob(self, frame: Frame) -> Vector:
+        """∂ log ρ / ∂X (n, columns) = T′(X) ∂ log ρ / ∂x + ∂ log T′ / ∂X; nan where there is none."""
+        codecs = [choice.codec for choice in self.schema.choices.values()]
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            grad = self.density.grad_log_prob(x.nan_to_num()).double().cpu()
+            out = np.full((len(x), len(codecs)), np.nan)
+            for j, codec in enumerate(codecs):
+                if isinstance(codec, Numbers):
+                    i = self.schema.owner[j][-1]
+                    slope, bend = _slopes(codec.curve, x[:, i].double().cpu())
+                    out[:, j] = grad[:, i] * slope + bend
+            out[~self.complete(x).cpu().numpy()] = np.nan
+            return out
+
+        return self._answers(frame, answer)
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
+        """Columns of n new rows."""
+        sizes = [min(CHUNK, n - start) for start in range(0, n, CHUNK)]
+        x = torch.cat([self.density.sample(size, generator).cpu() for size in sizes])
+        return self.schema.decode(x, generator)
+
+    def completed(self, frame: Frame, generator: torch.Generator) -> dict[str, Cells]:
+        """The columns of a frame, the missing cells of a row drawn together given its others."""
+        density = self.clocks("filling in missing cells")
+        gone = np.any([cells.missing for cells in frame.columns.values()], axis=0)
+        if not gone.any():
+            return dict(frame.columns)
+        x = [density.complete(self.encode(part)[0], generator).cpu() for part in chunks(taken(frame, gone))]
+        drawn = self.schema.decode(torch.cat(x), generator)
+        return {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
+
+    def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
+        """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
+        columns = dict(frame.columns)
+        for j, (name, cells) in enumerate(frame.columns.items()):
+            if cells.missing.any():
+                parts = chunks(taken(frame, cells.missing), CHUNK // 8)
+                each = [self.conditional(part, j) for part in parts]
+                found = joined([one.mode() if method == "mode" else one.mean() for one in each])
+                columns[name] = merged(cells, spread(found, cells.missing))
+        return columns
+
+    def conditional(self, frame: Frame, j: int) -> Conditional:
+        """The distribution of column j of the table given the other observed cells of each row."""
+        density = self.clocks("a conditional")
+        codec, owner = list(self.schema.choices.values())[j].codec, self.schema.owner[j]
+        x = self.encode(frame)[0]
+        if not owner:
+            return Conditional(codec.decode(x[:1, :0].cpu()), np.ones((len(x), 1)), np.zeros(1, np.int64))
+        values, p, group = column_conditional(density, x, owner)
+        cells = codec.decode(values.cpu(), torch.Generator().manual_seed(0))
+        return Conditional(cells, p.double().cpu().numpy(), group.cpu().numpy())
+
+    def surprises(self, frame: Frame) -> Vector:
+        """−log ρ(x_j | the others) of every cell (n, columns), in encoded units so that columns compare.
+
+        0 for a missing cell and for a constant column.
+        """
+        density, owner = self.clocks("the surprise of a column"), self.schema.owner
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            out = np.zeros((len(x), len(owner)))
+            for j, own in enumerate(owner):
+                others = [i for i in range(x.shape[1]) if i not in own]
+                if own:
+                    out[:, j] = -density.log_prob_exact(x, own, others).cpu().numpy()
+            return out
+
+        return self._answers(frame, answer)
+
+    def independent(self, frame: Frame) -> Vector:
+        """log b(x) + log|dx/dX|: the log-density of independent columns."""
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            log_b = torch.where(x.isnan(), 0.0, self.density.base.column_log_prob(x.nan_to_num()))
+            return np.asarray(log_b.double().sum(1).cpu().numpy() + log_det.sum(1))
+
+        return self._answers(frame, answer)
+
+    def clocks(self, what: str) -> Density:
+        """The density, if it knows marginals."""
+        if not isinstance(self.density, Density):
+            raise ValueError(
+                f"{what}: objective='plain' knows complete rows only; fit with objective='clocks'."
+            )
+        return self.density
+
+    def _answers(self, frame: Frame, answer: Callable[[Tensor, Vector], Vector]) -> Vector:
+        return np.concatenate([answer(*self.encode(part)) for part in chunks(frame)])
+
+
+def _slopes(curve: Curve, x: Tensor) -> tuple[Tensor, Tensor]:
+    """T′(X) and ∂ log T′(X)/∂X at X = T⁻¹(x)."""
+    X = curve.inverse(x).requires_grad_()
+    _, log_slope = curve.with_log_slope(X)
+    (bend,) = torch.autograd.grad(log_slope.nansum(), X)
+    return log_slope.detach().exp(), torch.where(x.isnan(), torch.nan, bend)
