@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo test lint types format results clean
+.PHONY: help venv install install-dev demo table1 figures table2 mixed test lint types format results clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,7 +19,7 @@ $(BIN)/python:
 # The stamps are touched last, so an install that was cut short starts again.
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing pinned versions into .venv (a few minutes the first time)"
-	@$(PIP) install -c constraints.txt -e '.[plot]'
+	@$(PIP) install -c constraints.txt -e '.[plot,files]'
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
@@ -33,9 +33,21 @@ install: .venv/.installed ## install the package, pinned, into .venv
 
 install-dev: .venv/.installed-dev ## the same, with the developer tools
 
-demo: .venv/.installed ## fit one continuous, one discrete and one mixed density, and draw them
+demo: .venv/.installed ## fit the Palmer penguins: nats, imputations, outliers, a saved model and a report
 	@echo "running experiments/demo.py"
 	@$(BIN)/python experiments/demo.py
+
+table1: .venv/.installed-dev ## the paper's Table 1: continuous densities
+	@$(BIN)/python experiments/table1.py --device auto
+
+figures: .venv/.installed-dev ## the paper's figures, from the fits of table1
+	@$(BIN)/python experiments/figures.py --device auto
+
+table2: .venv/.installed-dev ## the paper's Table 2: densities on 91×91 grids
+	@$(BIN)/python experiments/table2.py --device auto
+
+mixed: .venv/.installed-dev ## the paper's mixed experiment, R² × {0..15}
+	@$(BIN)/python experiments/mixed.py --device auto
 
 test: lint types ## lint, types, tests and doctests: what CI runs
 	@echo "running the tests and doctests"

@@ -168,6 +168,8 @@ def test_a_fit_goes_on_from_its_checkpoints_to_the_same_bits(tmp_path):
     assert whole.level == again.level
 
 
-def test_little_time_means_few_steps():
-    density = fit_density(MIXED, rows(60), TINY, max_time=1e-6)
+def test_little_time_means_few_steps_and_going_on_keeps_their_number(tmp_path):
+    density = fit_density(MIXED, rows(60), TINY, max_time=1e-6, checkpoint=tmp_path / "run")
     assert density.history.step[0] == 1
+    again = fit_density(MIXED, rows(60), TINY, max_time=100.0, checkpoint=tmp_path / "run")
+    assert again.history.step == density.history.step

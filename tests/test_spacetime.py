@@ -346,7 +346,7 @@ def test_the_joint_of_an_incomplete_row_is_the_marginal_of_its_visible_cells():
 
 def test_real_draws_follow_the_piecewise_linear_density_within_a_cell():
     base = ProductBase(Space([Real()]))
-    with pytest.warns(UserWarning, match="may miss peaks"):
+    with pytest.warns(UserWarning, match="may miss the finest peaks"):
         chain = Chain(lambda x, s: 0 * x[:, 0], base, points=5, limit=4.0)
     drawn = chain.sample(200_000, torch.Generator().manual_seed(0))
     nothing = torch.full((1, 1), math.nan), torch.zeros(1, 1, dtype=torch.bool)

@@ -39,6 +39,7 @@ class Cells:
         unit: "D", "s", "ms", "us" or "ns", of moments and durations.
         declared: the labels were declared by the table (a categorical), so they count even if unseen.
         ordered: the order of the labels is meant.
+        first: the number of the first row, for messages.
 
     >>> cells = Cells("label", np.array([1, 0, 0]), np.array([False, False, True]), ("Bergen", "Oslo"))
     >>> cells.to_list()
@@ -52,6 +53,7 @@ class Cells:
     unit: str = ""
     declared: bool = False
     ordered: bool = False
+    first: int = 0
 
     def __len__(self) -> int:
         return len(self.values)

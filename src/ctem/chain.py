@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ctem.bases import ProductBase
 
-__all__ = ["Chain", "Drawn"]
+__all__ = ["Chain", "Drawn", "nodes"]
 
 
 class Drawn(NamedTuple):
@@ -76,11 +76,11 @@ class Chain:
             m.training and m.p > 0 for m in g.modules() if isinstance(m, nn.Dropout)
         ):
             raise ValueError("g: dropout is switched on, so that every call would differ; pass g.eval().")
-        width, finest = 2 * limit / (points - 1), math.sqrt(-math.expm1(-2 * floor))
-        if self.space.reals and width > finest:
+        width, enough = 2 * limit / (points - 1), nodes(floor, limit)
+        if self.space.reals and points < enough:
             warnings.warn(
-                f"nodes {width:.3f} apart may miss peaks of width {finest:.3f}, which floor={floor:g} allows; "
-                f"points={1 + 2 * math.ceil(limit / finest)} would not.",
+                f"nodes {width:.3f} apart may miss the finest peaks that floor={floor:g} allows; "
+                f"points={enough} would not.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -241,6 +241,18 @@ class Chain:
             score = self._scores(x, visible, j, torch.cat([values.expand(len(x), -1), value], 1))
             score, here = score[:, :-1], score[:, -1:]
         return (here - self._log_total(score, j, values)).squeeze(1)
+
+
+def nodes(level: float, limit: float) -> int:
+    """How many nodes on [−limit, limit] resolve a density at this noise level.
+
+    It is smooth on the scale σ = √(1 − e^{−2s}): for a peak that narrow, the trapezoidal rule with steps of 1.5 σ errs
+    by a relative 2 exp(−2π²/1.5²) = 3e-4, and by far less for wider ones.
+
+    >>> nodes(0.1, 8.0)
+    27
+    """
+    return 1 + 2 * math.ceil(limit / (1.5 * math.sqrt(-math.expm1(-2 * level))))
 
 
 def _draw(values: Tensor, log_p: Tensor, generator: torch.Generator, real: bool) -> tuple[Tensor, Tensor]:

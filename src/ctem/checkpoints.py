@@ -47,8 +47,13 @@ def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: d
     """
     part = path.with_name(path.name + ".part")
     flat = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    save_file(flat, part, metadata={"mark": mark, "facts": json.dumps(facts)})
-    os.replace(part, path)
+    try:
+        save_file(flat, part, metadata={"mark": mark, "facts": json.dumps(facts)})
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"checkpoint: {path} could not be written ({error}).") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -180,8 +180,8 @@ class Numbers:
         if not bool((x.isfinite() | X.isnan()).all()):
             row = int((~x.isfinite() & ~X.isnan()).double().argmax())
             raise ValueError(
-                f"column {name!r}, row {row}: {float(X[row]):g} is further than float64 can say from the values in fit "
-                f"({self.curve.location:g} ± {self.curve.scale:g})."
+                f"column {name!r}, row {cells.first + row}: {float(X[row]):g} is further than float64 can say "
+                f"from the values in fit ({self.curve.location:g} ± {self.curve.scale:g})."
             )
         log_slope = log_slope.nan_to_num(0.0)
         if not self.atomic:
@@ -296,8 +296,8 @@ def _stranger(name: str, cells: Cells, codec: Constant | Labels, row: int) -> Va
             else f"always {_short(_show(codec.decode(torch.empty(1, 0)), 0))}"
         )
         return ValueError(
-            f"column {name!r} holds {value} in row {row}; in fit it was {always}, so it has no density elsewhere: "
-            "drop the column, or fit on rows where it varies."
+            f"column {name!r} holds {value} in row {cells.first + row}; in fit it was {always}, so it has no "
+            "density elsewhere: drop the column, or fit on rows where it varies."
         )
     some = _cells(codec, np.arange(min(2, len(codec.values))))
     known = ", ".join(_short(_show(some, i)) for i in range(len(some)))
@@ -305,7 +305,7 @@ def _stranger(name: str, cells: Cells, codec: Constant | Labels, row: int) -> Va
         "" if codec.type in ("label", "bool") else f"; columns={{{name!r}: Real()}} in fit takes any number"
     )
     return ValueError(
-        f"column {name!r} holds {value} in row {row}, not seen in fit; "
+        f"column {name!r} holds {value} in row {cells.first + row}, not seen in fit; "
         f"known: {known}, … ({len(codec.values)} in all){advice}."
     )
 

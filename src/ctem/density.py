@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
+from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
 from ctem.energies import grad_log_density
-from ctem.joint import joint_log_z
+from ctem.joint import mixture_log_z
 from ctem.noise import Noise
 from ctem.partition import LogZ
 from ctem.spaces import Category, Space
@@ -31,11 +31,9 @@ from ctem.training import History, Recipe, train
 __all__ = ["Density", "Plan", "fit_density"]
 
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
-FINEST, COARSEST, HIDDEN = (
-    2e-4,
-    0.1,
-    5.0,
-)  # levels of real columns: learned from, chosen up to, and as good as b
+FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen
+HIDDEN = 5.0  # a level as good as the base
+STEADY = 4096  # held-out comparisons at least
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
 
 
@@ -75,7 +73,7 @@ class Plan:
 
         Networks that are too large memorise a small table; on a GPU many small ones cost no more than one.
         """
-        small = rows <= 30_000 and features <= 32
+        small = (rows <= 30_000 and features <= 32) or (rows <= 5000 and features <= 100)
         recipe = Recipe(
             steps=4000, batch_size=256, weight_decay=0.01, ema=0.998, evaluate_every=200, patience=6
         )
@@ -86,8 +84,16 @@ class Plan:
             recipe = replace(recipe, steps=6000, batch_size=1024, ema=0.999, evaluate_every=300)
             return cls(width=512, blocks=4, members=1, recipe=recipe)
         if rows <= 3000:
-            recipe = replace(recipe, steps=800, batch_size=5 * 48, ema=0.99, evaluate_every=50)
-            return cls(width=64, blocks=2, members=5, harmonics=1, recipe=recipe, log_z_samples=1000)
+            recipe = replace(
+                recipe,
+                steps=min(max(3 * rows, 800), 6000),
+                batch_size=5 * 48,
+                learning_rate=2e-3,
+                ema=0.99,
+                evaluate_every=100,
+                patience=5,
+            )
+            return cls(width=64, blocks=2, members=5, harmonics=2, recipe=recipe, log_z_samples=400)
         return cls(width=128, blocks=2, members=1, recipe=recipe, log_z_samples=1000)
 
 
@@ -122,26 +128,26 @@ class Density:
     ):
         self.net, self.level, self.plan, self.history = net.eval(), level, plan, history
         self.base, self.space = net.base, net.space
-        finest = math.sqrt(-math.expm1(-2 * level))
-        points = max(65, 1 + 2 * math.ceil(LIMIT / finest))
         self.parents = dict(parents or {})
         g = _Gated(net if net.members == 1 else Ensemble(net), self.parents)
-        self.chain = Chain(g, self.base, floor=level, points=points, limit=LIMIT)
+        self.chain = self._chain(g, self.base)
         # in float64 a row's value is the same to 1e-12 whatever batch it comes in
-        self.double = Chain(
-            copy.deepcopy(g).double(),
-            copy.deepcopy(self.base).double(),
-            floor=level,
-            points=points,
-            limit=LIMIT,
-            batch_size=2**13,
-        )
+        self.double = self._chain(copy.deepcopy(g).double(), copy.deepcopy(self.base).double())
+        alone = [net] if net.members == 1 else [net.member(k) for k in range(net.members)]
+        self.members = [self._chain(_Gated(g, self.parents), self.base) for g in alone]
         generator = torch.Generator().manual_seed(seed)
         self.orders = [self._sorted(order) for order in self.chain.orders(plan.orders, generator)]
         if log_z is None:
             device = self.base.log_table.device
-            log_z = joint_log_z(self.chain, plan.log_z_samples, torch.Generator(device).manual_seed(seed))
+            generator = torch.Generator(device).manual_seed(seed)
+            log_z = mixture_log_z(self.members, plan.log_z_samples, generator)
         self.log_z = log_z
+
+    def _chain(self, g: nn.Module, base: ProductBase) -> Chain:
+        cuda = base.log_table.is_cuda
+        batch_size = 2**17 if cuda else 2**13  # what fits a CPU's cache
+        points = max(65, nodes(self.level, LIMIT))
+        return Chain(g, base, floor=self.level, points=points, limit=LIMIT, batch_size=batch_size)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z of the observed cells, float64, shape (n,)."""
@@ -168,13 +174,26 @@ class Density:
         return self.complete(like.new_full((n, self.space.dim), math.nan), generator)
 
     def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """x with its nan cells drawn given the others; rows take turns among the orders."""
+        """x with its nan cells drawn given the others; rows take turns among the orders.
+
+        A draw from a mixture is a draw from one member, chosen by how likely each finds the observed cells.
+        """
         out = x.clone()
-        for i, order in enumerate(self.orders):
-            rows = slice(i, None, len(self.orders))
-            if len(out[rows]):
-                out[rows] = self.chain.sample(len(out[rows]), generator, order, given=out[rows]).x
+        member = self._responsible(x, generator)
+        for k, chain in enumerate(self.members):
+            mine = (member == k).nonzero().squeeze(1)
+            for i, order in enumerate(self.orders):
+                rows = mine[i :: len(self.orders)]
+                if len(rows):
+                    out[rows] = chain.sample(len(rows), generator, order, given=x[rows]).x
         return out
+
+    def _responsible(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """A member for each row, drawn by its share of the density of the observed cells, (n,)."""
+        if len(self.members) == 1:
+            return torch.zeros(len(x), dtype=torch.long, device=x.device)
+        share = torch.stack([chain.joint(x) for chain in self.members], 1).softmax(1)
+        return torch.multinomial(share, 1, generator=generator).squeeze(1)
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns of complete rows, zero elsewhere, (n, d)."""
@@ -271,7 +290,10 @@ def fit_density(
         held_out = held_out.repeat_interleave(plan.members, 0)
     recipe = replace(plan.recipe, seed=seed)
     if max_time is not None:
-        recipe = _within(max_time, net, loss, rows, recipe, weight)
+        recipe = replace(recipe, steps=_planned(max_time, net, loss, rows, recipe, weight, checkpoint))
+
+    # several comparisons of a row: a steadier choice
+    judged = held_out.repeat(max(1, STEADY // len(held_out)), 1)
 
     def run(recipe: Recipe, phase: str) -> History:
         path = None if checkpoint is None else Path(f"{checkpoint}.{phase}")
@@ -280,7 +302,7 @@ def fit_density(
             loss,
             rows,
             recipe,
-            held_out=held_out,
+            held_out=judged,
             weights=weight,
             checkpoint=path,
             progress=progress,
@@ -361,8 +383,7 @@ def best_level(net: ClockNet, held_out: Tensor, count: int = 10) -> float:
 
     A bandwidth chosen by likelihood, from one training. Row r belongs to member r mod members.
     """
-    space = net.space
-    if not space.reals:
+    if not net.space.reals:
         return FINEST
     observed = ~held_out.isnan()
     x = torch.where(observed, held_out, 0.0)
@@ -398,18 +419,35 @@ def _split(
     table = weight * (fold != torch.arange(members, device=x.device).unsqueeze(1))
     size = n // members
     turn = torch.stack([order[k::members][:size] for k in range(members)], 1).flatten()
-    held_rows = torch.cat([part[turn] for part in rows.split(n)])
-    return rows, table.repeat(1, copies), held_rows
+    return rows, table.repeat(1, copies), rows[turn]
 
 
-def _within(
+def _planned(
+    seconds: float,
+    net: ClockNet,
+    loss: _Loss,
+    rows: Tensor,
+    recipe: Recipe,
+    weights: Tensor | None,
+    checkpoint: str | Path | None,
+) -> int:
+    """As many steps as fit into the time; a run that goes on keeps the number it began with."""
+    if checkpoint is None:
+        return _affordable(seconds, net, loss, rows, recipe, weights)
+    note = Path(f"{checkpoint}.steps")
+    if not note.exists():
+        note.write_text(str(_affordable(seconds, net, loss, rows, recipe, weights)), encoding="utf8")
+    return int(note.read_text(encoding="utf8"))
+
+
+def _affordable(
     seconds: float, net: ClockNet, loss: _Loss, rows: Tensor, recipe: Recipe, weights: Tensor | None
-) -> Recipe:
-    """The recipe with as many steps as fit, judged by a short rehearsal on a copy of the network."""
+) -> int:
+    """How many steps fit, the annealing included, judged by a short rehearsal on a copy of the network."""
     rehearsal = replace(recipe, steps=8, evaluate_every=8, patience=None)
     copy = ClockNet(net.base, **net.options, members=net.members).to(rows.device)  # type: ignore[arg-type]
     train(copy, loss, rows, replace(rehearsal, steps=2, evaluate_every=2), weights=weights)
     began = time.perf_counter()
     train(copy, loss, rows, rehearsal, weights=weights)
     each = (time.perf_counter() - began) / 8
-    return replace(recipe, steps=max(1, min(recipe.steps, int(seconds / each))))
+    return max(1, min(recipe.steps, int(seconds / each / 1.5)))

@@ -72,6 +72,9 @@ def save(model: CTEM, path: str | Path) -> None:
         save_file(tensors, part, metadata=metadata)
         with part.open("rb+") as file:
             os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)  # safetensors makes private files
         os.replace(part, target)
     except (OSError, SafetensorError) as error:
         raise OSError(

@@ -24,8 +24,11 @@ def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
     >>> taken(read_frame(np.arange(6).reshape(3, 2)), np.array([2, 0])).columns["x0"].values
     array([4, 0])
     """
+    skipped = (rows.start or 0) if isinstance(rows, slice) else 0
     picked = {
-        name: replace(cells, values=cells.values[rows], missing=cells.missing[rows])
+        name: replace(
+            cells, values=cells.values[rows], missing=cells.missing[rows], first=cells.first + skipped
+        )
         for name, cells in frame.columns.items()
     }
     return Frame(frame.kind, picked)

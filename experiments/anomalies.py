@@ -1,0 +1,140 @@
+"""Outliers: ROC-AUC of the density beside PyOD's ECOD, isolation forest and KDE.
+
+    python experiments/anomalies.py --device cuda --data FOLDER --out OUT --systems CTEM    ours, where there is a GPU
+    python experiments/anomalies.py --peers --data FOLDER                                   PyOD's, on the CPU
+
+Labelled sets from data that ships with scikit-learn: one class is made rare (breast cancer: malignant; digits: the
+zeros; wine: the first cultivar), all other rows are kept. Adult: rows of the training file, in some of which a few
+cells are redrawn from their columns, so that every cell by itself is ordinary. Every system is fitted on all rows and
+ranks the same rows; the labels serve the ROC-AUC alone. Defaults everywhere; PyOD sees numbers standardised and
+labels one-hot, ours the table as it is. --quick takes a made-up table.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.metrics import roc_auc_score
+
+from ctem import CTEM
+from ctem.datasets import load_table
+from detection import TINY, Found, need, note, toy_table
+from results import Record, arguments, summarise, write
+
+RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
+SETS = (*RARE, "adult")
+SEEDS = 3
+SHARE = 0.05  # of the kept rows, as outliers
+ADULT_ROWS = 5000
+REDRAWN = 4  # cells of a corrupted row
+PEERS = {"ECOD": "ecod.ECOD", "IForest": "iforest.IForest", "KDE": "kde.KDE"}
+
+Labelled = tuple[pd.DataFrame, np.ndarray]
+
+
+def one_class_rare(data: str, seed: int) -> Labelled:
+    """All rows of the other classes, and as many of one class as SHARE says."""
+    loader, rare = RARE[data]
+    loaded = loader(as_frame=True)
+    usual = np.flatnonzero(loaded.target != rare)
+    few = np.random.default_rng(seed).permutation(np.flatnonzero(loaded.target == rare))
+    few = few[: max(1, round(SHARE * len(usual)))]
+    kept = np.concatenate([usual, few])
+    return loaded.data.iloc[kept].reset_index(drop=True), np.repeat([0, 1], [len(usual), len(few)])
+
+
+def corrupted(frame: pd.DataFrame, seed: int) -> Labelled:
+    """Some rows with a few cells redrawn from their columns."""
+    rng = np.random.default_rng(seed)
+    out, strange = frame.copy(), rng.random(len(frame)) < SHARE
+    cells = np.argsort(rng.random(frame.shape), axis=1) < min(REDRAWN, frame.shape[1] - 1)
+    for j, name in enumerate(frame):
+        hit = strange & cells[:, j]
+        out.loc[hit, name] = frame[name].to_numpy()[rng.integers(len(frame), size=hit.sum())]
+    return out, strange.astype(int)
+
+
+def load(data: str, seed: int, args) -> Labelled:
+    if data == "toy":
+        return corrupted(toy_table(300, seed), seed)
+    if data == "adult":
+        frame = load_table("adult", args.data).fillna("?")
+        return corrupted(frame.sample(ADULT_ROWS, random_state=seed).reset_index(drop=True), seed)
+    return one_class_rare(data, seed)
+
+
+def ours(frame: pd.DataFrame, seed: int, args) -> np.ndarray:
+    model = CTEM(plan=TINY if args.quick else None, random_state=seed, device=args.device).fit(frame)
+    return -model.score_samples(frame)
+
+
+def peer(name: str, frame: pd.DataFrame, seed: int, args) -> np.ndarray:
+    """Outlier scores of one of PyOD's detectors."""
+    module, _, kind = PEERS[name].partition(".")
+    detector = getattr(need(f"pyod.models.{module}"), kind)
+    rows = pd.get_dummies(frame).astype(float)
+    rows = (rows - rows.mean()) / rows.std().replace(0, 1)
+    fitted = detector(random_state=seed) if name == "IForest" else detector()
+    return fitted.fit(rows.to_numpy()).decision_scores_
+
+
+def run(data: str, found: Found, args, save) -> None:
+    """All systems and seeds on one set."""
+    for seed in range(args.seeds or (1 if args.quick else SEEDS)):
+        frame, strange = load(data, seed, args)
+        for name in PEERS if args.peers else args.systems:
+            print(f"{data}, seed {seed}, {strange.sum()} of {len(strange)} rows strange:", flush=True)
+            began = time.perf_counter()
+            score = (ours if name == "CTEM" else partial(peer, name))(frame, seed, args)
+            seconds = time.perf_counter() - began
+            note(found, name, {"ROC-AUC": float(roc_auc_score(strange, score)), "seconds": seconds}, save)
+
+
+def means(tables: dict[str, Found]) -> list[Record]:
+    """The mean ROC-AUC over the sets of every system that has run on all of them, one value a seed."""
+    systems = {system for part in tables.values() for system, _ in part}
+    lists = {s: [part.get((s, "ROC-AUC"), []) for part in tables.values()] for s in sorted(systems)}
+    done = {s: list(zip(*each, strict=False)) for s, each in lists.items()}
+    return [
+        summarise("mean of the sets", s, "ROC-AUC", [np.mean(seed) for seed in seeds])
+        for s, seeds in done.items()
+        if seeds
+    ]
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--data", default=None, help="folder with tables/ (default: $CTEM_DATA, else downloaded)"
+    )
+    parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS, help="which sets")
+    systems = ("CTEM", *PEERS)
+    parser.add_argument("--systems", nargs="*", default=systems, choices=systems, help="which systems")
+    parser.add_argument(
+        "--peers", action="store_true", help="all systems but ours, into anomalies-peers.json"
+    )
+    parser.add_argument("--name", help="of the result file, without .json")
+    args = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    began = time.perf_counter()
+    name = args.name or ("anomalies-peers" if args.peers else "anomalies")
+    settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
+    tables: dict[str, Found] = {data: {} for data in (["toy"] if args.quick else args.sets)}
+
+    def save(_: Found) -> None:
+        found = [(data, *key, values) for data, part in tables.items() for key, values in part.items()]
+        records = [summarise(*each) for each in found] + means(tables)
+        seconds = time.perf_counter() - began
+        write(name, settings, records, args.device, seconds, args.out, quick=args.quick)
+
+    for data, found in tables.items():
+        run(data, found, args, save)
+
+
+if __name__ == "__main__":
+    main()

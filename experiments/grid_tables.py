@@ -1,0 +1,151 @@
+"""Free energies on a 91 × 91 grid, for many data sets, seeds and rules at once.
+
+The exact loss of a finite space (``ctem.losses.exact_loss``) on the 4-neighbour graph, on all tables in one program
+of a few kernels a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from scipy.ndimage import label
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ctem.capture import StepGraph
+from ctem.losses import Rule
+
+__all__ = ["Cells", "compared_cells", "fit_tables", "histogram", "smoothed", "weighed_by_counts"]
+
+CAPTURED = 20  # steps per CUDA graph
+BANDWIDTHS = [0.3 * 1.15**i for i in range(16)]  # cells
+
+
+def histogram(codes: Tensor, cells: int) -> Tensor:
+    """Relative frequencies (cells, cells) of rows of codes (n, 2)."""
+    index = (codes[:, 0] * cells + codes[:, 1]).long()
+    return (torch.bincount(index, minlength=cells * cells).double() / len(codes)).view(cells, cells)
+
+
+class Cells(NamedTuple):
+    """The cells of each table that are compared at all, in compact form; padded with cells of weight 0."""
+
+    index: Tensor  # (k, n) in the flattened grid
+    real: Tensor  # (k, n) False where padded
+    neighbour: Tensor  # (k, 4, n) positions among the n
+    weight: Tensor  # (k, 8, n) p(z)/4, then p(z̃)/4, of every edge; 0 where there is none
+
+
+def compared_cells(p: Tensor, observed_only: bool) -> Cells:
+    """The 4-neighbour graph on the cells of p (k, a, a) that were observed, or on these and their neighbours.
+
+    Without ``observed_only`` an edge counts when one of its ends was observed.
+    """
+    a = p.shape[-1]
+    here, around, inside = p.unsqueeze(1), _around(p), _around(torch.ones_like(p)) > 0
+    edge = (here > 0) & (around > 0) if observed_only else ((here > 0) | (around > 0)) & inside
+    used = ((p > 0) if observed_only else edge.any(1)).flatten(1)
+    index = used.byte().argsort(dim=1, descending=True, stable=True)[:, : int(used.sum(1).max())]
+    position = torch.zeros_like(used, dtype=torch.long)
+    position.scatter_(1, index, torch.arange(index.shape[1], device=p.device).expand_as(index))
+    many = index.unsqueeze(1).expand(-1, 4, -1)
+    edge = edge.flatten(2).gather(2, many)
+    steps = torch.tensor([-a, a, -1, 1], device=p.device).view(4, 1)
+    at = torch.where(edge, many + steps, many)
+    neighbour = position.gather(1, at.flatten(1)).view(at.shape)
+    ends = torch.cat([here.expand_as(around), around], 1).flatten(2)
+    weight = edge.repeat(1, 2, 1) * ends.gather(2, many.repeat(1, 2, 1)) / 4
+    return Cells(index, used.gather(1, index), neighbour, weight)
+
+
+def _around(p: Tensor) -> Tensor:
+    """The values above, below, to the left and to the right of every cell, 0 beyond the grid; (k, 4, a, a)."""
+    wide = pad(p, (1, 1, 1, 1))
+    return torch.stack([wide[:, :-2, 1:-1], wide[:, 2:, 1:-1], wide[:, 1:-1, :-2], wide[:, 1:-1, 2:]], 1)
+
+
+def weighed_by_counts(p: Tensor, data: Tensor) -> Tensor:
+    """The table p with the mass of every island of observed cells set to its share of the data; (a, a) both.
+
+    Comparisons between neighbours leave these masses open; counts do not.
+    """
+    island = torch.as_tensor(label(data.cpu().numpy() > 0)[0], dtype=torch.long).flatten()
+    mass, share = (
+        torch.zeros(int(island.max()) + 1, dtype=p.dtype).index_add(0, island, t.flatten()) for t in (p, data)
+    )
+    return (p.flatten() * (share / mass.clamp_min(1e-300))[island]).view(p.shape)
+
+
+def fit_tables(
+    p: Tensor, rules: Sequence[Rule], steps: int, learning_rate: float, observed_only: bool
+) -> Tensor:
+    """Probabilities (rules, k, a, a) of free energies fitted to p (k, a, a) by full-batch Adam from f = 0.
+
+    The loss is Σ_z p(z) ¼ Σ_z̃ ℓ(f(z) − f(z̃)) over the edges of ``compared_cells``; exp f is normalised over those
+    cells, since no comparison says anything about the others. Each cell sees its neighbours as constants, and each
+    edge from both ends: the same gradient, by gathering only. In float64: a rival's loss may reach e^100.
+    """
+    cells = compared_cells(p, observed_only)
+    f = _fit(cells, rules, steps, learning_rate)
+    mass = torch.where(cells.real, f, -math.inf).softmax(-1)
+    flat = torch.zeros(len(rules), len(p), p[0].numel(), dtype=p.dtype, device=p.device)
+    return flat.scatter_(2, cells.index.expand_as(mass), mass).view(len(rules), *p.shape)
+
+
+def _fit(cells: Cells, rules: Sequence[Rule], steps: int, learning_rate: float) -> Tensor:
+    shape, like = (len(rules), *cells.index.shape), cells.weight
+    f = torch.zeros(shape, dtype=like.dtype, device=like.device, requires_grad=True)
+    optimizer = torch.optim.Adam([f], lr=learning_rate, fused=True, capturable=f.is_cuda)
+    to = cells.neighbour.flatten(1).expand(len(rules), -1, -1)
+
+    def update(count: int = CAPTURED) -> Tensor:
+        for _ in range(count):
+            optimizer.zero_grad(set_to_none=True)
+            gap = f.unsqueeze(2) - f.detach().gather(2, to).view(*shape[:2], 4, -1)
+            both = torch.cat([gap, -gap], 2)
+            loss = torch.stack(
+                [(cells.weight * rule(d)).sum() for rule, d in zip(rules, both, strict=True)]
+            ).sum()
+            loss.backward()
+            optimizer.step()
+        return loss.detach()
+
+    loss = update(3)  # torch wants a few plain steps before a capture
+    loops, rest = divmod(max(steps - 3, 0), CAPTURED)
+    step = StepGraph(update, torch.Generator(f.device)).replay if f.is_cuda and loops else update
+    for _ in range(loops):
+        loss = step()
+    loss = update(rest) if rest else loss
+    if not bool(loss.isfinite() & f.isfinite().all()):
+        raise FloatingPointError(f"loss is {float(loss)} after {steps} steps; try a smaller learning rate.")
+    return f.detach()
+
+
+def smoothed(parts: Tensor) -> tuple[Tensor, float]:
+    """The histogram under a Gaussian kernel, its bandwidth chosen by held-out likelihood; also the bandwidth.
+
+    Arguments:
+        parts: histograms (folds, a, b) of a partition of the rows into equal folds.
+    """
+    score = torch.stack([_held_out(parts, width) for width in BANDWIDTHS])
+    width = BANDWIDTHS[int(score.argmax())]
+    return _blur(parts.mean(0), width), width
+
+
+def _held_out(parts: Tensor, width: float) -> Tensor:
+    rest = (parts.sum(0) - parts) / (len(parts) - 1)
+    return (parts * _blur(rest, width).clamp_min(1e-12).log()).sum()
+
+
+def _blur(p: Tensor, width: float) -> Tensor:
+    """Each cell's mass spread over its neighbours; what would fall outside stays inside."""
+    return _spread(p.shape[-2], width, p) @ p @ _spread(p.shape[-1], width, p).T
+
+
+def _spread(cells: int, width: float, like: Tensor) -> Tensor:
+    at = torch.arange(cells, dtype=like.dtype, device=like.device)
+    weight = (-0.5 * ((at - at[:, None]) / width) ** 2).exp()
+    return weight / weight.sum(0)

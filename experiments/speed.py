@@ -1,0 +1,118 @@
+"""How long a default fit takes on two cores, and how fast and in how much memory a long file is scored.
+
+    python experiments/speed.py --data FOLDER                       fits penguins and adult, scores 200 000 rows
+    python experiments/speed.py --data FOLDER --rows 5000000        the long file
+
+Scoring is ``ctem score`` in a process of its own on a Parquet file of 15 columns (rows of adult, repeated), at a tenth
+of the rows and at all of them: peak memory that does not grow is flat. Rates include the start of Python; the second
+rate, from the difference of the two files, does not. --quick takes a made-up table.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ctem import CTEM
+from ctem.datasets import load_penguins, load_table
+from detection import TINY, Found, need, note, toy_table
+from results import arguments, summarise, write
+
+THREADS = 2
+ROWS = 200_000
+GROUP = 65_536  # rows written at a time
+
+
+def tables(args) -> dict[str, pd.DataFrame]:
+    if args.quick:
+        return {"toy": toy_table(300, 0)}
+    frames = {"penguins": load_penguins(), "adult": load_table("adult", args.data)}
+    return {name: frames[name] for name in args.sets}
+
+
+def fitted(frame: pd.DataFrame, seed: int, args) -> tuple[CTEM, float]:
+    """The model, and the seconds that a default fit took."""
+    began = time.perf_counter()
+    model = CTEM(plan=TINY if args.quick else None, random_state=seed, device="cpu").fit(frame)
+    return model, time.perf_counter() - began
+
+
+def repeated(frame: pd.DataFrame, rows: int, path: Path) -> None:
+    """A Parquet file of so many complete rows, written in groups."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    rng, whole = np.random.default_rng(0), pa.Table.from_pandas(frame.dropna(), preserve_index=False)
+    with parquet.ParquetWriter(path, whole.schema) as sink:
+        for start in range(0, rows, GROUP):
+            sink.write_table(whole.take(rng.integers(len(whole), size=min(GROUP, rows - start))))
+
+
+def scored(model: Path, table: Path) -> tuple[float, float]:
+    """Seconds and peak memory (MB) of ``ctem score`` on a file."""
+    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--quiet", "--device", "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(THREADS)}
+    began = time.perf_counter()
+    child = subprocess.Popen([*command, "-o", str(table.with_suffix(".scores.parquet"))], env=environment)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"ctem score ended with {child.returncode}: {' '.join(command)}")
+    return time.perf_counter() - began, usage.ru_maxrss / 1024
+
+
+def scoring(model: CTEM, frame: pd.DataFrame, rows: int) -> dict[str, float]:
+    """Rates and memory of two files, the second ten times the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved, found = Path(folder) / "model.ctem", []
+        model.save(saved)
+        for n in (rows // 10, rows):
+            path = Path(folder) / f"{n}.parquet"
+            repeated(frame, n, path)
+            found.append(scored(saved, path))
+    (short, less), (long, more) = found
+    return {
+        f"scoring {rows} rows, rows per second": rows / long,
+        "the same without the start of Python": (rows - rows // 10) / max(long - short, 1e-3),
+        f"peak memory at {rows // 10} rows, MB": less,
+        f"peak memory at {rows} rows, MB": more,
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--data", default=None, help="folder with tables/ (default: $CTEM_DATA, else downloaded)"
+    )
+    parser.add_argument("--sets", nargs="*", default=("penguins", "adult"), help="which tables to fit")
+    parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is scored")
+    args = parser.parse_args()
+    if args.device != "cpu":
+        raise SystemExit(f"--device: this measures the CPU; got {args.device!r}.")
+    torch.set_num_threads(THREADS)
+    began, rows = time.perf_counter(), 4000 if args.quick else args.rows
+    settings = {"model": "CTEM()", "threads": THREADS, "rows scored": rows}
+    results: dict[str, Found] = {}
+
+    def save(_: Found) -> None:
+        found = [(data, *key, values) for data, part in results.items() for key, values in part.items()]
+        seconds = time.perf_counter() - began
+        write("speed", settings, [summarise(*f) for f in found], "cpu", seconds, args.out, quick=args.quick)
+
+    for name, frame in tables(args).items():
+        found = results.setdefault(name, {})
+        for seed in range(args.seeds or 1):
+            model, seconds = fitted(frame, seed, args)
+            note(found, "CTEM", {"fit, seconds": seconds}, save)
+        if name != "penguins":
+            note(found, "CTEM", scoring(model, frame, rows), save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""What the discrete half of the paper implies and does not run: sparsity, separated modes, small probabilities.
+
+    python experiments/stress.py --device cuda [--seeds 3] [--quick]
+
+* sparsity: TV against n = 200 … 200 000 rows on the three 91 × 91 sets: CSM, SEDD and CTEM with a free energy per cell,
+  the histogram, the smoothed histogram, and a smooth energy;
+* separation: eight Gaussians on a circle whose radius grows from 2 to 20 standard deviations: islands appear, and with
+  them errors of the mode weights that no local comparison can see;
+* small probabilities: "unstable near low-probability states", measured. A path of 12 states whose least probability
+  falls from 1e-2 to 1e-8 of the largest: the gradient's norm over batches of 100 rows, mean and largest, at the truth
+  and at f = −log ρ; and the error after full-batch Adam on 1000 rows, for ratio matching (CTEM's rule over 4), CTEM,
+  the log score, SEDD and CSM.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ctem.losses import Rule, brier, concrete_score, log_score, score_entropy
+from ctem.metrics import kl_divergence, mode_weight_error, total_variation
+from ctem.quantised import CELLS, EightGaussians
+from grid_nets import Settings, fit_nets
+from grid_tables import fit_tables, histogram, smoothed
+from results import Record, arguments, summarise, write
+from table2 import FOLDS, RULES, SETS, folds_of, islands
+
+COUNTS = (200, 1000, 5000, 20_000, 100_000, 200_000)
+RADII = (2.0, 4.0, 6.0, 8.0, 12.0, 20.0)  # in standard deviations
+ROWS = 20_000
+FREE = {"steps": 20_000, "learning_rate": 2.5e-3}  # as far as 100 000 steps at 5e-4
+SMOOTH = Settings(steps=2000, width=64)
+LEAST = tuple(10.0**-e for e in range(2, 9))
+CHAIN = {"states": 12, "rows": 1000, "batch": 100, "steps": 5000, "learning_rate": 0.02}
+CHAIN_RULES: dict[str, Rule] = {
+    "ratio matching (= CTEM / 4)": lambda gap: brier(gap) / 4,
+    "CTEM": brier,
+    "log score": log_score,
+    "SEDD": score_entropy,
+    "CSM": concrete_score,
+}
+
+
+class Ring(EightGaussians):
+    """Eight Gaussians of standard deviation 0.1 on a circle of another radius, on a grid that fits it."""
+
+    def __init__(self, radius: float):
+        super().__init__()
+        turned = self.nodes / 2 * radius * 0.1
+        super(EightGaussians, self).__init__(turned, noise=0.1)
+
+
+def every_table(codes: list[Tensor], seeds: range, device: str, quick: bool) -> dict[str, Tensor]:
+    """Tables (cases, 91, 91) by every system, for a list of data sets in one program each."""
+    data = torch.stack([histogram(c, CELLS) for c in codes])
+    folds = torch.stack([folds_of(c, seed) for c, seed in zip(codes, seeds, strict=True)])
+    steps = 100 if quick else FREE["steps"]
+    free = fit_tables(data.to(device), list(RULES.values()), steps, FREE["learning_rate"], True).cpu()
+    settings = replace(SMOOTH, steps=20, width=16, evaluate_every=10) if quick else SMOOTH
+    held = folds.flatten(0, 1).to(device)
+    rest = ((folds.sum(1, keepdim=True) - folds) / (FOLDS - 1)).flatten(0, 1).to(device)
+    nets = fit_nets(rest, held, settings, seed=0).p.unflatten(0, (-1, FOLDS)).mean(1).cpu()
+    return {
+        "plain histogram": data,
+        "smoothed histogram": torch.stack([smoothed(part)[0] for part in folds]),
+        **{f"{rule} (p)": tables for rule, tables in zip(RULES, free, strict=True)},
+        "ours: smooth energy": nets,
+    }
+
+
+def sparsity(seeds: range, device: str, quick: bool) -> list[Record]:
+    """TV against the number of rows."""
+    cases = [(name, n) for name in SETS for n in (COUNTS[:2] if quick else COUNTS)]
+    codes = [torch.as_tensor(SETS[name].sample(n, seed)) for name, n in cases for seed in seeds]
+    tables = every_table(codes, range(len(codes)), device, quick)
+    truth = {name: target.probabilities() for name, target in SETS.items()}
+    records = []
+    for i, (name, n) in enumerate(cases):
+        at = range(i * len(seeds), (i + 1) * len(seeds))
+        where = f"{name}, n = {n}"
+        records.append(
+            summarise(where, "4-neighbour graph", "components", [islands(name, codes[j]) for j in at])
+        )
+        for system, fitted in tables.items():
+            tv = [total_variation(fitted[j].flatten(), truth[name]) for j in at]
+            records.append(summarise(where, system, "TV", tv))
+    return records
+
+
+def separation(seeds: range, device: str, quick: bool) -> list[Record]:
+    """TV and mode weights against the radius of the circle."""
+    rings = [Ring(radius) for radius in (RADII[-2:] if quick else RADII)]
+    codes = [torch.as_tensor(ring.sample(ROWS, seed)) for ring in rings for seed in seeds]
+    tables = every_table(codes, range(len(codes)), device, quick)
+    records = []
+    for i, ring in enumerate(rings):
+        at = range(i * len(seeds), (i + 1) * len(seeds))
+        where = f"8-Gaussians, radius {float(ring.nodes.norm(dim=1)[0]) / 0.1:g}σ"
+        truth, modes = ring.probabilities(), ring.mode_of_cell()
+        weights = torch.bincount(modes, weights=truth)
+        found = [islands("8-Gaussians", codes[j]) for j in at]
+        records.append(summarise(where, "4-neighbour graph", "components", found))
+        for system, fitted in tables.items():
+            flat = [fitted[j].flatten() for j in at]
+            error = [mode_weight_error(modes, weights / weights.sum(), mass=p) for p in flat]
+            records.append(summarise(where, system, "TV", [total_variation(p, truth) for p in flat]))
+            records.append(summarise(where, system, "mode weights, TV", error))
+    return records
+
+
+def tent(least: float) -> Tensor:
+    """A path of 12 states whose log-probability falls linearly from the middle to the ends, to ``least`` of the top."""
+    return (torch.linspace(-1, 1, CHAIN["states"], dtype=torch.float64).abs() * math.log(least)).softmax(0)
+
+
+def path_loss(f: Tensor, p: Tensor, rule: Rule) -> Tensor:
+    """Σ_z p(z) ½ Σ_z̃ ℓ(f(z) − f(z̃)) on a path, (…, states) → (…,)."""
+    gap = f[..., 1:] - f[..., :-1]
+    return (p[..., 1:] * rule(gap) + p[..., :-1] * rule(-gap)).sum(-1) / 2
+
+
+def small_probabilities(seeds: range, _device: str, quick: bool) -> list[Record]:
+    """Gradients and final errors on tents of decreasing least probability."""
+    records = []
+    truth = torch.stack([tent(least) for least in LEAST])
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(seeds), len(LEAST))
+    draws = torch.multinomial(truth.repeat(len(seeds), 1), CHAIN["rows"], True, generator=generator)
+    data = torch.nn.functional.one_hot(draws, CHAIN["states"]).double().mean(1).view(*shape, -1)
+    for name, rule in CHAIN_RULES.items():
+        noise = _gradient_noise(truth, rule, 20 if quick else 400, generator)
+        f, wild = _descend(data, rule, 50 if quick else CHAIN["steps"])  # on the CPU: too small for a GPU
+        p = torch.where(data > 0, f, -math.inf).softmax(-1)  # states never compared have no value
+        for i, least in enumerate(LEAST):
+            where = f"path of 12 states, least probability {least:g} of the largest"
+            tv = [total_variation(p[s, i], truth[i]) for s in range(len(seeds))]
+            kl = [kl_divergence(p[s, i], truth[i]) for s in range(len(seeds))]
+            records.append(summarise(where, name, "TV", tv))
+            records.append(summarise(where, name, "KL(model‖truth)", kl))
+            records.append(summarise(where, name, "diverged, share", wild[:, i].double().tolist()))
+            for metric, value in noise.items():
+                records.append(summarise(where, name, metric, [float(value[i])]))
+    return records
+
+
+def _gradient_noise(truth: Tensor, rule: Rule, draws: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Norms of the gradient over batches: at the truth, and at f = −log ρ, where the model is most wrong."""
+    found = {}
+    for name, f in (("at the truth", truth.log()), ("upside down", -truth.log())):
+        norms = []
+        for _ in range(draws):
+            index = torch.multinomial(truth, CHAIN["batch"], True, generator=generator)
+            batch = torch.nn.functional.one_hot(index, CHAIN["states"]).double().mean(1)
+            leaf = f.clone().requires_grad_()
+            (grad,) = torch.autograd.grad(path_loss(leaf, batch, rule).sum(), leaf)
+            norms.append(grad.norm(dim=-1))
+        norm = torch.stack(norms)
+        found[f"gradient norm {name}, mean"] = norm.mean(0)
+        found[f"gradient norm {name}, largest / mean"] = norm.max(0).values / norm.mean(0)
+    return found
+
+
+def _descend(data: Tensor, rule: Rule, steps: int) -> tuple[Tensor, Tensor]:
+    """Full-batch Adam from f = 0, cosine rate: f, and whether it left every bound (a range above 100 nats).
+
+    A run that did is left where it was: its loss has no minimum, and would overflow next.
+    """
+    f = torch.zeros_like(data, requires_grad=True)
+    optimizer = torch.optim.Adam([f], lr=CHAIN["learning_rate"])
+    wild = torch.zeros(data.shape[:-1], dtype=torch.bool)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = (
+            CHAIN["learning_rate"] * 0.5 * (1 + math.cos(math.pi * step / steps))
+        )
+        optimizer.zero_grad()
+        path_loss(f, data, rule).sum().backward()
+        before = f.detach().clone()
+        optimizer.step()
+        with torch.no_grad():
+            f.copy_(torch.where(wild.unsqueeze(-1), before, f))
+            wild |= f.amax(-1) - f.amin(-1) > 100
+    return f.detach(), wild
+
+
+def draw(records: list[Record], path: Path) -> None:
+    """TV against n (moons), mode-weight error against radius, the gradient where the model is most wrong."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = [
+        ("moons, n = ", "TV", "rows"),
+        ("8-Gaussians, radius ", "mode weights, TV", "radius, σ"),
+        (
+            "path of 12 states, least probability ",
+            "gradient norm at the truth, largest / mean",
+            "least / largest",
+        ),
+    ]
+    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    for axis, (prefix, metric, label) in zip(axes, panels, strict=True):
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for r in records:
+            if r.dataset.startswith(prefix) and r.metric == metric:
+                at = float(r.dataset.removeprefix(prefix).split()[0].removesuffix("σ"))
+                lines.setdefault(r.system, []).append((at, r.mean))
+        for system, points in lines.items():
+            axis.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=system)
+        axis.set_xlabel(label)
+        axis.set_title(metric, fontsize=9)
+        axis.legend(fontsize=6)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    torch.set_float32_matmul_precision("high")
+    began, seeds = time.perf_counter(), range(1 if args.quick else args.seeds or 3)
+    settings = {"free": FREE, "smooth": {"steps": SMOOTH.steps, "width": SMOOTH.width}, "chain": CHAIN}
+    records: list[Record] = []
+    for part in (small_probabilities, sparsity, separation):
+        found = part(seeds, args.device, args.quick)
+        for r in found:
+            print(f"{r.dataset:58} {r.system:28} {r.metric:44} {r.mean:.4g}", flush=True)
+        records += found
+        seconds = time.perf_counter() - began
+        write("stress", settings, records, args.device, seconds, args.out, quick=args.quick)
+    draw(records, args.out / "stress.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,408 @@
+r"""The command line ``ctem``: fit, score, sample, impute, outliers, report, info.
+
+Tables are CSV, Parquet or Arrow, "-" is standard input or output, and they are read and written in batches of
+``ctem.files.BATCH`` rows, so memory does not grow with their length. Data go to standard output, everything else to
+standard error. Exit codes: 0, done; 1, an error, said in one line; 2, wrong usage.
+
+Numbers are those of the Python API for the same seed. What is random takes its batches from one
+``numpy.random.RandomState(seed)``, so the first batch is what ``random_state=seed`` gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Rows
+from safetensors import SafetensorError
+from sklearn.utils import check_random_state
+from typer.core import TyperGroup
+
+from ctem import __version__
+from ctem.estimator import CTEM
+from ctem.files import BATCH, as_arrow, open_sink, pyarrow
+from ctem.persistence import provenance
+from ctem.streams import (
+    Lowest,
+    bar,
+    column_names,
+    explained,
+    fit_table,
+    fresh,
+    known_table,
+    model_input,
+    say,
+    streams,
+)
+
+__all__ = ["app"]
+
+MAX_ROWS = 1_000_000
+REPORT_ROWS = 100_000
+KINDS = ("real", "category", "ordinal")
+PHASES = ("", ".hold", ".anneal", ".steps")
+ERRORS = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
+
+
+class Border(TyperGroup):
+    """Turns an error into one line on standard error and exit code 1, and warnings into lines."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *rest: say(f"warning: {message}")
+            try:
+                return super().invoke(ctx)
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough
+                raise typer.Exit(0) from None
+            except ERRORS as error:
+                if ctx.params.get("debug"):
+                    raise
+                say(f"error: {_line(error)}")
+                raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=Border,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _device(name: str) -> str:
+    if name not in ("auto", "cpu") and not name.startswith("cuda"):
+        raise typer.BadParameter(f"expected auto, cpu or cuda; got {name!r}.")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise typer.BadParameter(f"no CUDA device was found; got {name!r}. Use cpu.")
+    return name
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ctem {__version__}")
+        raise typer.Exit
+
+
+def _kinds(said: list[str]) -> dict[str, str]:
+    """name=kind as name → kind; a name may hold "=" itself."""
+    found = {}
+    for each in said:
+        name, _, kind = each.rpartition("=")
+        if not name or kind not in KINDS:
+            raise typer.BadParameter(f"expected NAME=KIND, with a KIND of {', '.join(KINDS)}; got {each!r}.")
+        found[name] = kind
+    return found
+
+
+TableIn = Annotated[str, typer.Argument(metavar="TABLE", help="CSV, Parquet or Arrow; - is standard input.")]
+ModelIn = Annotated[Path, typer.Argument(metavar="MODEL", help="What ctem fit wrote.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="Where to; - is standard output.")]
+Format = Annotated[
+    Literal["csv", "parquet", "arrow"] | None,
+    typer.Option(help="Of the output; by default as its name ends, and CSV on standard output."),
+]
+Device = Annotated[str, typer.Option(callback=_device, help="auto (a GPU where there is one), cpu or cuda.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress bar.")]
+FitSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same bits.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="By default the model's own.")]
+
+
+@app.callback()
+def main(
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Say which ctem this is.")
+    ] = False,
+) -> None:
+    """A table in, a density out: real, discrete and mixed columns, with missing cells.
+
+    \b
+    ctem fit penguins.csv -o penguins.ctem
+    ctem score penguins.ctem penguins.csv -o scores.csv
+    ctem sample penguins.ctem -n 1000 > new.csv
+    ctem impute penguins.ctem penguins.csv > filled.csv
+    ctem outliers penguins.ctem penguins.csv -n 3
+    ctem report penguins.ctem penguins.csv -o penguins.html
+    """
+
+
+@app.command()
+def fit(
+    table: TableIn,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", "-c", metavar="NAME=KIND", help="real, category or ordinal; repeat it."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")
+    ] = None,
+    max_time: Annotated[float | None, typer.Option(help="Seconds of training, at most about.")] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Training steps, at most.")] = None,
+    max_rows: Annotated[
+        int, typer.Option(min=2, help="Of a longer table a random sample of this many rows is used.")
+    ] = MAX_ROWS,
+    seed: FitSeed = 0,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
+    missing_as_state: Annotated[
+        bool, typer.Option("--missing-as-state", help="Being missing is a value like another, not unknown.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn the density of a table and write it to MODEL.
+
+    Column kinds are read off the data and printed with the reason.
+    While it trains, MODEL.checkpoint.* beside the model keeps what was learned;
+    after a kill the same command with --resume goes on from there, to the same bits.
+
+    \b
+    ctem fit adult.csv -o adult.ctem --max-time 300
+    ctem fit adult.csv -o adult.ctem --columns zip=category --drop id
+    zcat big.csv.gz | ctem fit - -o big.ctem --max-rows 200000 --resume
+    """
+    kinds = _kinds(columns or [])
+    _check_target(output)
+    X = fit_table(table, drop or [], max_rows, seed, quiet)
+    checkpoint = output.with_name(f"{output.name}.checkpoint")
+    if not resume:
+        _forget(checkpoint)
+    model = CTEM(
+        columns=kinds or None,
+        missing="state" if missing_as_state else "hidden",
+        max_steps=max_steps,
+        max_time=max_time,
+        random_state=seed,
+        device=device,
+        checkpoint=checkpoint,
+        verbose=int(not quiet),
+    )
+    try:
+        with redirect_stdout(sys.stderr):
+            model.fit(X)
+    except SafetensorError as error:
+        raise OSError(f"{checkpoint}.*: a checkpoint could not be written ({error}).") from None
+    finally:
+        _forget(checkpoint, [".part"])
+    model.save(output)
+    _forget(checkpoint)
+    if not quiet:
+        facts = model.describe()
+        say(
+            f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
+            f"in {facts['seconds']:.0f} s; log Z known to ±{model.log_z_.stderr:.2g}"
+        )
+
+
+@app.command()
+def score(
+    model: ModelIn,
+    table: TableIn = "-",
+    output: Output = "-",
+    exact: Annotated[bool, typer.Option("--exact", help="By the chain rule: slower, no log Z.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Write the rows of the table, too.")] = False,
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the log-density of every row, in nats, as a column log_density.
+
+    Per unit of each real column (dates: per day); missing cells are marginalised.
+    Columns go by name; those that the model does not know are left out.
+
+    \b
+    ctem score adult.ctem new.parquet -o scores.parquet
+    ctem score adult.ctem new.csv --append | sort -t, -k1 -g | head
+    """
+    fitted = _load(model, device)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            values = pyarrow().array(fitted.score_samples(X, exact))
+            name = fresh("log_density", part.column_names if append else [])
+            write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
+
+
+@app.command()
+def sample(
+    model: ModelIn,
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 1,
+    output: Output = "-",
+    seed: Seed = None,
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write new rows, drawn from the density.
+
+    \b
+    ctem sample adult.ctem -n 1000 --seed 1 > new.csv
+    ctem sample adult.ctem -n 1000000 -o new.parquet
+    """
+    fitted = _load(model, device)
+    rng = _random(fitted, seed)
+    with open_sink(output, format) as sink, bar(n, quiet) as advance:
+        for start in range(0, n, BATCH):
+            rows = fitted.sample(min(BATCH, n - start), random_state=rng)
+            sink.write(as_arrow(rows, fitted.kind_.names))
+            advance(len(rows))
+
+
+@app.command()
+def impute(
+    model: ModelIn,
+    table: TableIn = "-",
+    output: Output = "-",
+    method: Annotated[
+        Literal["sample", "mode", "mean"],
+        typer.Option(help="Draw the missing cells of a row together, or take each at its mode or mean."),
+    ] = "sample",
+    seed: Seed = None,
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the table with its missing cells filled in; what was observed stays.
+
+    \b
+    ctem impute adult.ctem gaps.csv > filled.csv
+    ctem impute adult.ctem gaps.parquet --method mode -o filled.parquet
+    """
+    fitted = _load(model, device)
+    rng = _random(fitted, seed)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            filled = as_arrow(fitted.impute(X, method, random_state=rng), column_names(fitted, part))
+            for name in filled.column_names:
+                part = part.set_column(part.column_names.index(name), name, filled[name])
+            write(part)
+
+
+@app.command()
+def outliers(
+    model: ModelIn,
+    table: TableIn = "-",
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 10,
+    output: Output = "-",
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the rows of lowest density, the strangest first, with the columns that make them so.
+
+    row counts from 0; why names the three most surprising columns,
+    with −log of their density given the others.
+
+    \b
+    ctem outliers adult.ctem adult.csv -n 20
+    """
+    fitted = _load(model, device)
+    lowest = Lowest(n)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            lowest.add(part, fitted.score_samples(X))
+        found = fitted.outliers(model_input(fitted, lowest.table), n)
+        write(explained(found, lowest.rows, lowest.table))
+
+
+@app.command()
+def report(
+    model: ModelIn,
+    table: TableIn = "-",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    held_out: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Rows that were not fitted, to be judged by.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = REPORT_ROWS,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file on what was learned: columns, training, log Z, marginals, pairs, outliers.
+
+    \b
+    ctem report adult.ctem adult.csv -o adult.html --held-out test.csv
+    """
+    from ctem.report import write_report
+
+    _check_target(output)
+    fitted = _load(model, device)
+    X = known_table(fitted, table, max_rows, quiet)
+    others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet)
+    with redirect_stdout(sys.stderr):
+        write_report(fitted, X, output, held_out=others)
+    if not quiet:
+        say(f"{output}: written")
+
+
+@app.command()
+def info(
+    model: ModelIn,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a model was made of, how, and what its columns are.
+
+    \b
+    ctem info adult.ctem
+    ctem info adult.ctem --json | jq .columns
+    """
+    origin = provenance(model)
+    facts = {**_load(model, "cpu").describe(), "provenance": origin}
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    console, made = Console(), Rows("column", "kind", "why", title=escape(str(model)))
+    for column in facts["columns"]:
+        made.add_row(*(escape(column[key]) for key in ("name", "kind", "reason")))
+    console.print(made)
+    log_z = facts["log_z"]
+    console.print(
+        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
+        f"log Z {log_z['value']:.4f} ± {log_z['stderr']:.2g} · independent columns {facts['baseline']:.4f} nats a row\n"
+        f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
+        f"data {origin['data_sha256'][:16]}…",
+        highlight=False,
+    )
+
+
+def _load(path: Path, device: str) -> CTEM:
+    return CTEM.load(path, device)
+
+
+def _random(model: CTEM, seed: int | None) -> Any:
+    return check_random_state(model.random_state if seed is None else seed)
+
+
+def _check_target(path: Path) -> None:
+    """Fail before the work, not after it, where nothing can be written."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}.probe")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written ({error.strerror}).") from None
+    if path.is_dir():
+        raise OSError(f"{path}: expected a file to write; a folder is there.")
+
+
+def _forget(checkpoint: Path, endings: Iterable[str] = ("", ".part")) -> None:
+    for phase in PHASES:
+        for ending in endings:
+            checkpoint.with_name(f"{checkpoint.name}{phase}{ending}").unlink(missing_ok=True)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

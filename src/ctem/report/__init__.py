@@ -1,0 +1,110 @@
+"""The report: one HTML file that says what a model learned of a table, and how far to trust it.
+
+``findings`` looks, ``axes`` and ``compare`` lay out and compare columns, ``notes`` says what to watch; ``charts``,
+``pictures``, ``sections`` and ``page`` draw. The file loads nothing from outside, runs no script, and escapes what
+the table says.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from ctem.estimator import CTEM
+from ctem.report.findings import Findings, examine
+from ctem.report.page import page
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    model: CTEM,
+    X: Any,
+    path: str | Path,
+    held_out: Any = None,
+    n_samples: int = 1000,
+    seed: int = 0,
+) -> Path:
+    """Write a report on a fitted model, atomically, and return its path.
+
+    Arguments:
+        model: a fitted estimator.
+        X: the table to describe, usually that of the fit; the columns, pictures and outliers are of its rows.
+        path: the HTML file.
+        held_out: rows that the fit did not see, for an honest log-density.
+        n_samples: rows to draw from the model.
+        seed: of the draws; the same one gives the same report but for its time.
+
+    >>> import tempfile, numpy as np
+    >>> from ctem import Recipe
+    >>> from ctem.density import Plan
+    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
+    >>> X = np.random.default_rng(0).normal(size=(120, 2))
+    >>> model = CTEM(plan=plan, random_state=0).fit(X)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(model, X, Path(folder) / "report.html", n_samples=100).read_text()[:15]
+    '<!DOCTYPE html>'
+    """
+    check_is_fitted(model)
+    if isinstance(n_samples, bool) or not isinstance(n_samples, int) or n_samples < 2:
+        raise ValueError(f"n_samples: expected a whole number ≥ 2; got {n_samples!r}.")
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"path: no folder {target.parent}; make it first.")
+    found = examine(model, X, held_out, n_samples, seed)
+    _write(target, page(found, _origin(model, found, seed), seed))
+    return target
+
+
+def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
+    """Where the numbers come from; no path and no name of a machine."""
+    from ctem import __version__
+
+    plan, said = model.density_.plan, model.get_params(deep=False)
+    settings = {
+        key: said[key] for key in ("missing", "objective", "max_steps", "max_time", "orders", "columns")
+    }
+    recipe = asdict(plan.recipe)
+    return {
+        "ctem": __version__,
+        "torch, Python": f"{torch.__version__}, {platform.python_version()}",
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "rows of the fit": f"{model.n_rows_:,}, {'the rows of' if found.same_rows else 'not the rows of'} this report",
+        "data, SHA-256 of encoded rows": model.data_hash_,
+        "seed of the fit": model.seed_,
+        "seed and draws of the report": f"{seed}, {found.n_samples:,}",
+        "settings": _list({key: value for key, value in settings.items() if value is not None}),
+        "network": _list({key: value for key, value in asdict(plan).items() if key != "recipe"}),
+        "training": _list(recipe),
+        "seconds of training": f"{model.density_.history.seconds:,.1f}",
+        "noise level of real columns": f"{model.density_.level:.3g}",
+    }
+
+
+def _list(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in facts.items())
+
+
+def _write(target: Path, text: str) -> None:
+    """To a temporary sibling, to disk, and only then in place."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(text.encode("utf-8", "xmlcharrefreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except OSError as error:
+        raise OSError(
+            f"report: {target} could not be written ({error}); what was there is untouched."
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)

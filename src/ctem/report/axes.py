@@ -1,0 +1,222 @@
+"""How a column is laid out on a picture: slots in which cells are counted, places in [0, 1], and ticks."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctem.cells import Cells
+from ctem.codecs import Codec, Labels, Numbers
+from ctem.rulers import Ruler
+
+__all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
+
+BARS = 12  # values of a category with a bar of their own
+SLOTS = 30  # of a histogram
+CENTRAL = (0.005, 0.995)  # of the values span the axis; the end slots hold the rest
+LONGEST = 40  # characters of a value that are shown
+
+Vector = NDArray[np.float64]
+Slots = NDArray[np.int64]
+Tick = tuple[float, str]
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """An axis of numbers or dates: slot i holds edges[i] ≤ X < edges[i+1], and the end slots all beyond.
+
+    >>> from ctem.curves import Curve
+    >>> codec = Numbers(Ruler("float"), Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
+    >>> Ruled("x", codec, np.array([0.0, 1.0, 2.0])).ticks()
+    [(0.0, '0'), (0.25, '0.5'), (0.5, '1'), (0.75, '1.5'), (1.0, '2')]
+    """
+
+    name: str
+    codec: Numbers
+    edges: Vector
+    ordered: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of slots."""
+        return len(self.edges) - 1
+
+    def slots(self, cells: Cells) -> Slots:
+        """The slot of every cell, −1 where missing."""
+        X = self.codec.ruler.measure(cells)
+        found = np.searchsorted(self.edges[1:-1], np.where(cells.missing, self.edges[0], X), side="right")
+        return np.where(cells.missing, -1, found)
+
+    def places(self, cells: Cells) -> Vector:
+        """Where on [0, 1] every cell lies; nan where it is missing or beyond the ends."""
+        X = self.codec.ruler.measure(cells)
+        place = (X - self.edges[0]) / (self.edges[-1] - self.edges[0])
+        return np.where((place >= 0) & (place <= 1), place, np.nan)
+
+    def ticks(self) -> list[Tick]:
+        """A few round numbers, or dates."""
+        low, high, ruler = float(self.edges[0]), float(self.edges[-1]), self.codec.ruler
+        offset = ruler.shift / ruler.per
+        if ruler.type == "moment":
+            unit = "D" if high - low > 4 else "m"
+            days = [low + (high - low) * share for share in (0.12, 0.5, 0.88)]
+            return [((day - low) / (high - low), _date(day + offset, unit)) for day in days]
+        at = nice(low, high)
+        return [((value - low) / (high - low), f"{value + offset:.6g}".replace("-", "−")) for value in at]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An axis of listed values: slot by code; a category by how common its values are, the rare ones together.
+
+    >>> from ctem.codecs import Labels
+    >>> codec = Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0))
+    >>> lay_out("city", codec, Cells("label", np.array([1, 1, 0]), np.zeros(3, bool), codec.values)).labels
+    ('Oslo', 'Bergen')
+    """
+
+    name: str
+    codec: Labels
+    slot: Slots
+    labels: tuple[str, ...]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the slots have an order that is meant."""
+        return self.codec.ordered
+
+    @property
+    def size(self) -> int:
+        """Number of slots."""
+        return len(self.labels)
+
+    def slots(self, cells: Cells) -> Slots:
+        """The slot of every cell, −1 where missing (unless that is a value)."""
+        return np.append(self.slot, -1)[_codes(self.name, self.codec, cells)]
+
+    def places(self, cells: Cells) -> Vector:
+        """The middle of every cell's slot on [0, 1]; nan where missing."""
+        slots = self.slots(cells)
+        return np.where(slots < 0, np.nan, (slots + 0.5) / self.size)
+
+    def ticks(self) -> list[Tick]:
+        """All labels of a category; a few of an ordinal."""
+        step = math.ceil(self.size / 6) if self.ordered else 1
+        return [((i + 0.5) / self.size, self.labels[i]) for i in range(0, self.size, step)]
+
+
+Axis = Ruled | Listed
+
+
+def lay_out(name: str, codec: Codec, cells: Cells) -> Axis | None:
+    """The axis for a column, fitted to the given cells; None for a column that never varies.
+
+    >>> from ctem.codecs import Constant
+    >>> lay_out("n", Constant("int", (7,)), Cells("int", np.array([7]), np.zeros(1, bool))) is None
+    True
+    """
+    if isinstance(codec, Numbers):
+        return Ruled(name, codec, _edges(codec, cells))
+    return _listed(name, codec, cells) if isinstance(codec, Labels) else None
+
+
+def nice(low: float, high: float, count: int = 4) -> list[float]:
+    """About ``count`` round numbers in [low, high]: multiples of 1, 2 or 5 times a power of ten.
+
+    >>> nice(0.0, 9.7)
+    [0.0, 2.0, 4.0, 6.0, 8.0]
+    """
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / count))
+    step = min((m * power for m in (1, 2, 5, 10)), key=lambda s: abs((high - low) / s - count))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def plain_text(value: Any, longest: int = LONGEST) -> str:
+    """A value as one line of printable text, cut if long; nothing in it can turn or break the line.
+
+    >>> plain_text("two\\nlines"), plain_text("x" * 9, longest=5)
+    ('two lines', 'xxxx…')
+    """
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+
+
+def shown(cells: Cells, row: int) -> str:
+    """One cell as text.
+
+    >>> shown(Cells("float", np.array([0.1 + 0.2]), np.zeros(1, bool)), 0)
+    '0.3'
+    """
+    pick = slice(row, row + 1)
+    value = Cells(cells.type, cells.values[pick], cells.missing[pick], cells.labels, cells.unit).to_list()[0]
+    if value is not None and cells.unit:
+        letter = "M" if cells.type == "moment" else "m"
+        value = np.array(cells.values[row]).astype(f"{letter}8[{cells.unit}]")
+        return re.sub(r"(T00:00(:00(\.0+)?)?|\.0+)$", "", str(value)).replace("T", " ")
+    return "missing" if value is None else plain_text(value)
+
+
+def _edges(codec: Numbers, cells: Cells) -> Vector:
+    ruler = codec.ruler
+    X = ruler.measure(cells)
+    X = X[~np.isnan(X)]
+    if not len(X):
+        X = np.array([codec.curve.location])
+    low, high = (float(q) for q in np.quantile(X, CENTRAL))
+    if ruler.step and (edges := _lattice_edges(ruler, low, high)).size:
+        return edges
+    pad = 0.0 if high > low else max(codec.curve.scale / 2, 1e-9 * abs(low))
+    slots = int(np.clip(2 * len(X) ** (1 / 3), 6, SLOTS))
+    return np.asarray(np.linspace(low - pad, high + pad, slots + 1), np.float64)
+
+
+def _lattice_edges(ruler: Ruler, low: float, high: float) -> Vector:
+    """Edges between points of the lattice, equally many in every slot; none where float64 cannot tell them apart."""
+    first = float(ruler.snap(torch.tensor(low, dtype=torch.float64)))
+    points = round((high - first) / ruler.width) + 1
+    each = math.ceil(points / SLOTS)
+    edges = first - ruler.width / 2 + each * ruler.width * np.arange(math.ceil(points / each) + 1)
+    return np.asarray(edges if (np.diff(edges) > 0).all() else [], np.float64)
+
+
+def _listed(name: str, codec: Labels, cells: Cells) -> Listed:
+    k = codec.size
+    if codec.ordered:
+        slot = np.arange(k) * min(k, SLOTS) // k
+        first = np.searchsorted(slot, np.arange(slot[-1] + 1))
+        return Listed(name, codec, slot, tuple(_label(codec, int(code)) for code in first))
+    codes = _codes(name, codec, cells)
+    order = np.argsort(-np.bincount(codes[codes >= 0], minlength=k), kind="stable")
+    own = k if k <= BARS else BARS - 1
+    slot = np.full(k, own, np.int64)
+    slot[order[:own]] = np.arange(own)
+    rest = () if own == k else (f"{len(codec.values) - own} others",)
+    return Listed(name, codec, slot, (*(_label(codec, int(code)) for code in order[:own]), *rest))
+
+
+def _codes(name: str, codec: Labels, cells: Cells) -> Slots:
+    codes = codec.encode(name, cells)[0][:, 0].numpy()
+    return np.where(np.isnan(codes), -1, codes).astype(np.int64)
+
+
+def _label(codec: Labels, code: int) -> str:
+    count = codec.codes.count(code)
+    if count > 1:
+        return f"{count} rare values"
+    return shown(codec.decode(torch.tensor([[float(code)]]), torch.Generator().manual_seed(0)), 0)
+
+
+def _date(day: float, unit: str) -> str:
+    minutes = np.datetime64(0, "m") + np.timedelta64(round(day * 1440), "m")
+    return str(minutes.astype(f"M8[{unit}]")).replace("T", " ")

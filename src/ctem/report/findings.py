@@ -1,0 +1,306 @@
+"""What a report says, as plain values: a model and a table in, no HTML."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctem.cells import Cells
+from ctem.density import Density
+from ctem.estimator import CTEM
+from ctem.frames import Frame
+from ctem.joint import log_z_check
+from ctem.partition import LogZ
+from ctem.report.axes import Listed, lay_out, shown
+from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
+from ctem.rows import chunks, taken
+from ctem.tables import TableDensity
+from ctem.training import History
+
+__all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
+
+LARGEST = 20_000  # rows that are scored and drawn; a random choice of a larger table
+SLOW = 2_000  # rows with gaps among them, which take the chain rule
+PAIRED = 4_000  # rows in the dependence of pairs
+COMPARED = 64  # rows on which one pass and chain rule are compared
+CHECKED, LEVELS = 256, 50  # draws and temperatures of the log Z check
+WIDE, FEWEST = 100, 64  # columns from which it draws fewer, down to so many
+STRANGE, REASONS = 10, 3  # outliers, and columns named for each
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean and its standard error s/√n.
+
+    >>> Mean.of(np.array([1.0, 2.0, 3.0]))
+    Mean(value=2.0, stderr=0.577..., n=3)
+    """
+
+    value: float
+    stderr: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Vector) -> Mean:
+        """From values; nan for the standard error of one."""
+        n = len(values)
+        return cls(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan, n)
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What was inferred about a column and why, its missing cells, and a glance at its values.
+
+    >>> ColumnFacts("age", "real", "numbers", 2, "18 … 80").missing
+    2
+    """
+
+    name: str
+    kind: str
+    reason: str
+    missing: int
+    glance: str
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Mean log-density of some rows in nats under the model and under independent columns, and their difference.
+
+    >>> Scores.of("held-out rows", np.array([-1.0, -2.0]), np.array([-3.0, -3.0])).gain.value
+    1.5
+    """
+
+    rows: str
+    model: Mean
+    independent: Mean
+    gain: Mean
+    each: Vector
+
+    @classmethod
+    def of(cls, rows: str, model: Vector, independent: Vector) -> Scores:
+        """From the log-densities of the same rows."""
+        return cls(rows, Mean.of(model), Mean.of(independent), Mean.of(model - independent), model)
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """A cell that makes a row strange: −log ρ(x_j | the others), its value, and the most likely one.
+
+    >>> Surprise("height", 5.2, "2.5", "1.7").nats
+    5.2
+    """
+
+    column: str
+    nats: float
+    value: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Strange:
+    """A row of low density.
+
+    >>> Strange(7, -30.0, ()).row
+    7
+    """
+
+    row: int
+    log_density: float
+    surprises: tuple[Surprise, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything a report says, from ``examine``.
+
+    >>> import inspect
+    >>> "marginals" in inspect.signature(Findings).parameters
+    True
+    """
+
+    rows: int
+    looked_at: int
+    missing: int
+    fitted_rows: int
+    same_rows: bool
+    columns: list[ColumnFacts]
+    scores: list[Scores]
+    sampled_scores: Vector
+    log_z: list[LogZ]
+    draws: list[int]
+    one_pass_gap: Mean | None
+    n_samples: int
+    marginals: list[Marginal]
+    pairs: list[Pair]
+    real: Mapping[str, Cells]
+    sampled: Mapping[str, Cells]
+    outliers: list[Strange]
+    history: History
+
+
+def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Findings:
+    """Look at a fitted model through a table.
+
+    Arguments:
+        model: a fitted estimator.
+        X: the table to describe, usually that of the fit.
+        held_out: rows that the fit did not see, or None.
+        n_samples: rows to draw from the model.
+        seed: of the draws and of the choice of rows.
+
+    >>> from ctem.density import Plan
+    >>> from ctem.training import Recipe
+    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
+    >>> X = np.random.default_rng(0).normal(size=(120, 2))
+    >>> found = examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0)
+    >>> found.same_rows, found.scores[0].rows, len(found.pairs)
+    (True, 'rows of the fit', 1)
+    """
+    table, whole = TableDensity(model.schema_, model.density_), model._read(X)
+    generator = torch.Generator(table.device).manual_seed(seed)
+    chosen = _chosen(table, whole, seed)
+    frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
+    sampled = table.sample(n_samples, generator)
+    scores = [_scores(table, frame, "rows of the fit" if same else "rows of the table")]
+    if held_out is not None:
+        other = model._read(held_out)
+        scores.insert(0, _scores(table, taken(other, _chosen(table, other, seed)), "held-out rows"))
+    marginals = _marginals(model, frame, sampled)
+    log_z, gap = _check(table, frame, generator)
+    return Findings(
+        rows=len(whole),
+        looked_at=len(frame),
+        missing=sum(int(cells.missing.sum()) for cells in whole.columns.values()),
+        fitted_rows=model.n_rows_,
+        same_rows=same,
+        columns=_columns(model, whole, marginals),
+        scores=scores,
+        sampled_scores=table.log_prob(Frame(model.kind_, sampled)),
+        log_z=log_z,
+        draws=[model.density_.plan.log_z_samples, *[_draws(table)] * (len(log_z) - 1)],
+        one_pass_gap=gap,
+        n_samples=n_samples,
+        marginals=marginals,
+        pairs=_pairs(marginals, frame, sampled),
+        real=frame.columns,
+        sampled=sampled,
+        outliers=_outliers(table, frame, chosen, scores[-1].each),
+        history=model.density_.history,
+    )
+
+
+def _chosen(table: TableDensity, frame: Frame, seed: int) -> NDArray[np.int64]:
+    """Rows to look at: all, or a random choice that bounds the work."""
+    n = len(frame)
+    gaps = np.any([cells.missing for cells in frame.columns.values()], axis=0).mean()
+    most = min(LARGEST, int(SLOW / gaps)) if gaps else LARGEST
+    if n <= most:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+
+
+def _fingerprint(table: TableDensity, frame: Frame) -> str:
+    digest = hashlib.sha256()
+    for part in chunks(frame):
+        digest.update(table.encode(part)[0].cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _scores(table: TableDensity, frame: Frame, rows: str) -> Scores:
+    return Scores.of(rows, table.log_prob(frame), table.independent(frame))
+
+
+def _marginals(model: CTEM, frame: Frame, sampled: Mapping[str, Cells]) -> list[Marginal]:
+    found = []
+    for name, choice in model.schema_.choices.items():
+        axis = lay_out(name, choice.codec, frame.columns[name])
+        if axis is not None:
+            found.append(compare_column(axis, frame.columns[name], sampled[name]))
+    return found
+
+
+def _pairs(marginals: list[Marginal], frame: Frame, sampled: Mapping[str, Cells]) -> list[Pair]:
+    if len(frame) > PAIRED:  # the choice of rows is sorted, so take every so many
+        frame = taken(frame, np.linspace(0, len(frame) - 1, PAIRED).astype(np.int64))
+    return compare_pairs(marginals, frame.columns, sampled)
+
+
+def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[ColumnFacts]:
+    drawn = {marginal.axis.name: marginal for marginal in marginals}
+    return [
+        ColumnFacts(
+            column.name,
+            column.kind,
+            column.reason,
+            int(frame.columns[column.name].missing.sum()),
+            _glance(frame.columns[column.name], drawn.get(column.name)),
+        )
+        for column in model.schema_.describe()
+    ]
+
+
+def _glance(cells: Cells, marginal: Marginal | None) -> str:
+    """The range of numbers, the most common values of a category, the value of a constant."""
+    known = np.flatnonzero(~cells.missing)
+    if not len(known):
+        return "—"
+    if marginal is None:
+        return shown(cells, int(known[0]))
+    if isinstance(marginal.axis, Listed) and not marginal.axis.ordered:
+        top = list(zip(marginal.axis.labels, marginal.real, strict=True))[:3]
+        return ", ".join(f"{label} {share:.0%}" for label, share in top)
+    low, high = (int(known[pick(cells.values[known])]) for pick in (np.argmin, np.argmax))
+    return f"{shown(cells, low)} … {shown(cells, high)}"
+
+
+def _check(table: TableDensity, frame: Frame, generator: torch.Generator) -> tuple[list[LogZ], Mean | None]:
+    """The constant of the fit, then by every other way; and one pass less chain rule on real rows."""
+    density = table.density
+    if not isinstance(density, Density):
+        return [density.log_z], None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "log Z rests on", UserWarning)  # the report says so itself
+        found = [density.log_z, *log_z_check(density.chain, _draws(table), generator, LEVELS)]
+    x = table.encode(taken(frame, slice(0, SLOW)))[0]
+    x = x[table.complete(x)][:COMPARED]
+    if not len(x):
+        return found, None
+    return found, Mean.of((density.log_prob(x) - density.log_prob_exact(x).double()).cpu().numpy())
+
+
+def _draws(table: TableDensity) -> int:
+    """For the check; a draw costs the square of the number of columns."""
+    return min(CHECKED, max(FEWEST, 4 * (CHECKED * WIDE // table.density.space.dim // 4)))
+
+
+def _outliers(
+    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], log_density: Vector
+) -> list[Strange]:
+    lowest = np.argsort(log_density, kind="stable")[:STRANGE]
+    rows = taken(frame, lowest)
+    if not isinstance(table.density, Density):
+        return [Strange(int(chosen[i]), float(log_density[i]), ()) for i in lowest]
+    found = []
+    for at, (i, nats) in enumerate(zip(lowest, table.surprises(rows), strict=True)):
+        top = [
+            int(j) for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)
+        ]
+        one = taken(rows, slice(at, at + 1))
+        surprises = tuple(_surprise(table, one, j, float(nats[j])) for j in top)
+        found.append(Strange(int(chosen[i]), float(log_density[i]), surprises))
+    return found
+
+
+def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
+    name = list(row.columns)[j]
+    return Surprise(name, nats, shown(row.columns[name], 0), shown(table.conditional(row, j).mode(), 0))

@@ -1,0 +1,125 @@
+"""What to watch: the findings that a careful reader should know before trusting the rest."""
+
+from __future__ import annotations
+
+import math
+
+from ctem.partition import LogZ
+from ctem.report.axes import plain_text
+from ctem.report.findings import Findings
+from ctem.report.markup import signed
+
+__all__ = ["constant_in_words", "notes"]
+
+FEW_ROWS = 100
+FEW_DRAWS = 100.0
+APART = 0.5  # nats between one pass and chain rule
+OFF = 0.05  # beyond twice what chance explains, in a column's shares
+
+
+def notes(found: Findings) -> list[str]:
+    """Sentences, the gravest first; empty if there is nothing to say. Column names in them are not escaped.
+
+    >>> import numpy as np
+    >>> from ctem import CTEM, Recipe
+    >>> from ctem.density import Plan
+    >>> from ctem.report.findings import examine
+    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
+    >>> X = np.random.default_rng(0).normal(size=(120, 1))
+    >>> notes(examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0))[-1]
+    'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model.'
+    """
+    each = [_gain(found), _generality(found), _constant(found), _shapes(found), _dependence(found)]
+    return [note for note in [*each, _training(found), _few(found), _seen(found)] if note]
+
+
+def constant_in_words(log_z: LogZ, draws: int) -> str:
+    """How much an estimate of log Z from so many draws can be trusted.
+
+    >>> constant_in_words(LogZ(0.1, 0.01, 800.0, "annealed"), 1000)
+    '800 of 1,000 draws count: enough'
+    """
+    if math.isinf(log_z.ess):
+        return "exact: every state was visited" if log_z.stderr == 0 else "nothing was drawn"
+    trust = "plenty" if log_z.ess >= 1000 else "enough" if log_z.ess >= FEW_DRAWS else "few, read with care"
+    return f"{log_z.ess:,.0f} of {draws:,} draws count: {trust}"
+
+
+def _gain(found: Findings) -> str:
+    scores = found.scores[0]
+    if scores.gain.value > 2 * (scores.gain.stderr if scores.gain.n > 1 else math.inf):
+        return ""
+    return (
+        f"On the {scores.rows} the model is not clearly better than independent columns "
+        f"({signed(scores.gain.value, '+.2f')} ± {scores.gain.stderr:.2f} nats per row): "
+        "there is little dependence, or too few rows to learn it."
+    )
+
+
+def _generality(found: Findings) -> str:
+    if len(found.scores) < 2 or not found.same_rows:
+        return ""
+    held, fit = found.scores[0].gain, found.scores[1].gain
+    gap, noise = fit.value - held.value, math.hypot(held.stderr, fit.stderr)
+    if not gap > max(3 * noise, 0.5):
+        return ""
+    return (
+        f"Rows of the fit gain {gap:.2f} nats more than held-out rows: the model has partly memorised them."
+    )
+
+
+def _constant(found: Findings) -> str:
+    gap, used = found.one_pass_gap, found.log_z[0]
+    if gap is not None and abs(gap.value) > APART:
+        return (
+            f"One pass and chain rule differ by {signed(gap.value, '+.2f')} nats on real rows; "
+            "score_samples(X, exact=True) is normalised by construction."
+        )
+    if used.ess < FEW_DRAWS:
+        return (
+            f"log Z rests on {used.ess:.0f} effective draws; log-densities may be off by a constant of about "
+            f"{used.stderr:.1f} nats."
+        )
+    return ""
+
+
+def _shapes(found: Findings) -> str:
+    off = [m for m in found.marginals if m.difference > 2 * m.chance + OFF]
+    if not off:
+        return ""
+    worst = sorted(off, key=lambda m: -m.difference)[:4]
+    names = ", ".join(f"“{plain_text(m.axis.name)}”" for m in worst) + ", …" * (len(off) > 4)
+    total = len(found.marginals)
+    return f"Sampled and real values differ by more than chance in {len(off)} of {total} columns: {names}."
+
+
+def _dependence(found: Findings) -> str:
+    strong = [pair for pair in found.pairs if pair.real > 0.1]
+    lost = [pair for pair in strong if pair.sampled < pair.real / 2]
+    if not lost:
+        return ""
+    return (
+        f"In {len(lost)} of {len(strong)} dependent pairs the samples keep less than half of the dependence."
+    )
+
+
+def _training(found: Findings) -> str:
+    history = found.history
+    # the last third is the falling learning rate: 0.6 of all is the last tenth before it
+    if history.stopped_early or not history.step or history.best_step < 0.6 * history.step[-1]:
+        return ""
+    return "Training ended at its limit of steps or time, before the held-out loss stopped falling: more may help."
+
+
+def _few(found: Findings) -> str:
+    if found.fitted_rows >= FEW_ROWS:
+        return ""
+    rows = found.fitted_rows
+    return f"Fitted on {rows} rows: below about {FEW_ROWS}, little can be learned beyond independent columns."
+
+
+def _seen(found: Findings) -> str:
+    if len(found.scores) > 1:
+        return ""
+    what = "rows that the fit has seen" if found.same_rows else "the table that was given"
+    return f"No held-out rows were given: log-densities here are of {what} and may flatter the model."

@@ -1,0 +1,119 @@
+"""The page: findings as one self-contained HTML document, readable without scripts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from ctem.partition import LogZ
+from ctem.report.findings import Findings, Mean, Scores
+from ctem.report.markup import error_bar, signed, tag, text
+from ctem.report.notes import notes
+from ctem.report.sections import sections
+
+__all__ = ["page"]
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def page(found: Findings, origin: Mapping[str, Any], seed: int) -> str:
+    """The document.
+
+    Arguments:
+        found: what to say.
+        origin: label → value, where all this comes from.
+        seed: of the choice and spread of points.
+
+    >>> import numpy as np
+    >>> from ctem import CTEM, Recipe
+    >>> from ctem.density import Plan
+    >>> from ctem.report.findings import examine
+    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
+    >>> X = np.random.default_rng(0).normal(size=(120, 1))
+    >>> page(examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
+    '<!DOCTYPE html>'
+    """
+    shown = sections(found, origin, seed)
+    links = "".join(tag("a", title, href=f"#{mark}") for mark, title, _, _ in shown)
+    body = "".join(_section(*part) for part in shown)
+    style = files("ctem.report").joinpath("style.css").read_text("utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>ctem report</title><style>{style}</style></head>\n"
+        f"<body><header>{_opening(found)}{tag('nav', links)}</header>\n"
+        f"<main>{body}{tag('footer', _ending())}</main></body></html>\n"
+    )
+
+
+def _section(mark: str, title: str, about: str, content: str) -> str:
+    left = tag("div", tag("h2", title) + about, "about")
+    return tag("section", left + tag("div", content), id=mark) + "\n"
+
+
+def _opening(found: Findings) -> str:
+    scores, rows, columns = found.scores[0], found.rows, len(found.columns)
+    share = found.missing / (rows * columns)
+    gaps = "no cell is missing" if not found.missing else f"{found.missing:,} cells ({share:.1%}) are missing"
+    tiles = [
+        _tile(
+            signed(scores.gain.value, "+.2f"),
+            scores.gain,
+            f"nats per row over independent columns, on {scores.rows}",
+            "main",
+        ),
+        _tile(
+            signed(scores.model.value, ".2f"),
+            scores.model,
+            f"log-density per row, mean of {scores.model.n:,} {scores.rows}",
+        ),
+        _tile(f"{rows:,}", None, f"rows in {columns:,} columns; {gaps}"),
+        _constant_tile(found.log_z[0]),
+    ]
+    watch = notes(found)
+    listed = "".join(tag("li", text(note)) for note in watch)
+    body = tag("ul", listed) if watch else tag("p", "Nothing stands out.")
+    return (
+        tag("p", "ctem · density report", "eyebrow")
+        + tag("h1", _headline(scores))
+        + tag("p", _lead(found), "lead")
+        + tag("div", "".join(tiles), "tiles")
+        + tag("div", tag("h2", "What to watch") + body, "watch")
+    )
+
+
+def _headline(scores: Scores) -> str:
+    gain = scores.gain
+    if not gain.value > 2 * (gain.stderr if gain.n > 1 else math.inf):
+        return "The columns look almost independent to this model"
+    ratio = math.exp(min(gain.value, 700.0))
+    times = f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0e}"
+    return f"A typical row is {times} times likelier than if its columns were independent"
+
+
+def _lead(found: Findings) -> str:
+    kinds = [column.kind for column in found.columns]
+    parts = [f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds), key=kinds.count, reverse=True)]
+    part = ""
+    if found.looked_at < found.rows:
+        part = f" Scores and pictures use {found.looked_at:,} rows chosen at random."
+    return f"Fitted on {found.fitted_rows:,} rows. Columns: {', '.join(parts)}.{part}"
+
+
+def _tile(number: str, mean: Mean | None, caption: str, kind: str = "") -> str:
+    error = "" if mean is None else f" <small>± {error_bar(mean.stderr)}</small>"
+    return tag("div", f"<b>{number}{error}</b>{tag('span', text(caption))}", f"tile {kind}".strip())
+
+
+def _constant_tile(log_z: LogZ) -> str:
+    caption = (
+        f"nats, standard error of the constant log Z = {signed(log_z.value, '.3f')} in every log-density"
+    )
+    return _tile(f"± {error_bar(log_z.stderr)}", None, caption)
+
+
+def _ending() -> str:
+    return "Made by ctem. This file loads nothing from outside and runs no script."

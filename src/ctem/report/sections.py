@@ -1,0 +1,276 @@
+"""The sections of a report: a mark, a title, what to see, and the thing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ctem.partition import LogZ
+from ctem.report.axes import nice
+from ctem.report.charts import curves, diagonal, histograms
+from ctem.report.findings import ColumnFacts, Findings, Mean, Scores, Strange
+from ctem.report.markup import error_bar, name_of, signed, tag, text
+from ctem.report.notes import constant_in_words
+from ctem.report.pictures import marginal_figure, pair_figure
+
+__all__ = ["sections"]
+
+LISTED = 1000  # columns in the table
+DRAWN = 60  # columns with a picture
+PAIRS = 8  # pairs with a picture
+DOTS = 3000  # pairs in the picture of all
+METHODS = {
+    "importance sampling from the chain": "Importance sampling from the chain, drawn anew",
+    "enumerate": "Sum over all states",
+    "annealed": "Annealing from independent columns (tends low)",
+    "reverse annealed": "Annealing back from samples (tends high)",
+}
+KEYS = '<p class="keys"><span class="key">Your data</span><span class="key model">Sampled</span></p>'
+DOT_KEYS = (
+    '<p class="keys"><span class="key dots">Your data</span><span class="key dots model">Sampled</span></p>'
+)
+LINE_KEYS = (
+    '<p class="keys"><span class="key thin">Training</span><span class="key thin model">Held out</span></p>'
+)
+
+
+def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
+    """Mark, title, words and content, all of it HTML; a section with nothing to say is left out.
+
+    >>> from ctem import CTEM, Recipe
+    >>> from ctem.density import Plan
+    >>> from ctem.report.findings import examine
+    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
+    >>> X = np.random.default_rng(0).normal(size=(120, 1))
+    >>> found = examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0)
+    >>> [mark for mark, *_ in sections(found, {}, 0)]  # one column has no pairs
+    ['columns', 'training', 'density', 'constant', 'marginals', 'outliers', 'provenance']
+    """
+    every = [
+        ("columns", "Columns", _columns(found)),
+        ("training", "Training", _training(found)),
+        ("density", "Log-density", _density(found)),
+        ("constant", "The constant", _constant(found)),
+        ("marginals", "Column by column", _marginals(found)),
+        ("pairs", "Pairs", _pairs(found, seed)),
+        ("outliers", "Outliers", _outliers(found)),
+        ("provenance", "Provenance", _provenance(origin)),
+    ]
+    return [(mark, title, *parts) for mark, title, parts in every if parts is not None]
+
+
+def _columns(found: Findings) -> tuple[str, str]:
+    about = tag(
+        "p", 'What each column was taken for, and why. Say otherwise with <code class="mono">columns=</code>.'
+    )
+    head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values")) + tag(
+        "th", "Missing", "n"
+    )
+    rows = "".join(_column_row(column, found.rows) for column in found.columns[:LISTED])
+    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
+    rest = len(found.columns) - LISTED
+    return about, table + (tag("p", f"{rest:,} more columns are not listed.", "muted") if rest > 0 else "")
+
+
+def _column_row(column: ColumnFacts, rows: int) -> str:
+    kind = tag("span", text(column.kind), f"kind {column.kind}")
+    gaps = f"{column.missing:,} ({column.missing / rows:.1%})" if column.missing else "0"
+    return tag(
+        "tr",
+        tag("td", name_of(column.name), "name")
+        + tag("td", kind)
+        + tag("td", text(column.reason), "muted")
+        + tag("td", f"<bdi>{text(column.glance, 120)}</bdi>", "glance")
+        + tag("td", gaps, "n", data_name="missing:"),
+    )
+
+
+def _training(found: Findings) -> tuple[str, str] | None:
+    history = found.history
+    if not history.step:
+        return None
+    ended = "stopped when the held-out loss no longer fell" if history.stopped_early else "ran all its steps"
+    about = tag(
+        "p",
+        "The loss is a scoring rule for telling real rows from changed ones; lower is better. Where the held-out line "
+        "parts from the training line, more steps only memorise.",
+    )
+    picture = curves(
+        "training and held-out loss by step", history.step, history.loss, history.held_out, history.best_step
+    )
+    caption = (
+        f"Loss by step. Best at step {history.best_step:,} (the dot); training {ended}, "
+        f"{history.seconds:,.0f} s in all."
+    )
+    return about + LINE_KEYS, tag("figure", picture + tag("figcaption", caption), "wide")
+
+
+def _density(found: Findings) -> tuple[str, str]:
+    about = tag(
+        "p",
+        "Mean log-density in nats per row, ± one standard error. The gain is taken row by row, so its error is smaller "
+        "than that of its parts.",
+    ) + tag(
+        "p",
+        "Real columns are counted per unit of the column, so the level depends on the units; the gain does not.",
+    )
+    head = tag("th", "Rows") + "".join(
+        tag("th", name, "n") for name in ("Model", "Independent columns", "Gain")
+    )
+    rows = "".join(_score_row(scores) for scores in found.scores)
+    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
+    return about + KEYS, table + '<div class="gap"></div>' + _score_picture(found)
+
+
+def _score_row(scores: Scores) -> str:
+    first = tag("td", text(f"{scores.model.n:,} {scores.rows}"), "name")
+    means = (("model", scores.model), ("independent", scores.independent), ("gain", scores.gain))
+    return tag(
+        "tr", first + "".join(tag("td", _mean(mean), "n", data_name=f"{name}:") for name, mean in means)
+    )
+
+
+def _score_picture(found: Findings) -> str:
+    real, drawn = found.scores[0].each, found.sampled_scores
+    low, high = np.quantile(np.concatenate([real, drawn]), [0.005, 0.995])
+    high = high if high > low else low + 1.0
+    edges = np.linspace(low, high, 1 + int(np.clip(2 * min(len(real), len(drawn)) ** 0.4, 6, 40)))
+    shares = [np.histogram(np.clip(each, low, high), edges)[0] / len(each) for each in (real, drawn)]
+    ticks = [((v - low) / (high - low), signed(v, ".6g")) for v in nice(float(low), float(high))]
+    picture = histograms("log-density of real and sampled rows", shares[0], shares[1], ticks, width=460)
+    caption = (
+        f"Log-density of {found.scores[0].rows} and of {len(drawn):,} sampled rows. They should look alike: real rows "
+        "further left are rows that the model does not expect; further right, samples are rougher than the data."
+    )
+    return tag("figure", picture + tag("figcaption", caption), "wide")
+
+
+def _constant(found: Findings) -> tuple[str, str]:
+    about = tag(
+        "p",
+        "One pass of the network gives a log-density up to log Z, a constant. It is estimated from samples whose own "
+        "density is known; other routes should agree within their errors.",
+    )
+    head = (
+        tag("th", "Route")
+        + "".join(tag("th", name, "n") for name in ("log Z", "± s.e."))
+        + tag("th", "In words")
+    )
+    names = ["Used by the model", *(METHODS.get(log_z.method, log_z.method) for log_z in found.log_z[1:])]
+    rows = "".join(map(_constant_row, names, found.log_z, found.draws))
+    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
+    gap = found.one_pass_gap
+    if gap is None:
+        return about, table
+    apart = f"{signed(gap.value, '+.3f')} ± {error_bar(gap.stderr)} nats"
+    words = (
+        f"On {gap.n} real rows, one pass less log Z is {apart} from the chain rule, which needs no constant."
+    )
+    return about, table + tag("p", words, "muted after")
+
+
+def _constant_row(name: str, log_z: LogZ, draws: int) -> str:
+    numbers = tag("td", signed(log_z.value, "+.3f"), "n", data_name="log Z")
+    return tag(
+        "tr",
+        tag("td", text(name), "name")
+        + numbers
+        + tag("td", error_bar(log_z.stderr), "n", data_name="±")
+        + tag("td", text(constant_in_words(log_z, draws)), "muted"),
+    )
+
+
+def _marginals(found: Findings) -> tuple[str, str] | None:
+    if not found.marginals:
+        return None
+    kinds = {column.name: column.kind for column in found.columns}
+    drawn, left = found.marginals, ""
+    if len(drawn) > DRAWN:
+        drawn = sorted(drawn, key=lambda m: m.chance - m.difference)[:DRAWN]
+        left = tag(
+            "p",
+            f"{DRAWN} of {len(found.marginals):,} columns are drawn: those that differ most beyond chance first.",
+        )
+    about = (
+        tag(
+            "p",
+            f"The table's values beside {found.n_samples:,} rows drawn from the model. "
+            "End bars hold all that lies beyond; a bar that would dwarf the others is cut, with its shares beside it.",
+        )
+        + left
+        + KEYS
+    )
+    if any(m.missing for m in drawn):
+        about += tag(
+            "p",
+            "Missing cells are left out; where they are many and not at random, the two may rightly differ.",
+        )
+    return about, tag("div", "".join(marginal_figure(m, kinds[m.axis.name]) for m in drawn), "grid")
+
+
+def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
+    if not found.pairs:
+        return None
+    count, top = len(found.pairs), found.pairs[:PAIRS]
+    which = f"Below, the {len(top)} most dependent of {count:,} pairs; axes" if count > 1 else "Axes"
+    about = (
+        tag(
+            "p",
+            "Dependence is mutual information in nats, 0 for independent columns. Points on the dashed line are pairs "
+            "whose dependence the samples keep.",
+        )
+        + tag("p", f"{which} span the central 99% of real values.")
+        + DOT_KEYS
+    )
+    figures = "".join(pair_figure(pair, found, seed) for pair in top)
+    overview = _overview(found) if count > 2 else ""
+    return about, tag("div", overview + figures, "pairs")
+
+
+def _overview(found: Findings) -> str:
+    pairs = found.pairs[:DOTS]
+    real, drawn = (np.array([getattr(pair, side) for pair in pairs]) for side in ("real", "sampled"))
+    picture = diagonal(
+        "dependence of every pair, real and sampled", real, drawn, "in the data", "in the samples"
+    )
+    which = f"the {len(pairs):,} most dependent pairs" if len(found.pairs) > DOTS else "every pair of columns"
+    return tag("figure", picture + tag("figcaption", f"Dependence in nats of {which}."), "square")
+
+
+def _outliers(found: Findings) -> tuple[str, str]:
+    about = tag(
+        "p",
+        "The rows of lowest density, strangest first, counted from 0. Each names the cells that are hardest to expect "
+        "from the rest of the row; bars are their surprise, −log ρ(cell | the others), in nats.",
+    )
+    if not any(row.surprises for row in found.outliers):
+        about += tag("p", "This model knows whole rows only, so no single column can be blamed.")
+    most = max((s.nats for row in found.outliers for s in row.surprises), default=1.0)
+    return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
+
+
+def _outlier(row: Strange, most: float) -> str:
+    head = tag(
+        "div",
+        tag("h3", f"Row {row.row:,}") + tag("span", f"log-density {signed(row.log_density, '.2f')}", "muted"),
+    )
+    causes = []
+    for cause in row.surprises:
+        words = f"{name_of(cause.column)} is <strong><bdi>{text(cause.value, 60)}</bdi></strong>"
+        if cause.expected != cause.value:
+            words += tag("span", f"; most likely <bdi>{text(cause.expected, 60)}</bdi>", "muted")
+        bar = f'<span><i style="width:{100 * cause.nats / most:.0f}%"></i></span>{tag("span", f"{cause.nats:.1f}")}'
+        causes.append(tag("div", tag("div", words) + tag("div", bar, "meter"), "cause"))
+    return tag("li", head + tag("div", "".join(causes), "why"))
+
+
+def _provenance(origin: Mapping[str, Any]) -> tuple[str, str]:
+    about = tag("p", "What is needed to make this report again.")
+    rows = "".join(tag("dt", text(label)) + tag("dd", text(value, 2000)) for label, value in origin.items())
+    return about, tag("dl", rows)
+
+
+def _mean(mean: Mean) -> str:
+    return f'{signed(mean.value, ".3f")} <span class="muted">± {error_bar(mean.stderr)}</span>'

@@ -1,0 +1,83 @@
+"""The peers of the table experiments: probabilities of rows that sum to one, samples of their own law, honest tests."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
+
+from detection import boosted, shuffled, toy_table
+from peers import Copula, Flow, Independent, Margins, Tree, snapped
+
+
+def small_table(n: int) -> pd.DataFrame:
+    """A label, a grade that follows it, and a lattice number that follows both."""
+    rng = np.random.default_rng(0)
+    side = rng.integers(2, size=n)
+    grade = np.minimum(side + rng.integers(2, size=n), 2)
+    return pd.DataFrame(
+        {
+            "side": np.array(["left", "right"])[side],
+            "grade": grade,
+            "size": np.round(1.5 * grade + rng.normal(size=n), 1),
+        }
+    )
+
+
+def every_row(reach: float) -> pd.DataFrame:
+    sizes = np.round(np.arange(-reach, reach, 0.1), 1)
+    rows = itertools.product(["left", "right"], [0, 1, 2], sizes)
+    return pd.DataFrame(rows, columns=["side", "grade", "size"])
+
+
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Flow])
+def test_the_probabilities_of_all_rows_sum_to_one(system):
+    peer = system(small_table(600), seed=0, **({"steps": 20} if system is Flow else {}))
+    total = np.exp(peer.log_prob(every_row(20.0), draws=64)).sum()
+    assert total == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("system", [Copula, Tree])
+def test_dependence_is_worth_nats_on_new_rows(system):
+    rows = small_table(2000)
+    train, test = rows[:1500], rows[1500:]
+    gain = system(train, 0).log_prob(test, 16) - Independent(train, 0).log_prob(test, 1)
+    assert gain.mean() > 4 * gain.std() / np.sqrt(len(gain))
+
+
+@pytest.mark.parametrize("system", [Independent, Copula, Tree])
+def test_samples_have_the_frequencies_that_the_probabilities_say(system):
+    peer = system(small_table(600), seed=1)
+    every = every_row(20.0)
+    p = np.exp(peer.log_prob(every, draws=64))
+    sample = peer.sample(20_000)
+    expected = p[(every["side"] == "left") & (every["size"] <= 1.0)].sum()
+    found = np.mean((sample["side"] == "left") & (sample["size"] <= 1.0 + 1e-9))
+    assert found == pytest.approx(expected, abs=5 * np.sqrt(0.25 / 20_000) + 0.01)
+
+
+def test_a_cell_is_found_again_from_any_point_inside_it():
+    table = toy_table(500, 0)
+    margins = Margins(table)
+    lo, hi, _ = margins.cells(table)
+    again = margins.frame(lo + 0.5 * (hi - lo))
+    assert again["city"].tolist() == table["city"].tolist()
+    for name in ("grade", "years", "gain", "weight"):
+        assert np.allclose(again[name], table[name], atol=1e-6)
+
+
+def test_the_two_sample_test_passes_real_rows_and_fails_shuffled_ones():
+    a, b = small_table(4000)[:2000], small_table(4000)[2000:]
+    assert boosted(a, b, seed=0) > 0.9
+    assert boosted(a, shuffled(b, 2000, 0), seed=0) < 0.6
+
+
+def test_snapped_numbers_lie_on_the_lattice():
+    fake = pd.DataFrame({"a": [0.1234, 7.77], "b": [1.2, 2.7], "c": ["x", "y"]})
+    out = snapped(fake, {"a": 0.05})
+    assert out["a"].tolist() == [0.1, 7.75]
+    assert out["b"].tolist() == [1.0, 3.0]

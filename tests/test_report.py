@@ -1,0 +1,320 @@
+"""The report's laws: it says what the model says, it is safe whatever the table says, and it stays small."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.metrics import mutual_info_score
+
+from ctem import CTEM, Recipe
+from ctem.cells import Cells
+from ctem.density import Plan
+from ctem.frames import read_frame
+from ctem.report import findings, write_report
+from ctem.report.axes import lay_out, nice, plain_text
+from ctem.report.compare import compare_column, mutual_information
+from ctem.report.markup import signed
+from ctem.schema import Schema
+
+RECIPE = Recipe(steps=40, batch_size=128, learning_rate=0.02, evaluate_every=20)
+PLAN = Plan(width=16, blocks=1, members=1, recipe=RECIPE, log_z_samples=400)
+HOSTILE_NAME = "<script>alert(1)</script>"
+HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"
+VOID = {"meta"}
+
+
+def table(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    side = rng.integers(3, size=n)
+    return pd.DataFrame(
+        {
+            HOSTILE_NAME: np.array([HOSTILE_VALUE, "Bergen", "Røros & co"])[side],
+            "rain": np.where(rng.random(n) < 0.3, 0.0, rng.lognormal(side, 0.5)),
+            "age": rng.integers(18, 80, n),
+            "height": np.where(rng.random(n) < 0.1, np.nan, rng.normal(170 + 10 * side, 5)),
+            "smoker": rng.random(n) < 0.2 + 0.3 * side,
+            "born": pd.Timestamp("2000-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D"),
+            "rooms": rng.integers(1, 6, n),
+            "planet": 3,
+        }
+    )
+
+
+def fitted(X, **settings):
+    return CTEM(**{"plan": PLAN, "orders": 2, "random_state": 0, **settings}).fit(X)
+
+
+class Reader(HTMLParser):
+    """Elements, their attributes, and the text; fails where an element is not closed in turn."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.open, self.words = [], [], []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def read(path):
+    # a <wbr> only says where a name may break
+    page = path.read_text("utf-8")
+    return page, Reader(page.replace("<wbr>", ""))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_checks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(findings, "CHECKED", 32)
+        patch.setattr(findings, "FEWEST", 32)
+        patch.setattr(findings, "LEVELS", 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    X, held_out = table(), table(80, seed=1)
+    model = fitted(X)
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    assert write_report(model, X, path, held_out=held_out, n_samples=200) == path
+    page, reader = read(path)
+    return X, held_out, model, page, reader
+
+
+def test_nothing_is_loaded_and_nothing_runs_whatever_the_table_says(mixed):
+    *_, page, reader = mixed
+    tags = {tag for tag, _ in reader.tags}
+    assert not tags & {
+        "script",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "link",
+        "form",
+        "base",
+        "a:href",
+        "image",
+        "use",
+    }
+    for tag, attributes in reader.tags:
+        assert not any(
+            name.startswith("on") or name in ("src", "srcset", "xlink:href") for name in attributes
+        ), tag
+        assert attributes.get("href", "#").startswith("#")
+        assert attributes.get("http-equiv", "Content-Security-Policy") == "Content-Security-Policy"
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "default-src 'none'" in page
+    assert "evil.example" in reader.text
+
+
+def test_hostile_names_and_values_are_shown_as_text(mixed):
+    *_, page, reader = mixed
+    assert HOSTILE_NAME in reader.text
+    assert HOSTILE_NAME not in page
+    assert "\u202e" not in page
+    assert "\x00" not in page
+
+
+def test_every_column_is_listed_with_its_kind_and_reason(mixed):
+    _, _, model, _, reader = mixed
+    for column in model.describe()["columns"]:
+        assert column["name"] in reader.text
+        assert column["reason"] in reader.text
+
+
+def test_the_numbers_are_those_of_the_estimator(mixed):
+    X, held_out, model, _, reader = mixed
+    scores = model.score_samples(held_out)
+    assert f"{signed(scores.mean(), '.3f')} ± " in reader.text
+    error = scores.std(ddof=1) / np.sqrt(len(scores))
+    assert f"{signed(scores.mean(), '.2f')} ± {error:.2g}" in reader.text
+    assert signed(model.baseline_, ".3f") in reader.text
+    assert signed(model.log_z_.value, "+.3f") in reader.text
+    found = [int(row) for row in re.findall(r"Row (\d+) log-density", reader.text)]
+    assert found == [outlier.row for outlier in model.outliers(X, 10)]
+    for outlier in model.outliers(X, 3):
+        column, nats = next(iter(outlier.columns.items()))
+        assert plain_text(column) in reader.text
+        assert f"{nats:.1f}" in reader.text
+    assert model.data_hash_ in reader.text
+
+
+def test_missing_cells_are_counted(mixed):
+    X, _, _, _, reader = mixed
+    gone = int(X["height"].isna().sum())
+    assert f"{gone} cells ({gone / X.size:.1%}) are missing" in reader.text
+    assert f"{gone} ({gone / len(X):.1%})" in reader.text
+
+
+def test_without_held_out_rows_the_report_says_so(mixed, tmp_path):
+    X, _, model, _, reader = mixed
+    seen = read(write_report(model, X, tmp_path / "a.html", n_samples=50))[1].text
+    assert "rows that the fit has seen" in seen
+    assert "No held-out rows" not in reader.text
+    other = read(write_report(model, table(60, seed=2), tmp_path / "b.html", n_samples=50))[1].text
+    assert "rows of the table" in other
+    assert "not the rows of this report" in other
+
+
+def test_the_same_seed_gives_the_same_report_but_for_the_time(mixed, tmp_path):
+    X, held_out, model, page, _ = mixed
+    again = write_report(model, X, tmp_path / "r.html", held_out=held_out, n_samples=200).read_text("utf-8")
+    timeless = [re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", text) for text in (page, again)]
+    assert timeless[0] == timeless[1]
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing_behind(mixed, tmp_path):
+    X, _, model, *_ = mixed
+    (tmp_path / "taken.html").mkdir()
+    with pytest.raises(OSError, match="could not be written"):
+        write_report(model, X.head(20), tmp_path / "taken.html", n_samples=10)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.html"]
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        write_report(model, X, tmp_path / "absent" / "r.html")
+    with pytest.raises(ValueError, match="n_samples: expected"):
+        write_report(model, X, tmp_path / "r.html", n_samples=1)
+
+
+def test_hundreds_of_columns_give_a_small_file_that_says_what_it_leaves_out(tmp_path):
+    rng = np.random.default_rng(0)
+    side = rng.integers(2, size=(150, 1))
+    X = (rng.random((150, 200)) < 0.2 + 0.5 * side).astype(int)
+    plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=2, batch_size=32), log_z_samples=8)
+    with pytest.warns(UserWarning, match="log Z rests on"):
+        model = fitted(X, plan=plan, orders=1)
+    path = write_report(model, X, tmp_path / "wide.html", n_samples=20)
+    assert path.stat().st_size < 400_000
+    _, reader = read(path)
+    assert "60 of 200 columns are drawn" in reader.text
+    assert "8 most dependent of 19,900 pairs" in reader.text
+    assert "x199" in reader.text
+
+
+@pytest.mark.parametrize("settings", [{"missing": "state"}, {"objective": "plain"}])
+def test_other_settings_have_a_report_too(settings, tmp_path):
+    X = table(150)
+    X = X[["rain", "height", "smoker"]] if settings.get("missing") else X[["born", "smoker", "rooms"]]
+    text = read(write_report(fitted(X, **settings), X, tmp_path / "r.html", n_samples=60))[1].text
+    assert "density report" in text
+    assert ("no single column can be blamed" in text) == (settings.get("objective") == "plain")
+
+
+@pytest.mark.parametrize("library", ["numpy", "polars"])
+def test_other_tables_have_a_report_too(library, tmp_path):
+    X = np.random.default_rng(0).normal(size=(120, 1)) if library == "numpy" else pl.from_pandas(table(120))
+    model = fitted(X)
+    text = read(write_report(model, X, tmp_path / "r.html", held_out=X[:1], n_samples=60))[1].text
+    assert "1 held-out rows" in text
+    assert "± unknown" in text
+
+
+def test_extreme_numbers_and_a_table_of_one_row_have_a_report_too(tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {
+            "ids": np.arange(120) + 10**18,
+            "wide": rng.integers(2**60, 2**62, 120),
+            "huge": rng.normal(size=120) * 1e300,
+            "tiny": rng.normal(size=120) * 1e-300,
+            "never": [None] * 120,
+            "scarce": np.where(rng.random(120) < 0.97, np.nan, rng.normal(size=120)),
+            "long": rng.choice(["x" * 10_000, "y"], 120),
+        }
+    )
+    model = fitted(X)
+    for rows in (X, X.head(1)):
+        path = write_report(model, rows, tmp_path / "r.html", n_samples=30)
+        assert path.stat().st_size < 100_000
+        page, _ = read(path)
+        assert not re.search(r"\b(nan|inf)\b", re.sub(r"<text.*?</text>", "", page[page.index("<section") :]))
+
+
+def test_the_report_needs_no_drawing_library():
+    code = "import sys, ctem.report; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_dependence_is_mutual_information_less_its_bias():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(3, size=500), rng.integers(4, size=500)
+    b = np.where(rng.random(500) < 0.5, a, b)
+    c = np.where(rng.random(500) < 0.3, -1, rng.integers(2, size=500))
+    found = mutual_information([a, b, c], [3, 4, 2])
+    both = c >= 0
+    assert found[0, 1] == pytest.approx(mutual_info_score(a, b) - 2 * 3 / 1000, abs=1e-6)
+    assert found[1, 2] == pytest.approx(
+        max(mutual_info_score(b[both], c[both]) - 3 * 1 / (2 * both.sum()), 0), abs=1e-6
+    )
+    assert found == pytest.approx(found.T)
+
+
+def test_what_chance_explains_is_what_two_samples_of_one_law_show():
+    rng = np.random.default_rng(0)
+    frame = read_frame(rng.gamma(2.0, size=(1000, 1)))
+    codec = Schema.fit(frame).choices["x0"].codec
+    axis = lay_out("x0", codec, frame.columns["x0"])
+    found = []
+    for _ in range(100):
+        one, two = (Cells("float", rng.gamma(2.0, size=n), np.zeros(n, bool)) for n in (400, 300))
+        found.append(compare_column(axis, one, two))
+    difference = np.array([marginal.difference for marginal in found])
+    chance = np.mean([marginal.chance for marginal in found])
+    assert abs(difference.mean() - chance) < 4 * difference.std() / 10 + 0.01
+
+
+def test_bars_of_whole_numbers_hold_equally_many_of_them():
+    X = np.random.default_rng(0).integers(0, 1000, size=(3000, 1))
+    frame = read_frame(X)
+    axis = lay_out("x0", Schema.fit(frame).choices["x0"].codec, frame.columns["x0"])
+    inside = np.arange(np.ceil(axis.edges[0]), axis.edges[-1])
+    counts = np.bincount(axis.slots(Cells("float", inside, np.zeros(len(inside), bool))))
+    assert set(counts) == {counts[0]}
+
+
+def test_every_known_cell_has_one_slot():
+    frame = read_frame(table())
+    for name, choice in Schema.fit(frame).choices.items():
+        axis, cells = lay_out(name, choice.codec, frame.columns[name]), frame.columns[name]
+        if axis is None:
+            assert name == "planet"
+            continue
+        slots, places = axis.slots(cells), axis.places(cells)
+        assert ((slots >= 0) == ~cells.missing).all()
+        assert (slots < axis.size).all()
+        known = ~np.isnan(places)
+        assert (
+            np.minimum((places[known] * axis.size).astype(int), axis.size - 1) == slots[known]
+        ).mean() > 0.99
+        assert all(0 <= at <= 1 for at, _ in axis.ticks())
+
+
+def test_ticks_are_round_and_inside():
+    for low, high in ((0, 1), (-3.7, 12), (0.001, 0.0042), (1e6, 5e6), (2.0, 2.0)):
+        ticks = nice(low, high)
+        assert 1 <= len(ticks) <= 9
+        assert all(low - 1e-9 * abs(low) <= tick <= high + 1e-9 * abs(high) for tick in ticks)
