@@ -21,9 +21,9 @@ from rich.table import Table
 from ctem import CTEM, Recipe
 from ctem.datasets import load_penguins
 from ctem.density import Plan
-from ctem.frames import read_frame
 from ctem.report import write_report
-from ctem.tables import TableDensity
+from ctem.table.answers import TableDensity
+from ctem.table.frames import read_frame
 from results import QUICK
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "demo"

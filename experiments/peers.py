@@ -25,10 +25,10 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from scipy.special import logsumexp, ndtr, ndtri
 from torch import Tensor
 
-from ctem.codecs import Labels, Numbers
-from ctem.curves import Curve
-from ctem.frames import read_frame
-from ctem.schema import Schema
+from ctem.table.codecs import Labels, Numbers
+from ctem.table.curves import Curve
+from ctem.table.frames import read_frame
+from ctem.table.schema import Schema
 from detection import need
 
 __all__ = ["Copula", "Flow", "Independent", "Margins", "Peer", "Tree", "arf_samples", "bound", "resolution"]

@@ -24,8 +24,8 @@ import pandas as pd
 import torch
 
 from ctem import CTEM
-from ctem.codecs import Numbers
 from ctem.datasets import load_table
+from ctem.table.codecs import Numbers
 from detection import TINY, Found, boosted, note, toy_table
 from peers import Copula, Flow, Independent, Tree, arf_samples, bound, resolution
 from results import arguments, summarise, write

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from ctem import CTEM, Recipe, cli, streams
 from ctem.datasets import load_penguins
 from ctem.density import Plan
-from ctem.files import Source, open_sink, open_source, reservoir, typed
+from ctem.table.files import Source, open_sink, open_source, reservoir, typed
 
 FIT = ["--max-steps", "8", "--device", "cpu", "-q"]
 RECIPE = Recipe(steps=100, batch_size=32, evaluate_every=10)

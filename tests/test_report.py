@@ -12,14 +12,14 @@ import pytest
 from sklearn.metrics import mutual_info_score
 
 from ctem import CTEM, Recipe
-from ctem.cells import Cells
 from ctem.density import Plan
-from ctem.frames import read_frame
 from ctem.report import findings, write_report
 from ctem.report.axes import lay_out, nice, plain_text
 from ctem.report.compare import compare_column, mutual_information
 from ctem.report.markup import signed
-from ctem.schema import Schema
+from ctem.table.cells import Cells
+from ctem.table.frames import read_frame
+from ctem.table.schema import Schema
 
 RECIPE = Recipe(steps=40, batch_size=128, learning_rate=0.02, evaluate_every=20)
 PLAN = Plan(width=16, blocks=1, members=1, recipe=RECIPE, log_z_samples=400)

@@ -14,11 +14,11 @@ from numpy.random import default_rng
 from scipy.stats import norm
 from test_frames import ARROW, PANDAS, POLARS
 
-from ctem.codecs import Constant, Labels, Numbers
-from ctem.curves import Curve
-from ctem.frames import build_frame, read_frame
-from ctem.schema import Schema
 from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.table.codecs import Constant, Labels, Numbers
+from ctem.table.curves import Curve
+from ctem.table.frames import build_frame, read_frame
+from ctem.table.schema import Schema
 
 N = 600
 KINDS = {"pandas": PANDAS, "polars": POLARS, "pyarrow": ARROW}

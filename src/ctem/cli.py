@@ -1,8 +1,8 @@
 r"""The command line ``ctem``: fit, score, sample, impute, outliers, report, info.
 
 Tables are CSV, Parquet or Arrow, "-" is standard input or output, and they are read and written in batches of
-``ctem.files.BATCH`` rows, so memory does not grow with their length. Data go to standard output, everything else to
-standard error. Exit codes: 0, done; 1, an error, said in one line; 2, wrong usage.
+``ctem.table.files.BATCH`` rows, so memory does not grow with their length. Data go to standard output, everything else
+to standard error. Exit codes: 0, done; 1, an error, said in one line; 2, wrong usage.
 
 Numbers are those of the Python API for the same seed. What is random takes its batches from one
 ``numpy.random.RandomState(seed)``, so the first batch is what ``random_state=seed`` gives.
@@ -30,9 +30,9 @@ from typer.core import TyperGroup
 
 from ctem import __version__
 from ctem.estimator import CTEM
-from ctem.files import BATCH, as_arrow, open_sink, pyarrow
 from ctem.persistence import provenance
-from ctem.streams import (
+from ctem.table.files import BATCH, as_arrow, open_sink, pyarrow
+from ctem.table.streams import (
     Lowest,
     bar,
     column_names,

@@ -1,6 +1,7 @@
 r"""The estimator: a table in; a normalised log-density, samples, imputations, conditionals and outliers out.
 
-Glue with scikit-learn's manners. ``ctem.schema`` reads the columns, ``ctem.density`` fits, ``ctem.tables`` answers.
+Glue with scikit-learn's manners. ``ctem.table.schema`` reads the columns, ``ctem.density`` fits,
+``ctem.table.answers`` answers.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ctem.cells import Cells
-from ctem.conditionals import Conditional
 from ctem.density import Density, Plan, fit_density
-from ctem.frames import Frame, Kind, build_frame, read_frame
 from ctem.partition import LogZ
 from ctem.persistence import load, save
 from ctem.plain import PlainDensity, fit_plain
-from ctem.rows import taken
-from ctem.schema import Schema
-from ctem.tables import Outlier, TableDensity, find_device
+from ctem.table.answers import Outlier, TableDensity, find_device
+from ctem.table.cells import Cells
+from ctem.table.conditionals import Conditional
+from ctem.table.frames import Frame, Kind, build_frame, read_frame
+from ctem.table.rows import taken
+from ctem.table.schema import Schema
 from ctem.training import History
 
 __all__ = ["CTEM"]

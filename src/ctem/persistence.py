@@ -27,12 +27,12 @@ from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
 from ctem.density import Density, Plan
 from ctem.energies import MLP, Tilted
-from ctem.frames import Kind
 from ctem.partition import LogZ
 from ctem.plain import PlainDensity
-from ctem.schema import Schema
 from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.tables import find_device
+from ctem.table.answers import find_device
+from ctem.table.frames import Kind
+from ctem.table.schema import Schema
 from ctem.training import History, Recipe
 
 if TYPE_CHECKING:

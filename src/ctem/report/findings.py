@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.cells import Cells
 from ctem.density import Density
 from ctem.estimator import CTEM
-from ctem.frames import Frame
 from ctem.joint import log_z_check
 from ctem.partition import LogZ
 from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
-from ctem.rows import chunks, taken
-from ctem.tables import TableDensity
+from ctem.table.answers import TableDensity
+from ctem.table.cells import Cells
+from ctem.table.frames import Frame
+from ctem.table.rows import chunks, taken
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]

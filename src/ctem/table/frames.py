@@ -15,8 +15,8 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from ctem.arrow import read_arrow, write_arrow
-from ctem.cells import (
+from ctem.table.arrow import read_arrow, write_arrow
+from ctem.table.cells import (
     Cells,
     Dtype,
     cast_numbers,
@@ -26,7 +26,7 @@ from ctem.cells import (
     text_cells,
     whole_numbers,
 )
-from ctem.natives import read_pandas, read_polars, write_pandas, write_polars
+from ctem.table.natives import read_pandas, read_polars, write_pandas, write_polars
 
 __all__ = ["Field", "Frame", "Kind", "build_frame", "read_frame"]
 

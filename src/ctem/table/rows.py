@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.cells import Cells
-from ctem.frames import Frame
+from ctem.table.cells import Cells
+from ctem.table.frames import Frame
 
 __all__ = ["chunks", "joined", "merged", "spread", "taken"]
 
@@ -20,7 +20,7 @@ CHUNK = 2**13  # rows encoded and answered at a time, which bounds the memory
 def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
     """The rows that an index, a mask or a slice picks.
 
-    >>> from ctem.frames import read_frame
+    >>> from ctem.table.frames import read_frame
     >>> taken(read_frame(np.arange(6).reshape(3, 2)), np.array([2, 0])).columns["x0"].values
     array([4, 0])
     """
@@ -37,7 +37,7 @@ def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
 def chunks(frame: Frame, size: int = CHUNK) -> Iterator[Frame]:
     """The frame in parts of at most ``size`` rows.
 
-    >>> from ctem.frames import read_frame
+    >>> from ctem.table.frames import read_frame
     >>> [len(part) for part in chunks(read_frame(np.zeros((5, 1))), 2)]
     [2, 2, 1]
     """

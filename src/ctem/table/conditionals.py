@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.cells import Cells
 from ctem.density import Density
+from ctem.table.cells import Cells
 
 __all__ = ["Conditional", "column_conditional"]
 

@@ -2,7 +2,7 @@
 
 A ``Cells`` holds floats, whole numbers, booleans, labels (codes into a list of values), moments (dates and times
 since 1970) or durations, and a mask of the missing ones. NumPy columns and columns of Python objects are read and
-written here; ``ctem.natives`` and ``ctem.arrow`` do the same for pandas, polars and pyarrow.
+written here; ``ctem.table.natives`` and ``ctem.table.arrow`` do the same for pandas, polars and pyarrow.
 """
 
 from __future__ import annotations

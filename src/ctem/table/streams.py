@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ctem.estimator import CTEM
-from ctem.files import BATCH, Table, as_arrow, open_sink, open_source, pyarrow, reservoir, typed
-from ctem.frames import build_frame
-from ctem.tables import Outlier
+from ctem.table.answers import Outlier
+from ctem.table.files import BATCH, Table, as_arrow, open_sink, open_source, pyarrow, reservoir, typed
+from ctem.table.frames import build_frame
 
 __all__ = ["Lowest"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctem.cells import (
+from ctem.table.cells import (
     Cells,
     Dtype,
     Read,

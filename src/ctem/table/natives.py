@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ctem.arrow import read_arrow, write_arrow
-from ctem.cells import (
+from ctem.table.arrow import read_arrow, write_arrow
+from ctem.table.cells import (
     Cells,
     Dtype,
     Label,

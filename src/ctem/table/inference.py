@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.cells import Cells, Label
-from ctem.codecs import Codec, Constant, Labels, Numbers
-from ctem.curves import Curve
-from ctem.rulers import Ruler
 from ctem.spaces import Category, Column, Ordinal, Real
+from ctem.table.cells import Cells, Label
+from ctem.table.codecs import Codec, Constant, Labels, Numbers
+from ctem.table.curves import Curve
+from ctem.table.rulers import Ruler
 
 __all__ = ["Choice", "choose", "wish"]
 

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.cells import Cells
-from ctem.codecs import Numbers
-from ctem.conditionals import Conditional, column_conditional
-from ctem.curves import Curve
 from ctem.density import Density
-from ctem.frames import Frame
 from ctem.plain import PlainDensity
-from ctem.rows import CHUNK, chunks, joined, merged, spread, taken
-from ctem.schema import Schema
+from ctem.table.cells import Cells
+from ctem.table.codecs import Numbers
+from ctem.table.conditionals import Conditional, column_conditional
+from ctem.table.curves import Curve
+from ctem.table.frames import Frame
+from ctem.table.rows import CHUNK, chunks, joined, merged, spread, taken
+from ctem.table.schema import Schema
 
 __all__ = ["Outlier", "TableDensity", "find_device"]
 
@@ -73,7 +73,7 @@ class TableDensity:
     >>> from ctem.bases import ProductBase
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.density import Plan
-    >>> from ctem.frames import read_frame
+    >>> from ctem.table.frames import read_frame
     >>> from ctem.training import History
     >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
     >>> schema = Schema.fit(frame)

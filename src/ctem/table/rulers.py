@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.cells import Cells
+from ctem.table.cells import Cells
 
 __all__ = ["Ruler"]
 

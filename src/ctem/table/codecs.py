@@ -1,7 +1,7 @@
 """How one column of a table becomes encoded columns, and back: labels, numbers, and columns that never vary.
 
 Each codec has ``columns(name)``, ``encode(name, cells)`` → values (n, width) with nan where hidden and the log-density
-terms (n,), ``decode(x, generator)`` → cells, and plain JSON. ``ctem.schema`` chooses them.
+terms (n,), ``decode(x, generator)`` → cells, and plain JSON. ``ctem.table.schema`` chooses them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from ctem.cells import Cells, Label
-from ctem.curves import Curve
-from ctem.rulers import Ruler
 from ctem.spaces import Category, Column, Ordinal, Real
+from ctem.table.cells import Cells, Label
+from ctem.table.curves import Curve
+from ctem.table.rulers import Ruler
 
 __all__ = ["Codec", "Constant", "Labels", "Numbers", "codec_from_json"]
 

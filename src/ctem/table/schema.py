@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ctem.cells import Cells
-from ctem.codecs import Numbers, codec_from_json
-from ctem.frames import Frame
-from ctem.inference import Choice, choose, wish
 from ctem.spaces import Column, Space
+from ctem.table.cells import Cells
+from ctem.table.codecs import Numbers, codec_from_json
+from ctem.table.frames import Frame
+from ctem.table.inference import Choice, choose, wish
 
 __all__ = ["Description", "Encoded", "Schema"]
 
@@ -62,7 +62,7 @@ class Schema:
     """The columns of a table and their codecs.
 
     >>> import numpy as np
-    >>> from ctem.frames import read_frame
+    >>> from ctem.table.frames import read_frame
     >>> X = np.random.default_rng(0).normal(size=(100, 2)) * [1.0, 50.0]
     >>> frame = read_frame(X)
     >>> schema = Schema.fit(frame)
