@@ -35,7 +35,7 @@ MAX_ORDINAL = 1024
 ATOM_RULES = ((0.05, 5.0), (0.02, 20.0))
 LONE_ROWS, LONE_TIMES = 20, 50.0  # so many rows, and so many times the rows per cell around
 MAX_ATOMS = 128
-VAST = 1e307  # sums and differences of larger numbers overflow
+VAST = 1e308  # sums and differences of larger numbers overflow
 HEAVY = 20.0  # robust standard deviations from the median
 
 WISHES: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}

@@ -39,6 +39,7 @@ class Ruler:
         origin: a point of the lattice, after the shift.
         decimals: round floats to these on the way back; −1 for no rounding.
         width: w of a cell in units of X: values stand for X ± w/2; 0 for a continuous column.
+        top: the largest value that comes back, of whole numbers of 64 bits.
 
     >>> import torch
     >>> cells = Cells("float", np.array([0.1, 0.3, 0.3, 0.7]), np.zeros(4, bool))
@@ -54,6 +55,7 @@ class Ruler:
     origin: float = 0.0
     decimals: int = -1
     width: float = 0.0
+    top: float = 2.0 * ROOM - 1024
 
     @property
     def per(self) -> int:
@@ -72,7 +74,13 @@ class Ruler:
         ruler = cls(cells.type, cells.unit, shift)
         step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 and high - low < ROOM else 1
         return cls(
-            cells.type, cells.unit, shift, float(step), float((low - shift) % step), width=step / ruler.per
+            cells.type,
+            cells.unit,
+            shift,
+            float(step),
+            float((low - shift) % step),
+            width=step / ruler.per,
+            top=4.0 * ROOM - 2048 if high >= 2 * ROOM else 2.0 * ROOM - 1024,
         )
 
     def measure(self, cells: Cells) -> Vector:
@@ -99,7 +107,7 @@ class Ruler:
         values = np.where(missing, 0.0, self.snap(X).numpy())
         if self.type == "float":
             return Cells("float", self._rounded(values), missing)
-        ticks = np.rint(values * self.per)
+        ticks = np.clip(np.rint(values * self.per), -2.0 * ROOM, self.top)
         if np.abs(ticks).max(initial=0) < ROOM - abs(self.shift) % ROOM or not self.shift:
             small = np.abs(ticks).max(initial=0) < 2 * ROOM
             whole = ticks.astype(np.int64) + self.shift if small else ticks
@@ -132,10 +140,11 @@ class Ruler:
             float(data["origin"]),
             int(data["decimals"]),
             float(data["width"]),
+            float(data["top"]),
         )
         timed = ruler.type in ("moment", "duration") and ruler.unit in PER_DAY
         plain = ruler.type in ("int", "float") and not ruler.unit
-        numbers = np.array([ruler.step, ruler.origin, ruler.width])
+        numbers = np.array([ruler.step, ruler.origin, ruler.width, ruler.top])
         if not (timed or plain) or not np.isfinite(numbers).all() or ruler.step < 0 or ruler.width < 0:
             raise ValueError(
                 f"ruler: expected a type, a unit and finite step, origin, width ≥ 0; got {dict(data)}."
