@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from ctem import CTEM, Recipe, cli, streams
+from ctem import CTEM, Recipe, cli
 from ctem.datasets import load_penguins
 from ctem.density import Plan
+from ctem.table import streams
 from ctem.table.files import Source, open_sink, open_source, reservoir, typed
 
 FIT = ["--max-steps", "8", "--device", "cpu", "-q"]

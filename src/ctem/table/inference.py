@@ -5,7 +5,8 @@
 * whole numbers, dates, rounded numbers: real, dequantised by the width of their lattice;
 * other numbers: real;
 * a value with ≥ 5 % of the rows and 5 times its neighbours, or ≥ 2 % and 20 times, or ≥ 20 rows and 50 times
-  what its surroundings hold per cell: an atom beside the real part.
+  what its surroundings hold per cell: an atom beside the real part; and so are the few whole numbers that keep all
+  others off a lattice of tens, hundreds or thousands.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ MAX_SPAN = 256  # whole numbers from the least to the greatest, gaps included
 MAX_ORDINAL = 1024
 # a share of the rows, and so many times its neighbours' median count
 ATOM_RULES = ((0.05, 5.0), (0.02, 20.0))
+STRAYS, MAX_STRAYS = 0.1, 8  # at most this share of the rows, and so many values, beside a coarser lattice
 LONE_ROWS, LONE_TIMES = 20, 50.0  # so many rows, and so many times the rows per cell around
 MAX_ATOMS = 128
 VAST = 1e308  # sums and differences of larger numbers overflow
@@ -206,7 +208,7 @@ def _real(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any],
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
             "Rescale it, or drop the extreme rows."
         )
-    heavy = _atoms(distinct, counts)
+    heavy = _atoms(distinct, counts) | _off_lattice(cells, distinct, counts)
     ruler = Ruler.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
     X = ruler.measure(cells)
     atoms = (
@@ -241,6 +243,22 @@ def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
     out = np.zeros(len(counts), bool)
     out[found if len(counts) - len(found) >= 3 else []] = True
     return out
+
+
+def _off_lattice(cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which whole numbers keep a column off the lattice of tens, hundreds, … that nearly all its rows lie on."""
+    none = np.zeros(len(distinct), bool)
+    if cells.type not in ("int", "float") or not bool((distinct == np.rint(distinct)).all()):
+        return none
+    for step in (10_000, 1000, 100, 10):
+        off = np.fmod(distinct, step) != 0
+        if (
+            off.sum() <= MAX_STRAYS
+            and counts[off].sum() <= STRAYS * counts.sum()
+            and (~off).sum() > FEW_WHOLE
+        ):
+            return np.asarray(off)
+    return none
 
 
 def _picked(cells: Cells, keep: NDArray[np.bool_] | None) -> Cells:
