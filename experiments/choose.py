@@ -21,27 +21,19 @@ from ctem.joint import joint_log_z
 from ctem.targets import PAPER_2D, GaussianMixture
 from results import Record, arguments, summarise, write
 
-PLAN = Plan.suited(rows=1000, columns=2)
+DRAWS = 200  # from each member's chain, for its constant
+PLAN = Plan.suited(rows=1000, features=2, cuda=True)
 RECIPE = PLAN.recipe
 VARIANTS: dict[str, Plan] = {
     "default": PLAN,
     "no harmonics": replace(PLAN, harmonics=0),
-    "1 harmonic": replace(PLAN, harmonics=1),
-    "weight decay 1": replace(PLAN, recipe=replace(RECIPE, weight_decay=1.0)),
+    "3 harmonics": replace(PLAN, harmonics=3),
+    "width 256": replace(PLAN, width=256),
     "weight decay 0.3": replace(PLAN, recipe=replace(RECIPE, weight_decay=0.3)),
+    "weight decay 1": replace(PLAN, recipe=replace(RECIPE, weight_decay=1.0)),
     "learning rate 3e-3": replace(PLAN, recipe=replace(RECIPE, learning_rate=3e-3)),
-    "dropout 0.1": replace(PLAN, dropout=0.1),
-    "two phases": replace(PLAN, phases=2),
-    "two phases, batch 2560": replace(PLAN, phases=2, recipe=replace(RECIPE, batch_size=2560)),
-    "two phases, batch 2560, 1 harmonic": replace(
-        PLAN, phases=2, harmonics=1, recipe=replace(RECIPE, batch_size=2560)
-    ),
-    "two phases, batch 2560, weight decay 1": replace(
-        PLAN, phases=2, recipe=replace(RECIPE, batch_size=2560, weight_decay=1.0)
-    ),
-    "two phases, batch 2560, whole 1": replace(
-        PLAN, phases=2, whole=1.0, recipe=replace(RECIPE, batch_size=2560)
-    ),
+    "half the batch": replace(PLAN, recipe=replace(RECIPE, batch_size=RECIPE.batch_size // 2)),
+    "whole 0.75": replace(PLAN, whole=0.75),
 }
 
 
@@ -79,7 +71,7 @@ def constants(density: Density, device: str) -> Tensor:
         alone = Chain(
             density.net.member(k), density.base, floor=density.level, points=chain.points, limit=chain.limit
         )
-        found.append(joint_log_z(alone, 1000, generator, orders=2).value)
+        found.append(joint_log_z(alone, DRAWS, generator, orders=2).value)
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -98,7 +90,8 @@ def main() -> None:
             if args.quick:
                 if variant not in ("default", "no harmonics"):
                     continue
-                plan = replace(plan, recipe=replace(plan.recipe, steps=20, evaluate_every=10, batch_size=40))
+                recipe = replace(plan.recipe, steps=20, evaluate_every=10, batch_size=40)
+                plan = replace(plan, width=16, blocks=1, members=2, recipe=recipe)
             gains, nats, line = [], [], ""
             for seed in seeds:
                 value, level, step, seconds = out_of_fold(target, rows, seed, plan, args.device)
