@@ -52,7 +52,8 @@ def section(result: dict[str, Any]) -> str:
     lines += [row(COLUMNS), row(["---"] * len(COLUMNS))]
     for r in result["records"]:
         spread = "" if r["std"] is None else f" ± {number(r['std'])}"
-        ours = f"{number(r['mean'])}{spread} ({r['seeds']})"
+        mean = f"{r['mean']:.3f}" if "nats" in r["metric"] else number(r["mean"])  # differences count there
+        ours = f"{mean}{spread} ({r['seeds']})"
         lines.append(
             row([r["dataset"], r["metric"], r["system"], ours, number(r["paper"]), f"`{result['command']}`"])
         )
