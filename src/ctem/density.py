@@ -87,7 +87,7 @@ class Plan:
             recipe = replace(
                 recipe,
                 steps=min(max(3 * rows, 800), 6000),
-                batch_size=5 * 48,
+                batch_size=5 * 32,
                 learning_rate=2e-3,
                 ema=0.99,
                 evaluate_every=100,
