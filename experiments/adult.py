@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
 from ctem import CTEM
 from ctem.datasets import load_table
+from ctem.table.answers import TableDensity
+from ctem.table.frames import read_frame
 from detection import TINY, Found, boosted, note, shuffled, toy_table, xgboost_detection
 from results import Record, arguments, summarise, write
 
@@ -54,11 +57,15 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args) -> tuple[dict
         "standard error of log Z": model.log_z_.stderr,
         f"test nats, chain rule, {len(some)} rows": float(model.score_samples(some, exact=True).mean()),
         f"test nats, one pass, the same {len(some)} rows": model.score(some),
-        "test nats, independent columns": float(model._table.independent(model._read(test)).mean()),
+        "test nats, independent columns": float(independent(model, test).mean()),
         "scoring, rows per second": scoring_rate(model, test),
         "step chosen by held-out loss": model.density_.history.best_step,
     }
     return found | {"samples": len(samples)}, samples
+
+
+def independent(model: CTEM, rows: pd.DataFrame) -> np.ndarray:
+    return TableDensity(model.schema_, model.density_).independent(read_frame(rows))
 
 
 def scoring_rate(model: CTEM, test: pd.DataFrame) -> float:

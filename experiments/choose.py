@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ctem.chain import Chain
-from ctem.density import FINEST, Density, Plan, fit_density
+from ctem.density import Density, Plan
+from ctem.fitting import FINEST, fit_density
 from ctem.joint import joint_log_z
 from ctem.targets import PAPER_2D, GaussianMixture
 from results import Record, arguments, summarise, write

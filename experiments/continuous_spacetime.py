@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ctem import Real, Space
-from ctem.density import Plan, fit_density
+from ctem.density import Plan
+from ctem.fitting import fit_density
 from ctem.metrics import fisher_divergence, ise, relative_density_mse
 from ctem.targets import PAPER_2D, GaussianMixture, LabelledRing, grid
 from results import Record, arguments, summarise, write

@@ -5,7 +5,7 @@
 The paper trains an MLP f(x, y) with a joint kernel, x̃ = x − 2εu and ỹ = (y + δ) mod 16 (eq. app-mixed-joint-kernel),
 and shows the marginal and the sixteen components; the figure here does the same. Beside it: a kernel density estimate
 for each label, a conditional flow with empirical label weights (zuko), and space-time CTEM
-(``ctem.density.fit_density``). Everything is read off one grid: p(x, y) at every label, so that KL and the label
+(``ctem.fitting.fit_density``). Everything is read off one grid: p(x, y) at every label, so that KL and the label
 weights are integrals, without sampling noise. Bandwidths and stopping times are chosen on held-out rows, never on the
 truth.
 """
@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from ctem import MLP, Recipe, brier, train
-from ctem.density import Plan, fit_density
+from ctem.density import Plan
+from ctem.fitting import fit_density
 from ctem.metrics import total_variation
 from ctem.targets import Grid, LabelledRing, grid
 from results import Record, arguments, summarise, write

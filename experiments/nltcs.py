@@ -20,7 +20,8 @@ from binary import toy_splits
 from ctem import Category, Space
 from ctem.chain import Chain
 from ctem.datasets import load_binary
-from ctem.density import Plan, fit_density
+from ctem.density import Plan
+from ctem.fitting import fit_density
 from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
 from results import arguments, summarise, write

@@ -9,7 +9,8 @@ import torch
 from ctem import Category, Noise, Ordinal, ProductBase, Real, Recipe, Space, train
 from ctem.chain import Chain
 from ctem.clocknet import ClockNet, Ensemble
-from ctem.density import FINEST, Plan, _split, best_level, fit_density
+from ctem.density import Plan
+from ctem.fitting import FINEST, _split, best_level, fit_density
 from ctem.spacetime import Clocks, SharedClock
 
 MIXED = Space([Real(), Category(3), Ordinal(4)])

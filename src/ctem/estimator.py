@@ -1,6 +1,6 @@
 r"""The estimator: a table in; a normalised log-density, samples, imputations, conditionals and outliers out.
 
-Glue with scikit-learn's manners. ``ctem.table.schema`` reads the columns, ``ctem.density`` fits,
+Glue with scikit-learn's manners. ``ctem.table.schema`` reads the columns, ``ctem.fitting`` fits,
 ``ctem.table.answers`` answers.
 """
 
@@ -24,7 +24,8 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ctem.density import Density, Plan, fit_density
+from ctem.density import Density, Plan
+from ctem.fitting import fit_density
 from ctem.partition import LogZ
 from ctem.persistence import load, save
 from ctem.plain import PlainDensity, fit_plain

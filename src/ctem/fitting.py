@@ -1,0 +1,248 @@
+r"""Fitting a density to encoded rows in one call: comparisons, held-out rows, stopping, resolution.
+
+Small tables are cross-fitted: K networks, each blind to one fold of the rows, are trained as one program. The
+out-of-fold loss says when to stop, the out-of-fold likelihood how finely real columns are resolved, and the
+density is the mixture of the K. Larger tables have one network and held-out rows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ctem.bases import ProductBase
+from ctem.clocknet import ClockNet
+from ctem.density import Density, Plan
+from ctem.noise import Noise
+from ctem.spaces import Category, Space
+from ctem.spacetime import Clocks, SharedClock
+from ctem.training import History, Recipe, train
+
+__all__ = ["fit_density"]
+
+Jitter = Callable[[Tensor, torch.Generator], Tensor]
+FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen
+HIDDEN = 5.0  # a level as good as the base
+STEADY = 4096  # held-out comparisons at least
+
+
+def fit_density(
+    space: Space,
+    x: Tensor,
+    plan: Plan,
+    *,
+    seed: int = 0,
+    weights: Tensor | None = None,
+    held_out: Tensor | None = None,
+    parents: Mapping[int, int] | None = None,
+    jitter: Jitter | None = None,
+    max_time: float | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = False,
+) -> Density:
+    """Fit a density to encoded rows x (n, d) on their device.
+
+    Arguments:
+        space: of the rows; real columns standardised.
+        x: the rows; nan marks a missing cell.
+        plan: how large and how long.
+        seed: of everything random.
+        weights: of the rows (n,).
+        held_out: rows to stop by and to choose the level by; taken from x when left out.
+        parents: for a real column that exists only where a category has code 0, that category.
+        jitter: moves dequantised cells within their width, in training.
+        max_time: seconds of training; fewer steps are planned if they would not fit.
+        checkpoint: file to resume from after a kill.
+        progress: show a bar.
+
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(200, 1)
+    >>> plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=300, batch_size=64))
+    >>> density = fit_density(Space([Category(2)] * 2), x, plan)
+    >>> bool(density.log_prob_exact(x[:1]) > math.log(0.4))
+    True
+    """
+    base = ProductBase.fit(space, x).to(x.device)
+    net = ClockNet(
+        base,
+        width=plan.width,
+        blocks=plan.blocks,
+        harmonics=plan.harmonics,
+        members=plan.members,
+        seed=seed,
+    ).to(x.device)
+    loss = _Loss(base, plan, parents or {})
+    if held_out is None:
+        rows, weight, held_out = _split(x, weights, plan.members, jitter, seed)
+    else:
+        weight = torch.ones(len(x), device=x.device) if weights is None else weights
+        rows, weight = x, weight.expand(plan.members, -1)
+        held_out = held_out.repeat_interleave(plan.members, 0)
+    recipe = replace(plan.recipe, seed=seed)
+    if max_time is not None:
+        recipe = replace(recipe, steps=_planned(max_time, net, loss, rows, recipe, weight, checkpoint))
+
+    # several comparisons of a row: a steadier choice
+    judged = held_out.repeat(max(1, STEADY // len(held_out)), 1)
+
+    def run(recipe: Recipe, phase: str) -> History:
+        path = None if checkpoint is None else Path(f"{checkpoint}.{phase}")
+        return train(
+            net,
+            loss,
+            rows,
+            recipe,
+            held_out=judged,
+            weights=weight,
+            checkpoint=path,
+            progress=progress,
+            cuda_graph=x.is_cuda,
+        )
+
+    history = _held_then_annealed(net, recipe, run)
+    level = best_level(net.eval(), loss.filled(held_out, torch.Generator(x.device).manual_seed(seed)))
+    return Density(net, level, plan, history, seed=seed, parents=parents)
+
+
+def _held_then_annealed(net: ClockNet, recipe: Recipe, run: Callable[[Recipe, str], History]) -> History:
+    """Two runs in one history; the weights with the lower held-out loss stay."""
+    first = run(replace(recipe, schedule="constant"), "hold")
+    best = {name: value.clone() for name, value in net.state_dict().items()}
+    steps = max(first.best_step // 2, 1)
+    anneal = replace(recipe, steps=steps, evaluate_every=min(recipe.evaluate_every, steps), patience=None)
+    second = run(anneal, "anneal")
+    if second.best_loss > first.best_loss:
+        net.load_state_dict(best)
+    offset = first.step[-1]
+    return History(
+        step=first.step + [offset + s for s in second.step],
+        loss=first.loss + second.loss,
+        held_out=first.held_out + second.held_out,
+        best_step=first.best_step if second.best_loss > first.best_loss else offset + second.best_step,
+        best_loss=min(first.best_loss, second.best_loss),
+        stopped_early=first.stopped_early,
+        seconds=first.seconds + second.seconds,
+    )
+
+
+def _noise_of_reals(base: ProductBase) -> Noise:
+    """The noise of the real columns; ordinals, which stay clean here, as categories: they need no heat kernel."""
+    columns = dict(zip(base.space.names, base.space.columns, strict=True))
+    plain = {name: Category(c.size) if isinstance(c, Category) else c for name, c in columns.items()}
+    unordered = ProductBase(Space(plain))
+    unordered.load_state_dict(base.state_dict())
+    return Noise(unordered).to(base.log_table.device)
+
+
+class _Loss:
+    """The comparisons of a table: clocks for its discrete columns, levels for its real ones."""
+
+    def __init__(self, base: ProductBase, plan: Plan, parents: Mapping[int, int]):
+        self.parts: list[Clocks | SharedClock] = []
+        space = base.space
+        if space.reals:
+            whole = plan.whole if space.dim > 1 else 1.0
+            self.parts.append(
+                SharedClock(_noise_of_reals(base), low=FINEST, high=HIDDEN, reach=1.5, whole=whole, clean=1.0)
+            )
+        if space.discretes:
+            high = HIDDEN if space.reals else None
+            self.parts.append(Clocks(base, floor=FINEST, high=high, consistency=plan.consistency))
+        device = base.log_table.device
+        self.child = torch.tensor(list(parents), dtype=torch.long, device=device)
+        self.parent = torch.tensor(list(parents.values()), dtype=torch.long, device=device)
+
+    def __call__(
+        self, g: Callable[[Tensor, Tensor], Tensor], x: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        x = self.filled(x, generator)
+        return torch.stack([part(g, x, generator) for part in self.parts]).sum()
+
+    def filled(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with base draws for the real parts that do not exist: their density is known, so nothing is lost."""
+        if not len(self.child):
+            return x
+        draw = torch.randn(len(x), len(self.child), generator=generator, dtype=x.dtype, device=x.device)
+        part = x.index_select(1, self.child)
+        absent = part.isnan() & (x.index_select(1, self.parent) > 0)
+        return x.index_copy(1, self.child, torch.where(absent, draw, part))
+
+
+def best_level(net: ClockNet, held_out: Tensor, count: int = 10) -> float:
+    """The level of real columns at which the held-out rows are most likely; ρ_s is normalised at every level s.
+
+    A bandwidth chosen by likelihood, from one training. Row r belongs to member r mod members.
+    """
+    if not net.space.reals:
+        return FINEST
+    observed = ~held_out.isnan()
+    x = torch.where(observed, held_out, 0.0)
+    levels = torch.logspace(math.log10(FINEST), math.log10(COARSEST), count).tolist()
+    found = []
+    with torch.no_grad():
+        for s in levels:
+            level = torch.where(net.base.is_real, s, 0.0).expand_as(x)
+            found.append(float(net(x, torch.where(observed, level, math.inf)).double().mean()))
+    return levels[max(range(count), key=found.__getitem__)]
+
+
+def _split(
+    x: Tensor, weights: Tensor | None, members: int, jitter: Jitter | None, seed: int
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Training rows, their weights for each member, and held-out rows, member after member.
+
+    One member leaves out a tenth of the rows (at most 10 000); K members leave out one fold each.
+    """
+    n, generator = len(x), torch.Generator().manual_seed(seed)
+    order = torch.randperm(n, generator=generator).to(x.device)
+    copies = 1 if jitter is None else max(1, 20_000 // n)
+    noise = torch.Generator(x.device).manual_seed(seed)
+    rows = x if jitter is None else jitter(x.repeat(copies, 1), noise)
+    weight = torch.ones(n, device=x.device) if weights is None else weights.to(x.device)
+    if members == 1:
+        held = order[: max(1, min(n // 10, 10_000))]
+        kept = weight.clone()
+        kept[held] = 0.0
+        return rows, kept.repeat(copies), rows[held]
+    fold = torch.empty(n, dtype=torch.long, device=x.device)
+    fold[order] = torch.arange(n, device=x.device) % members
+    table = weight * (fold != torch.arange(members, device=x.device).unsqueeze(1))
+    size = n // members
+    turn = torch.stack([order[k::members][:size] for k in range(members)], 1).flatten()
+    return rows, table.repeat(1, copies), rows[turn]
+
+
+def _planned(
+    seconds: float,
+    net: ClockNet,
+    loss: _Loss,
+    rows: Tensor,
+    recipe: Recipe,
+    weights: Tensor | None,
+    checkpoint: str | Path | None,
+) -> int:
+    """As many steps as fit into the time; a run that goes on keeps the number it began with."""
+    if checkpoint is None:
+        return _affordable(seconds, net, loss, rows, recipe, weights)
+    note = Path(f"{checkpoint}.steps")
+    if not note.exists():
+        note.write_text(str(_affordable(seconds, net, loss, rows, recipe, weights)), encoding="utf8")
+    return int(note.read_text(encoding="utf8"))
+
+
+def _affordable(
+    seconds: float, net: ClockNet, loss: _Loss, rows: Tensor, recipe: Recipe, weights: Tensor | None
+) -> int:
+    """How many steps fit, the annealing included, judged by a short rehearsal on a copy of the network."""
+    rehearsal = replace(recipe, steps=8, evaluate_every=8, patience=None)
+    copy = ClockNet(net.base, **net.options, members=net.members).to(rows.device)  # type: ignore[arg-type]
+    train(copy, loss, rows, replace(rehearsal, steps=2, evaluate_every=2), weights=weights)
+    began = time.perf_counter()
+    train(copy, loss, rows, rehearsal, weights=weights)
+    each = (time.perf_counter() - began) / 8
+    return max(1, min(recipe.steps, int(seconds / each / 1.5)))
