@@ -109,6 +109,13 @@ def test_a_file_of_format_1_is_read(model, path):
     assert again.log_z_.method == "unknown (format 1)"
 
 
+def test_a_file_of_format_2_is_read(model, path):
+    """It had neither steps nor a correlation; their absence is not an error."""
+    tensors, metadata = parts(path)
+    save_file(tensors, path, {**metadata, "version": "2"})
+    assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
+
+
 def test_an_unfinished_file_of_format_1_is_refused(path):
     tensors, _ = parts(path)
     save_file(tensors, path, {"format": "ctem", "version": "1", "model": "{}"})
@@ -125,7 +132,7 @@ def test_every_older_format_has_a_migration():
 def test_a_newer_format_asks_for_a_newer_ctem(path):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(persistence.FORMAT + 1)})
-    with pytest.raises(ValueError, match=r"has format '3'; this ctem reads 1 … 2. Update ctem"):
+    with pytest.raises(ValueError, match=r"has format '4'; this ctem reads 1 … 3. Update ctem"):
         CTEM.load(path)
 
 

@@ -31,6 +31,7 @@ def expected_failures(estimator):
 
 @pytest.mark.filterwarnings("ignore:fitted on .* rows:UserWarning")
 @pytest.mark.filterwarnings("ignore:log Z rests on:UserWarning")
+@pytest.mark.filterwarnings("ignore:one pass and chain rule differ:UserWarning")
 @parametrize_with_checks(
     [CTEM(plan=TINIER, orders=1, random_state=0), CTEMOutlier(CTEM(plan=TINIER, orders=1, random_state=0))],
     expected_failed_checks=expected_failures,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
+from ctem.residuals import residuals
 
 __all__ = ["ClockNet", "Ensemble"]
 
@@ -71,6 +72,7 @@ class ClockNet(nn.Module):
         dropout: within the blocks.
         harmonics: sines and cosines of each real and ordinal value, for fine structure.
         members: independent networks.
+        correlation: of the scores, from ``scores_of`` the data: what N(0, C) predicts becomes an input.
         seed: of the initial weights.
 
     >>> from ctem.spaces import Category, Real, Space
@@ -87,6 +89,7 @@ class ClockNet(nn.Module):
     scores: Tensor
     centre: Tensor
     scale: Tensor
+    correlation: Tensor | None
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class ClockNet(nn.Module):
         dropout: float = 0.0,
         harmonics: int = 3,
         members: int = 1,
+        correlation: Tensor | None = None,
         seed: int = 0,
     ):
         super().__init__()
@@ -103,7 +107,9 @@ class ClockNet(nn.Module):
         self.options = {"width": width, "blocks": blocks, "dropout": dropout, "harmonics": harmonics}
         for name, tensor in _inputs(base, harmonics).items():
             self.register_buffer(name, tensor, persistent=False)
+        self.register_buffer("correlation", correlation)
         inputs = len(self.owner) + self.space.dim + len(self.scores) * (1 + 2 * harmonics) + 5
+        inputs += 0 if correlation is None else 2 * len(self.scores) + 1
         generator = torch.Generator().manual_seed(seed)
         self.first = _Linear(members, inputs, width, generator)
         self.body = nn.Sequential(*[_Block(members, width, dropout, generator) for _ in range(blocks)])
@@ -125,7 +131,7 @@ class ClockNet(nn.Module):
 
     def member(self, k: int) -> ClockNet:
         """Member k alone, sharing no weights."""
-        alone = ClockNet(self.base, **self.options)  # type: ignore[arg-type]
+        alone = ClockNet(self.base, correlation=self.correlation, **self.options)  # type: ignore[arg-type]
         alone.load_state_dict({name: v[k : k + 1] for name, v in self.named_parameters()}, strict=False)
         return alone.to(self.last.device).train(self.training)
 
@@ -134,7 +140,8 @@ class ClockNet(nn.Module):
         """The members of several networks of one shape as one network."""
         if not nets:
             raise ValueError("nets: expected at least one; got none.")
-        whole = cls(nets[0].base, members=sum(g.members for g in nets), **nets[0].options)  # type: ignore[arg-type]
+        members, correlation = sum(g.members for g in nets), nets[0].correlation
+        whole = cls(nets[0].base, members=members, correlation=correlation, **nets[0].options)  # type: ignore[arg-type]
         states = [dict(g.named_parameters()) for g in nets]
         whole.load_state_dict({k: torch.cat([s[k] for s in states]) for k in states[0]}, strict=False)
         return whole.to(nets[0].last.device).train(nets[0].training)
@@ -144,6 +151,10 @@ class ClockNet(nn.Module):
         h = self.norm(self.body(self.first(torch.cat([seen, nothing], 1))))
         out = torch.bmm(h, self.last).squeeze(-1)
         return out[:, :-1] - out[:, -1:]
+
+    def scores_of(self, x: Tensor) -> Tensor:
+        """Reals and ordinals, centred and scaled: (n, scores)."""
+        return (x.index_select(1, self.scores) - self.centre) / self.scale
 
     def seen(self, x: Tensor, level: Tensor) -> Tensor:
         """Network inputs (n, inputs): every entry of a hidden column is zero."""
@@ -156,9 +167,10 @@ class ClockNet(nn.Module):
             parts.append(torch.where(shown, (hit - self.share) / self.spread, 0.0))
         if len(self.scores):
             shown = visible.index_select(1, self.scores)
-            value = (x.index_select(1, self.scores) - self.centre) / self.scale
-            value = torch.where(shown, value, 0.0)
+            value = torch.where(shown, self.scores_of(x), 0.0)
             parts += [value, (_waves(value, self.frequencies) * shown.unsqueeze(-1)).flatten(1)]
+            if self.correlation is not None:
+                parts.append(residuals(value, clear.index_select(1, self.scores), self.correlation))
         return torch.cat([*parts, _clock(level, visible)], dim=-1)
 
 

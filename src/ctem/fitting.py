@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
 from ctem.density import Density, Plan
 from ctem.noise import Noise
+from ctem.residuals import MAX_SCORES, correlation_of
 from ctem.spaces import Category, Space
 from ctem.spacetime import Clocks, SharedClock
 from ctem.training import History, Recipe, train
@@ -68,14 +70,7 @@ def fit_density(
     True
     """
     base = ProductBase.fit(space, x).to(x.device)
-    net = ClockNet(
-        base,
-        width=plan.width,
-        blocks=plan.blocks,
-        harmonics=plan.harmonics,
-        members=plan.members,
-        seed=seed,
-    ).to(x.device)
+    net = _network(base, x, plan, seed)
     loss = _Loss(base, plan, parents or {})
     if held_out is None:
         rows, weight, held_out = _split(x, weights, plan.members, jitter, seed)
@@ -107,6 +102,23 @@ def fit_density(
     history = _held_then_annealed(net, recipe, run)
     level = best_level(net.eval(), loss.filled(held_out, torch.Generator(x.device).manual_seed(seed)))
     return Density(net, level, plan, history, seed=seed, parents=parents)
+
+
+def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int) -> ClockNet:
+    """Networks of the plan, which see the linear predictions among up to ``MAX_SCORES`` scores."""
+    make = partial(
+        ClockNet,
+        base,
+        width=plan.width,
+        blocks=plan.blocks,
+        harmonics=plan.harmonics,
+        members=plan.members,
+        seed=seed,
+    )
+    net = make().to(x.device)
+    if not 2 <= len(net.scores) <= MAX_SCORES:
+        return net
+    return make(correlation=correlation_of(net.scores_of(x).cpu())).to(x.device)
 
 
 def _held_then_annealed(net: ClockNet, recipe: Recipe, run: Callable[[Recipe, str], History]) -> History:
@@ -240,7 +252,7 @@ def _affordable(
 ) -> int:
     """How many steps fit, the annealing included, judged by a short rehearsal on a copy of the network."""
     rehearsal = replace(recipe, steps=8, evaluate_every=8, patience=None)
-    copy = ClockNet(net.base, **net.options, members=net.members).to(rows.device)  # type: ignore[arg-type]
+    copy = ClockNet(net.base, **net.options, members=net.members, correlation=net.correlation).to(rows.device)  # type: ignore[arg-type]
     train(copy, loss, rows, replace(rehearsal, steps=2, evaluate_every=2), weights=weights)
     began = time.perf_counter()
     train(copy, loss, rows, rehearsal, weights=weights)

@@ -29,6 +29,7 @@ from ctem.density import Density, Plan
 from ctem.energies import MLP, Tilted
 from ctem.partition import LogZ
 from ctem.plain import PlainDensity
+from ctem.residuals import MAX_SCORES
 from ctem.spaces import Category, Ordinal, Real, Space
 from ctem.table.answers import find_device
 from ctem.table.frames import Kind
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "load", "provenance", "save"]
 
-FORMAT = 2  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 3  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
 SETTINGS = {"columns", "max_steps", "max_time", "missing", "objective", "orders", "plan", "random_state"}
 Header = dict[str, Any]
@@ -231,7 +232,12 @@ def _with_provenance(header: Header) -> Header:
     return {**kept, "log_z": log_z, "provenance": origin}
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {1: _with_provenance}
+def _as_it_is(header: Header) -> Header:
+    """Format 2 had no steps in its columns and no correlation among its tensors; both may be absent."""
+    return header
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {1: _with_provenance, 2: _as_it_is}
 
 
 def _rebuilt(cls: type[CTEM], header: Header, tensors: dict[str, Tensor], device: str) -> CTEM:
@@ -286,7 +292,10 @@ def _clock_net(space: Space, options: Header, tensors: dict[str, Tensor]) -> Clo
         raise ValueError(f"network: expected the sizes of its tensors, {found}; got {options}.")
     if sum(max(k - 1, 0) for k in space.sizes) + space.dim > inputs:
         raise ValueError(f"network: expected inputs for every column; got {inputs}.")
-    net = ClockNet(_base(space, tensors["base.log_table"]), **options)
+    correlation = tensors.get("correlation")
+    if correlation is not None and not correlation.numel() <= MAX_SCORES**2:
+        raise ValueError(f"network: expected a correlation of at most {MAX_SCORES} scores.")
+    net = ClockNet(_base(space, tensors["base.log_table"]), **options, correlation=correlation)
     net.load_state_dict(tensors)
     return net
 

@@ -24,6 +24,7 @@ from ctem.table.curves import Curve
 from ctem.table.frames import Frame
 from ctem.table.rows import CHUNK, chunks, joined, merged, spread, taken
 from ctem.table.schema import Schema
+from ctem.table.steps import Steps
 
 __all__ = ["Outlier", "TableDensity", "find_device"]
 
@@ -220,7 +221,7 @@ class TableDensity:
         return np.concatenate([answer(*self.encode(part)) for part in chunks(frame)])
 
 
-def _slopes(curve: Curve, x: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes(curve: Curve | Steps, x: Tensor) -> tuple[Tensor, Tensor]:
     """T′(X) and ∂ log T′(X)/∂X at X = T⁻¹(x)."""
     X = curve.inverse(x).requires_grad_()
     _, log_slope = curve.with_log_slope(X)

@@ -21,6 +21,7 @@ from ctem.spaces import Category, Column, Ordinal, Real
 from ctem.table.cells import Cells, Label
 from ctem.table.curves import Curve
 from ctem.table.rulers import Ruler
+from ctem.table.steps import Steps, map_from_json
 
 __all__ = ["Codec", "Constant", "Labels", "Numbers", "codec_from_json"]
 
@@ -158,7 +159,7 @@ class Numbers:
     """
 
     ruler: Ruler
-    curve: Curve
+    curve: Curve | Steps
     atoms: tuple[float, ...] = ()
     state: bool = False
 
@@ -234,7 +235,7 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     kind = data["codec"]
     if kind == "numbers":
         atoms = tuple(map(float, data["atoms"]))
-        ruler, curve = Ruler.from_json(data["ruler"]), Curve.from_json(data["curve"])
+        ruler, curve = Ruler.from_json(data["ruler"]), map_from_json(data["curve"])
         return Numbers(ruler, curve, atoms, _flag(data["state"]))
     if kind not in ("constant", "labels") or data["type"] not in TYPES:
         raise ValueError(f"codec: expected constant, labels or numbers of a known type; got {kind!r}.")

@@ -22,6 +22,7 @@ from ctem.table.cells import Cells, Label
 from ctem.table.codecs import Codec, Constant, Labels, Numbers
 from ctem.table.curves import Curve
 from ctem.table.rulers import Ruler
+from ctem.table.steps import Steps
 
 __all__ = ["Choice", "choose", "wish"]
 
@@ -216,9 +217,10 @@ def _real(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any],
     )
     rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
     try:
-        curve = Curve.fit(_spread(rest, ruler.width))
+        smooth = Curve.fit(_spread(rest, ruler.width))
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
+    curve = Steps.fit(smooth, rest, ruler.width) if ruler.width else smooth
     codec = Numbers(ruler, curve, tuple(atoms.tolist()), state)
     return Choice(codec, "real", _why(cells, ruler, curve, rest, distinct[heavy], counts[heavy], state))
 
@@ -226,23 +228,30 @@ def _real(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any],
 def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values, in order, stand out above the three values on either side: by count, or by rows per cell."""
     found = []
-    total, places = counts.sum(), distinct.astype(np.float64)
-    with np.errstate(over="ignore"):
-        cell = float(np.diff(places).min(initial=np.inf))
+    total, last = counts.sum(), len(counts) - 1
+    cell = float(_apart(distinct[1:], distinct[:-1]).min(initial=np.inf))
     for i in np.flatnonzero(counts >= min(ATOM_RULES[-1][0] * total, LONE_ROWS)).tolist():
         first = max(0, i - 3)
-        around = slice(first, i + 4)
-        near = np.delete(counts[around], i - first)
+        near = np.delete(counts[first : i + 4], i - first)
+        room = float(_apart(distinct[[min(last, i + 3)]], distinct[[first]])[0])
         excess = counts[i] / max(float(np.median(near)), 1.0)
         listed = any(counts[i] >= share * total and excess >= times for share, times in ATOM_RULES)
         with np.errstate(over="ignore"):
-            spread = counts[i] * np.ptp(places[around]) >= LONE_TIMES * near.sum() * cell
+            spread = counts[i] * room >= LONE_TIMES * near.sum() * cell
         if listed or (counts[i] >= LONE_ROWS and spread and excess > 1):
             found.append(i)
     found = sorted(found, key=lambda i: -counts[i])[:MAX_ATOMS]
     out = np.zeros(len(counts), bool)
     out[found if len(counts) - len(found) >= 3 else []] = True
     return out
+
+
+def _apart(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float64]:
+    """high − low ≥ 0 as float64; of whole numbers modulo 2⁶⁴ first, so that large neighbours stay apart."""
+    if high.dtype.kind in "iu":
+        return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
+    with np.errstate(over="ignore"):
+        return np.asarray(high - low)
 
 
 def _off_lattice(cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
@@ -278,7 +287,7 @@ def _spread(X: NDArray[np.float64], width: float) -> NDArray[np.float64]:
 def _why(
     cells: Cells,
     ruler: Ruler,
-    curve: Curve,
+    curve: Curve | Steps,
     rest: NDArray[np.float64],
     atoms: NDArray[Any],
     counts: NDArray[Any],
@@ -301,6 +310,8 @@ def _why(
         words.append(f"tied values: dequantised by the smallest gap, {ruler.width:g}")
     else:
         words.append("numbers")
+    if isinstance(curve, Steps):
+        words.append("some values are much preferred: steps at each")
     distance = float(np.abs(rest[[0, -1]] / curve.scale - curve.location / curve.scale).max())
     if distance > HEAVY:
         words.append(f"heavy tails: up to {distance:.3g} robust deviations out, through asinh")

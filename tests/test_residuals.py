@@ -1,0 +1,94 @@
+"""Linear predictions among noisy scores: residuals are regressions, and hidden scores say nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from ctem.bases import ProductBase
+from ctem.clocknet import ClockNet
+from ctem.residuals import correlation_of, residuals
+from ctem.spaces import Category, Ordinal, Real, Space
+
+
+@pytest.fixture
+def c():
+    a = torch.randn(4, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return correlation_of(
+        (a.T @ torch.randn(4, 300, dtype=torch.float64, generator=torch.Generator())).T[:, :4]
+    )
+
+
+def levels(n, d, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    clear = torch.rand(n, d, generator=generator, dtype=torch.float64)
+    hidden = torch.rand(n, d, generator=generator) < 0.3
+    return torch.where(hidden, 0.0, clear), torch.randn(n, d, generator=generator, dtype=torch.float64)
+
+
+def sigma(clear, c):
+    return clear[:, None] * c * clear + torch.diag(1 - clear**2)
+
+
+def test_a_residual_is_the_deviation_from_the_regression_on_the_others(c):
+    clear, x = levels(20, 4)
+    x = torch.where(clear > 0, x, 0.0)
+    found = residuals(x, clear, c)[:, :4].sinh()
+    for row in range(20):
+        s = sigma(clear[row], c).numpy()
+        for i in range(4):
+            rest = [j for j in range(4) if j != i]
+            beta = np.linalg.solve(s[np.ix_(rest, rest)], s[rest, i])
+            sd = math.sqrt(s[i, i] - s[i, rest] @ beta)
+            expected = (float(x[row, i]) - x[row, rest].numpy() @ beta) / sd
+            expected = expected if clear[row, i] > 0 else 0.0
+            assert found[row, i] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_last_input_is_the_log_density_ratio(c):
+    clear, x = levels(20, 4)
+    x = torch.where(clear > 0, x, 0.0)
+    found = residuals(x, clear, c)[:, -1].sinh()
+    zero = torch.zeros(4, dtype=torch.float64)
+    for row in range(20):
+        ratio = MultivariateNormal(zero, sigma(clear[row], c)).log_prob(x[row])
+        ratio = ratio - MultivariateNormal(zero, torch.eye(4).double()).log_prob(x[row])
+        assert found[row] == pytest.approx(float(ratio), abs=1e-9)
+
+
+def test_rows_that_share_their_levels_share_the_work_and_nothing_else(c):
+    clear, x = levels(3, 4)
+    x = torch.where(clear > 0, x, 0.0)
+    many = residuals(x.repeat(10, 1), clear.repeat(10, 1), c)
+    each = torch.cat([residuals(x[i : i + 1], clear[i : i + 1], c) for i in range(3)])
+    assert torch.allclose(many, each.repeat(10, 1), atol=1e-12)
+
+
+def test_a_network_that_sees_residuals_is_blind_to_hidden_columns_and_zero_when_all_are():
+    base = ProductBase(Space([Real(), Real(), Ordinal(5), Category(3)]))
+    g = ClockNet(
+        base, width=16, correlation=torch.tensor([[1.0, 0.9, 0.3], [0.9, 1.0, 0.2], [0.3, 0.2, 1.0]])
+    )
+    with torch.no_grad():
+        g.last.normal_()
+    x = torch.tensor([[0.3, -1.0, 2.0, 1.0]])
+    level = torch.tensor([[0.1, math.inf, 0.0, math.inf]])
+    other = torch.tensor([[0.3, 2.0, 2.0, 2.0]])
+    assert torch.equal(g(x, level), g(other, level))
+    assert float(g(x, torch.full((1, 4), math.inf)).detach()) == 0
+    assert not torch.equal(g(x, torch.zeros(1, 4)), g(other, torch.zeros(1, 4)))
+    assert torch.allclose(g.member(0)(x, level), g(x, level))
+
+
+def test_a_correlation_is_positive_whatever_is_missing():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 1, generator=generator) + 0.1 * torch.randn(60, 5, generator=generator)
+    x[torch.rand(60, 5, generator=generator) < 0.6] = math.nan
+    x[:, 4] = math.nan  # never observed
+    c = correlation_of(x)
+    assert torch.equal(c.diagonal().round(decimals=5), torch.ones(5))
+    assert float(torch.linalg.eigvalsh(c).min()) > 0
+    assert float(c[0, 1]) > 0.9
+    assert float(c[4, :4].abs().max()) < 1e-5

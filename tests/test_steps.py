@@ -1,0 +1,87 @@
+"""Steps: a rounded column that prefers some values."""
+
+import numpy as np
+import pytest
+import torch
+
+from ctem.table.curves import Curve
+from ctem.table.steps import Steps, map_from_json
+
+
+def preferring(n, seed=0):
+    """Numbers to two decimals, four in ten of them at a tenth."""
+    rng = np.random.default_rng(seed)
+    X = rng.gamma(4.0, 0.5, n)
+    return np.round(np.where(rng.random(n) < 0.4, np.round(X, 1), X), 2)
+
+
+@pytest.fixture(scope="module")
+def steps():
+    X = preferring(3000)
+    return Steps.fit(Curve.fit(X), X, 0.01)
+
+
+def cells(steps, values, width=0.01):
+    low, high = (torch.special.ndtr(steps(values + s * width / 2)) for s in (-1, 1))
+    return high - low
+
+
+def test_the_probability_of_a_value_is_its_count_and_the_curves_share(steps):
+    X = preferring(3000)
+    values, counts = np.unique(X, return_counts=True)
+    q = cells(steps.curve, torch.from_numpy(values))
+    p = cells(steps, torch.from_numpy(values))
+    # P(v) = a (n_v − 1) + b q_v for some a and b
+    A = np.stack([counts - 1, q.numpy()], 1)
+    (a, b), *_ = np.linalg.lstsq(A, p.numpy(), rcond=None)
+    assert np.allclose(A @ [a, b], p, atol=1e-9)
+    assert 0 < a <= 1 / 3000
+    assert b > 0
+
+
+def test_the_mass_of_the_whole_lattice_is_one(steps):
+    lattice = torch.arange(-200, 2000, dtype=torch.float64) / 100
+    assert float(cells(steps, lattice).sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_it_increases_has_an_inverse_and_the_slope_it_says(steps):
+    X = torch.linspace(-1, 9, 5001, dtype=torch.float64)
+    x = steps(X)
+    assert bool((x.diff() > 0).all())
+    assert torch.allclose(steps.inverse(x), X, atol=1e-7)
+    h = 1e-7
+    middle = X + 0.0003  # off the edges of cells
+    numeric = (steps(middle + h) - steps(middle - h)) / (2 * h)
+    assert torch.allclose(steps.with_log_slope(middle)[1].exp(), numeric, rtol=1e-3)
+
+
+def test_held_out_rows_are_likelier_with_steps(steps):
+    fresh = torch.from_numpy(preferring(3000, seed=1))
+    assert float((cells(steps, fresh).log() - cells(steps.curve, fresh).log()).mean()) > 0.3
+
+
+def test_beyond_the_data_it_is_the_curve(steps):
+    far = torch.tensor([-5.0, 50.0, 1e6], dtype=torch.float64)
+    assert torch.equal(steps(far), steps.curve(far))
+
+
+def test_a_smooth_rounded_column_gets_none():
+    X = np.round(np.random.default_rng(0).normal(size=2000), 2)
+    assert isinstance(Steps.fit(Curve.fit(X), X, 0.01), Curve)
+
+
+@pytest.mark.parametrize("factor", [1000.0, -0.1])
+def test_units_do_not_matter(steps, factor):
+    X = preferring(3000)
+    scaled = Steps.fit(Curve.fit(factor * X), factor * X, 0.01 * abs(factor))
+    at = torch.from_numpy(np.unique(X)[20:400:20])
+    expected = steps.with_log_slope(at)[1]
+    assert torch.allclose(scaled.with_log_slope(factor * at)[1] + np.log(abs(factor)), expected, atol=0.05)
+
+
+def test_json_brings_it_back_and_nonsense_is_refused(steps):
+    assert map_from_json(steps.to_json()) == steps
+    assert map_from_json(steps.curve.to_json()) == steps.curve
+    for wrong in ({"knots": [0.5, 0.2]}, {"heights": [0.1]}, {"knots": [0.1, 2.0], "heights": [0.1, 2.0]}):
+        with pytest.raises(ValueError, match="steps: expected increasing knots"):
+            map_from_json({**steps.to_json(), **wrong})
