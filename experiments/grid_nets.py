@@ -1,4 +1,4 @@
-"""Smooth energies on a 91 × 91 grid: many small networks trained as one program, and a network with clocks.
+"""Smooth energies on a 91 × 91 grid: many small networks trained as one program.
 
 ``fit_nets`` learns f(z) from pairs z, z̃ = z + δ, the shift δ drawn from a symmetric law and wrapped around the grid:
 a bijection of the cells, so that one shift compares every observed cell at once, and the kernel is symmetric.
@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from ctem.bases import ProductBase
 from ctem.capture import StepGraph
 from ctem.losses import Rule, log_score
 
-__all__ = ["Fitted", "GridNets", "Settings", "WaveNet", "fit_nets", "waves"]
+__all__ = ["Fitted", "GridNets", "Settings", "draw_shifts", "fit_mixtures", "fit_nets", "shifted", "waves"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +28,9 @@ class Settings:
 
     width: int = 128
     depth: int = 3  # hidden layers
-    harmonics: int = 3  # sines and cosines of each coordinate, wavelengths of 91, 45 and 23 cells
+    harmonics: int = 1  # sines and cosines of each coordinate: wavelengths of 91, 45, 23 … cells
     steps: int = 4000
-    learning_rate: float = 5e-3
+    learning_rate: float = 2e-3
     weight_decay: float = 0.03
     reach: float = 2.0  # cells, the shortest scale of a shift
     shifts: int = 16  # per step
@@ -81,49 +80,6 @@ class GridNets(nn.Module):
         return torch.bmm(h, self.last).squeeze(-1)
 
 
-class WaveNet(nn.Module):
-    """g(x, s) on ordinal columns with clocks: waves of each visible value, residual layers, g = 0 if all are hidden.
-
-    Arguments:
-        base: the base b that g corrects.
-        members: independent networks; row r of a batch belongs to member r mod members.
-        harmonics: of each column; −1 takes one-hot inputs instead.
-    """
-
-    def __init__(self, base: ProductBase, members: int, width: int, depth: int, harmonics: int, seed: int):
-        super().__init__()
-        self.base, self.sizes, self.harmonics = base, base.space.sizes, harmonics
-        self.shape = {"width": width, "depth": depth, "harmonics": harmonics, "seed": seed}
-        inputs = sum(k if harmonics < 0 else 1 + 2 * harmonics for k in self.sizes) + len(self.sizes)
-        self.nets = GridNets(members, inputs, width, depth, seed)
-
-    def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        """g for rows x (n, d) and levels (n, d), inf where hidden."""
-        members = self.nets.members
-        seen = self._seen(x, level).unflatten(0, (-1, members)).transpose(0, 1)
-        out = self.nets(torch.cat([seen, torch.zeros_like(seen[:, :1])], 1))
-        return torch.where(torch.isfinite(level).any(-1), (out[:, :-1] - out[:, -1:]).T.flatten(), 0.0)
-
-    def member(self, k: int) -> WaveNet:
-        """Member k alone."""
-        alone = WaveNet(self.base, 1, **self.shape).to(self.base.log_table.device)
-        alone.nets.load_state_dict({name: value[k : k + 1] for name, value in self.nets.state_dict().items()})
-        return alone
-
-    def _seen(self, x: Tensor, level: Tensor) -> Tensor:
-        visible = torch.isfinite(level)
-        columns = [self._embed(x[:, j], size) for j, size in enumerate(self.sizes)]
-        shown = [torch.where(visible[:, j : j + 1], h, 0.0) for j, h in enumerate(columns)]
-        return torch.cat([visible.to(x.dtype), *shown], -1)
-
-    def _embed(self, value: Tensor, size: int) -> Tensor:
-        if self.harmonics < 0:
-            return (value.unsqueeze(-1) == torch.arange(size, device=value.device)).to(
-                value.dtype
-            ) * math.sqrt(size)
-        return waves(value, size, self.harmonics)
-
-
 class _Shifted(torch.autograd.Function):
     """f(z + δ_m) for every cell and shift, (k, n) → (k, m, n); its gradient is a gather too, to the same bits."""
 
@@ -136,6 +92,11 @@ class _Shifted(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (back,) = ctx.saved_tensors
         return grads[0].gather(2, back.expand_as(grads[0])).sum(1), None, None
+
+
+def shifted(f: Tensor, to: Tensor, back: Tensor) -> Tensor:
+    """f(z + δ_m) (k, m, n) of values f (k, n), for shifts as ``draw_shifts`` gives them."""
+    return _Shifted.apply(f, to, back)
 
 
 def draw_shifts(cells: int, count: int, reach: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -171,7 +132,7 @@ def fit_nets(
         optimizer.zero_grad(set_to_none=True)
         f = nets(features)
         to, back = draw_shifts(cells, settings.shifts, settings.reach, generator)
-        losses = (weight * settings.rule(f.unsqueeze(1) - _Shifted.apply(f, to, back))).sum(-1).mean(1)
+        losses = (weight * settings.rule(f.unsqueeze(1) - shifted(f, to, back))).sum(-1).mean(1)
         losses.sum().backward()
         optimizer.step()
         return losses.detach()
@@ -203,3 +164,14 @@ def _better(best: Fitted, f: Tensor, held: Tensor, step: int) -> Fitted:
         torch.where(won, nats, best.nats),
         torch.where(won, float(step), best.step),
     )
+
+
+def fit_mixtures(folds: Tensor, settings: Settings, device: str, seed: int = 0) -> Fitted:
+    """The mixture of the networks that are blind to one fold each, and their mean held-out nats.
+
+    Arguments:
+        folds: histograms (k, folds, a, a) of a partition of the rows of k data sets into equal folds.
+    """
+    rest = (folds.sum(1, keepdim=True) - folds) / (folds.shape[1] - 1)
+    fitted = fit_nets(rest.flatten(0, 1).to(device), folds.flatten(0, 1).to(device), settings, seed)
+    return Fitted(*[t.unflatten(0, folds.shape[:2]).mean(1).cpu() for t in fitted])

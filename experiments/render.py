@@ -6,6 +6,7 @@ python experiments/render.py
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def page(folder: Path) -> str:
         "std is over seeds (ddof = 1).\n"
         "[CHOICES.md](CHOICES.md) says what was tried before each number, and what was chosen on the truth.\n"
     )
-    sections = [section(load(path)) for path in files] or ["No results yet.\n"]
+    sections = [section(load(path), pictures(path)) for path in files] or ["No results yet.\n"]
     return "\n".join([head, *sections])
 
 
@@ -36,8 +37,14 @@ def load(path: Path) -> dict[str, Any]:
     return result
 
 
-def section(result: dict[str, Any]) -> str:
-    """One experiment: where and when it ran, its settings, its table."""
+def pictures(path: Path) -> list[str]:
+    """What a script drew: NAME.png and NAME-*.png beside NAME.json, relative to the page."""
+    found = sorted([*path.parent.glob(f"{path.stem}.png"), *path.parent.glob(f"{path.stem}-*.png")])
+    return [f"{path.parent.name}/{each.name}" for each in found]
+
+
+def section(result: dict[str, Any], drawn: Sequence[str] = ()) -> str:
+    """One experiment: where and when it ran, its settings, its pictures, its table."""
     facts = [
         result["device"],
         f"torch {result['torch']}",
@@ -49,6 +56,8 @@ def section(result: dict[str, Any]) -> str:
     if result["settings"]:
         settings = ", ".join(f"{key}={compact(value)}" for key, value in result["settings"].items())
         lines += [f"Settings: `{settings}`", ""]
+    for name in drawn:
+        lines += [f"![{Path(name).stem}]({name})", ""]
     lines += [row(COLUMNS), row(["---"] * len(COLUMNS))]
     for r in result["records"]:
         spread = "" if r["std"] is None else f" ± {number(r['std'])}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -25,18 +25,17 @@ from torch import Tensor
 from ctem.losses import Rule, brier, concrete_score, log_score, score_entropy
 from ctem.metrics import kl_divergence, mode_weight_error, total_variation
 from ctem.quantised import CELLS, EightGaussians
-from grid_nets import Settings, fit_nets
-from grid_tables import fit_tables, histogram, smoothed
+from grid_nets import Settings, fit_mixtures
+from grid_sets import ROWS, SETS, folds_of, islands
+from grid_tables import RULES, fit_tables, histogram, smoothed
 from results import Record, arguments, summarise, write
-from table2 import FOLDS, RULES, SETS, folds_of, islands
 
 COUNTS = (200, 1000, 5000, 20_000, 100_000, 200_000)
 RADII = (2.0, 4.0, 6.0, 8.0, 12.0, 20.0)  # in standard deviations
-ROWS = 20_000
 FREE = {"steps": 20_000, "learning_rate": 2.5e-3}  # as far as 100 000 steps at 5e-4
-SMOOTH = Settings(steps=2000, width=64)
+SMOOTH = Settings(steps=2000, width=64)  # half of Table 2's: there are 270 networks
 LEAST = tuple(10.0**-e for e in range(2, 9))
-CHAIN = {"states": 12, "rows": 1000, "batch": 100, "steps": 5000, "learning_rate": 0.02}
+CHAIN = {"states": 12, "rows": 1000, "batch": 100, "steps": 5000, "learning_rate": 0.02, "seeds": 20}
 CHAIN_RULES: dict[str, Rule] = {
     "ratio matching (= CTEM / 4)": lambda gap: brier(gap) / 4,
     "CTEM": brier,
@@ -55,21 +54,18 @@ class Ring(EightGaussians):
         super(EightGaussians, self).__init__(turned, noise=0.1)
 
 
-def every_table(codes: list[Tensor], seeds: range, device: str, quick: bool) -> dict[str, Tensor]:
+def every_table(codes: list[Tensor], device: str, quick: bool) -> dict[str, Tensor]:
     """Tables (cases, 91, 91) by every system, for a list of data sets in one program each."""
     data = torch.stack([histogram(c, CELLS) for c in codes])
-    folds = torch.stack([folds_of(c, seed) for c, seed in zip(codes, seeds, strict=True)])
-    steps = 100 if quick else FREE["steps"]
+    folds = torch.stack([folds_of(c, seed) for seed, c in enumerate(codes)])
+    steps = 20 if quick else FREE["steps"]
     free = fit_tables(data.to(device), list(RULES.values()), steps, FREE["learning_rate"], True).cpu()
-    settings = replace(SMOOTH, steps=20, width=16, evaluate_every=10) if quick else SMOOTH
-    held = folds.flatten(0, 1).to(device)
-    rest = ((folds.sum(1, keepdim=True) - folds) / (FOLDS - 1)).flatten(0, 1).to(device)
-    nets = fit_nets(rest, held, settings, seed=0).p.unflatten(0, (-1, FOLDS)).mean(1).cpu()
+    settings = replace(SMOOTH, steps=4, width=16, evaluate_every=2) if quick else SMOOTH
     return {
         "plain histogram": data,
         "smoothed histogram": torch.stack([smoothed(part)[0] for part in folds]),
         **{f"{rule} (p)": tables for rule, tables in zip(RULES, free, strict=True)},
-        "ours: smooth energy": nets,
+        "ours: smooth energy": fit_mixtures(folds, settings, device).p,
     }
 
 
@@ -77,15 +73,13 @@ def sparsity(seeds: range, device: str, quick: bool) -> list[Record]:
     """TV against the number of rows."""
     cases = [(name, n) for name in SETS for n in (COUNTS[:2] if quick else COUNTS)]
     codes = [torch.as_tensor(SETS[name].sample(n, seed)) for name, n in cases for seed in seeds]
-    tables = every_table(codes, range(len(codes)), device, quick)
+    tables = every_table(codes, device, quick)
     truth = {name: target.probabilities() for name, target in SETS.items()}
     records = []
     for i, (name, n) in enumerate(cases):
         at = range(i * len(seeds), (i + 1) * len(seeds))
         where = f"{name}, n = {n}"
-        records.append(
-            summarise(where, "4-neighbour graph", "components", [islands(name, codes[j]) for j in at])
-        )
+        records.append(summarise(where, "4-neighbour graph", "components", [islands(codes[j]) for j in at]))
         for system, fitted in tables.items():
             tv = [total_variation(fitted[j].flatten(), truth[name]) for j in at]
             records.append(summarise(where, system, "TV", tv))
@@ -96,14 +90,14 @@ def separation(seeds: range, device: str, quick: bool) -> list[Record]:
     """TV and mode weights against the radius of the circle."""
     rings = [Ring(radius) for radius in (RADII[-2:] if quick else RADII)]
     codes = [torch.as_tensor(ring.sample(ROWS, seed)) for ring in rings for seed in seeds]
-    tables = every_table(codes, range(len(codes)), device, quick)
+    tables = every_table(codes, device, quick)
     records = []
     for i, ring in enumerate(rings):
         at = range(i * len(seeds), (i + 1) * len(seeds))
         where = f"8-Gaussians, radius {float(ring.nodes.norm(dim=1)[0]) / 0.1:g}σ"
         truth, modes = ring.probabilities(), ring.mode_of_cell()
         weights = torch.bincount(modes, weights=truth)
-        found = [islands("8-Gaussians", codes[j]) for j in at]
+        found = [islands(codes[j]) for j in at]
         records.append(summarise(where, "4-neighbour graph", "components", found))
         for system, fitted in tables.items():
             flat = [fitted[j].flatten() for j in at]
@@ -124,9 +118,9 @@ def path_loss(f: Tensor, p: Tensor, rule: Rule) -> Tensor:
     return (p[..., 1:] * rule(gap) + p[..., :-1] * rule(-gap)).sum(-1) / 2
 
 
-def small_probabilities(seeds: range, _device: str, quick: bool) -> list[Record]:
-    """Gradients and final errors on tents of decreasing least probability."""
-    records = []
+def small_probabilities(_seeds: range, _device: str, quick: bool) -> list[Record]:
+    """Gradients and final errors on tents of decreasing least probability; more seeds, for they cost nothing."""
+    records, seeds = [], range(1 if quick else CHAIN["seeds"])
     truth = torch.stack([tent(least) for least in LEAST])
     generator = torch.Generator().manual_seed(0)
     shape = (len(seeds), len(LEAST))
@@ -187,44 +181,82 @@ def _descend(data: Tensor, rule: Rule, steps: int) -> tuple[Tensor, Tensor]:
     return f.detach(), wild
 
 
+STYLES = {  # one colour and mark for a method in every panel
+    "plain histogram": ("black", "o"),
+    "smoothed histogram": ("tab:gray", "s"),
+    "CSM": ("tab:orange", "D"),
+    "SEDD": ("tab:red", "^"),
+    "CTEM": ("tab:blue", "v"),
+    "ours: smooth energy": ("tab:green", "P"),
+    "ratio matching (= CTEM / 4)": ("tab:cyan", "o"),
+    "log score": ("tab:purple", "s"),
+}
+PANELS = [  # data sets, metric, title, axes
+    ("moons, n = ", "TV", "sparsity (moons)", "rows", "TV"),
+    (
+        "8-Gaussians, radius ",
+        "mode weights, TV",
+        "separation (8 Gaussians)",
+        "radius / σ",
+        "TV of the mode weights",
+    ),
+    (
+        "path of 12 states, least probability ",
+        "gradient norm upside down, mean",
+        "gradient where the model is most wrong",
+        "least / largest probability",
+        "mean norm at f = −log ρ",
+    ),
+    (
+        "path of 12 states, least probability ",
+        "TV",
+        "error after training on 1000 rows",
+        "least / largest probability",
+        "TV",
+    ),
+]
+
+
 def draw(records: list[Record], path: Path) -> None:
-    """TV against n (moons), mode-weight error against radius, the gradient where the model is most wrong."""
+    """TV against n, mode weights against the radius, gradients and errors against the least probability."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = [
-        ("moons, n = ", "TV", "rows"),
-        ("8-Gaussians, radius ", "mode weights, TV", "radius, σ"),
-        (
-            "path of 12 states, least probability ",
-            "gradient norm at the truth, largest / mean",
-            "least / largest",
-        ),
-    ]
-    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
-    for axis, (prefix, metric, label) in zip(axes, panels, strict=True):
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for r in records:
-            if r.dataset.startswith(prefix) and r.metric == metric:
-                at = float(r.dataset.removeprefix(prefix).split()[0].removesuffix("σ"))
-                lines.setdefault(r.system, []).append((at, r.mean))
-        for system, points in lines.items():
-            axis.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=system)
-        axis.set_xlabel(label)
-        axis.set_title(metric, fontsize=9)
-        axis.legend(fontsize=6)
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7.6), layout="constrained")
+    for axis, (prefix, metric, title, across, up) in zip(axes.flat, PANELS, strict=True):
+        for system, points in _lines(records, prefix, metric).items():
+            colour, mark = STYLES[system.removesuffix(" (p)")]
+            axis.loglog(*zip(*points, strict=True), color=colour, marker=mark, markersize=5, label=system)
+        axis.set(title=title, xlabel=across, ylabel=up)
+        axis.grid(alpha=0.3)
+    axes[0, 1].set_xticks(RADII, [f"{r:g}" for r in RADII])
+    axes[0, 1].minorticks_off()
+    axes[0, 1].set(yscale="linear", ylim=(0, None))
+    for line in axes:
+        line[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _lines(records: list[Record], prefix: str, metric: str) -> dict[str, list[tuple[float, float]]]:
+    """By system, the points (number in the data set's name, mean)."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for r in records:
+        if r.dataset.startswith(prefix) and r.metric == metric:
+            at = float(r.dataset.removeprefix(prefix).split()[0].removesuffix("σ"))
+            lines.setdefault(r.system, []).append((at, r.mean))
+    return lines
 
 
 def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_float32_matmul_precision("high")
     began, seeds = time.perf_counter(), range(1 if args.quick else args.seeds or 3)
-    settings = {"free": FREE, "smooth": {"steps": SMOOTH.steps, "width": SMOOTH.width}, "chain": CHAIN}
+    smooth = asdict(SMOOTH) | {"rule": SMOOTH.rule.__name__}
+    settings = {"free": FREE, "smooth": smooth, "chain": CHAIN}
     records: list[Record] = []
     for part in (small_probabilities, sparsity, separation):
         found = part(seeds, args.device, args.quick)

@@ -12,9 +12,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
 from ctem import Grid, Ordinal, ProductBase, Space
 from ctem.chain import Chain
 from ctem.losses import brier, concrete_score, exact_loss, score_entropy
-from grid_nets import Settings, WaveNet, _Shifted, draw_shifts, fit_nets
-from grid_tables import compared_cells, fit_tables, histogram, smoothed, weighed_by_counts
-from table2 import chain_table
+from ctem.quantised import CELLS
+from grid_clocks import ClockSettings, WaveNet, chain_table, fit_clocks, held_out_in_turn, member_weights
+from grid_nets import Settings, draw_shifts, fit_mixtures, fit_nets, shifted
+from grid_sets import FOLDS, own_grid, own_truth
+from grid_tables import compared_cells, edge_gradient, fit_tables, histogram, smoothed, weighed_by_counts
 
 SIZE = 7
 
@@ -30,10 +32,7 @@ def test_compact_cells_give_the_gradient_of_the_exact_loss(rule, observed_only):
     p = torch.stack([counts(0), counts(1)])
     cells = compared_cells(p, observed_only)
     f = torch.randn(2, SIZE * SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    short = f.gather(1, cells.index).requires_grad_()
-    gap = short.unsqueeze(1) - short.detach().gather(1, cells.neighbour.flatten(1)).view(2, 4, -1)
-    loss = (cells.weight * rule(torch.cat([gap, -gap], 1))).sum()
-    fast = torch.where(cells.real, torch.autograd.grad(loss, short)[0], 0.0)
+    fast = torch.where(cells.real, edge_gradient(f.gather(1, cells.index)[None], cells, [rule])[0], 0.0)
     edges = Grid(Space([Ordinal(SIZE)] * 2), reach=1).edges()
     for k in range(2):
         q = p[k].flatten()
@@ -52,6 +51,13 @@ def test_a_free_table_becomes_the_histogram_once_its_islands_are_weighed():
         assert torch.allclose(weighed_by_counts(p, data), data, atol=2e-3)
 
 
+def test_tables_with_and_without_unseen_cells_share_a_program():
+    p = torch.stack([counts(0), counts(1)])
+    both = fit_tables(p, [brier], 50, 5e-3, observed_only=torch.tensor([True, False]))[0]
+    assert torch.allclose(both[0], fit_tables(p[:1], [brier], 50, 5e-3, observed_only=True)[0, 0])
+    assert torch.allclose(both[1], fit_tables(p[1:], [brier], 50, 5e-3, observed_only=False)[0, 0])
+
+
 def test_smoothing_keeps_the_mass_and_the_bandwidth_grows_when_rows_are_few():
     few = torch.stack([counts(seed, rows=6) for seed in range(5)])
     many = torch.stack([counts(seed, rows=4000) for seed in range(5)])
@@ -68,7 +74,7 @@ def test_a_shift_moves_every_cell_to_a_cell_of_its_own_and_back():
 def test_the_gradient_of_a_shift_is_its_adjoint():
     to, back = draw_shifts(SIZE, 3, 2.0, torch.Generator().manual_seed(0))
     f = torch.randn(2, SIZE * SIZE, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda f: _Shifted.apply(f, to, back), f)
+    assert torch.autograd.gradcheck(lambda f: shifted(f, to, back), f)
 
 
 def test_smooth_energies_are_normalised_and_beat_the_uniform_table():
@@ -91,3 +97,39 @@ def test_a_wave_net_is_blind_to_hidden_columns_and_its_members_are_themselves():
     alone = torch.cat([g.member(k)(x[:1], hidden[:1]) for k in range(3)])
     assert torch.allclose(alone, g(x, hidden), atol=1e-6)
     assert float(chain_table(Chain(g.member(0), base)).detach().sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_member_trains_on_its_own_set_and_is_judged_on_rows_it_never_sees():
+    sets, rows = 3, 20
+    x = (
+        torch.arange(sets * rows, dtype=torch.float32).view(sets, rows, 1).expand(-1, -1, 2)
+    )  # a row is its place
+    weights, held = member_weights(sets, rows), held_out_in_turn(x)[:, 0].long()
+    members = sets * FOLDS
+    assert weights.shape == (members, sets * rows)
+    for k in range(members):
+        mine = held[k::members]
+        trained = weights[k].nonzero().squeeze(1)
+        assert sorted([*mine.tolist(), *trained.tolist()]) == list(
+            range(k // FOLDS * rows, (k // FOLDS + 1) * rows)
+        )
+
+
+def test_clocks_and_mixtures_of_several_sets_are_normalised_and_keep_to_their_own_rows():
+    generator = torch.Generator().manual_seed(0)
+    codes = [(torch.randn(1000, 2, generator=generator) * 8 + centre).round() for centre in (25, 65)]
+    clocks, nats = fit_clocks(
+        codes, ClockSettings(width=16, steps=60, batch_size=64, ema=0.5, evaluate_every=30), "cpu"
+    )
+    folds = torch.stack([torch.stack([histogram(c[i::FOLDS], CELLS) for i in range(FOLDS)]) for c in codes])
+    mixtures = fit_mixtures(folds, Settings(width=16, steps=60, learning_rate=5e-3, evaluate_every=30), "cpu")
+    for tables, found in ((clocks, nats), (mixtures.p, mixtures.nats)):
+        assert torch.allclose(tables.sum((1, 2)), torch.ones(2, dtype=torch.float64), atol=1e-5)
+        assert bool((found < math.log(CELLS**2)).all())
+        low = tables[:, :45, :45].sum((1, 2))
+        assert low[0] > 0.5 > low[1]
+
+
+def test_the_aligned_histogram_is_the_calibrated_one():
+    p, truth = histogram(own_grid("8-Gaussians", 0), CELLS), own_truth("8-Gaussians", 0)
+    assert float((p - truth).abs().sum()) / 2 == pytest.approx(0.077, abs=0.005)
