@@ -4,10 +4,11 @@ import gzip
 import hashlib
 import zipfile
 
+import numpy as np
 import pytest
 
 from ctem import datasets
-from ctem.datasets import TABLES, load_table
+from ctem.datasets import TABLES, Splits, load_binarized_mnist, load_mnist, load_table
 
 ROWS = b"M,0.5,0.4,0.1,0.5,0.2,0.1,0.15,15\nF,0.4,0.3,0.1,0.2,0.1,0.05,0.07,7\n"
 
@@ -51,3 +52,62 @@ def test_a_member_of_a_zip_file_is_downloaded_once(abalone, tmp_path, monkeypatc
     assert len(load_table("abalone", tmp_path)) == 2
     packed.unlink()
     assert len(load_table("abalone", tmp_path)) == 2
+
+
+SMALL = {  # two images of 2 × 3 pixels and their labels, as idx files
+    "train-images-idx3-ubyte": bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3, *range(12)]),
+    "train-labels-idx1-ubyte": bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]),
+}
+SMALL |= {name.replace("train", "t10k"): content for name, content in SMALL.items()}
+BITS = Splits(np.array([[0, 1, 1]]), np.array([[1, 0, 0], [1, 1, 1]]), np.array([[0, 0, 1]]))
+TEXTS = (b"0 1 1\n", b"1 0 0\n1 1 1\n", b"0 0 1\n")
+
+
+@pytest.fixture
+def small_mnist(monkeypatch, tmp_path):
+    """Two images under the names of MNIST's, at an address of this machine."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, content in SMALL.items():
+        (source / f"{name}.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(datasets, "_IDX", {k: hashlib.sha256(v).hexdigest() for k, v in SMALL.items()})
+    monkeypatch.setattr(datasets, "_IDX_SOURCE", source.as_uri())
+    return source
+
+
+def test_mnist_is_downloaded_once_unpacked_and_checked(small_mnist, tmp_path):
+    for _ in range(2):
+        digits = load_mnist(tmp_path)
+        assert digits.train.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+        assert digits.test_labels.tolist() == [7, 9]
+        for path in small_mnist.iterdir():
+            path.unlink()
+    name = "t10k-images-idx3-ubyte"
+    (tmp_path / "mnist" / name).write_bytes(SMALL[name] + b"1")
+    with pytest.raises(ValueError, match=f"{name}: expected SHA-256"):
+        load_mnist(tmp_path)
+
+
+def test_an_idx_file_of_another_length_is_refused(small_mnist, tmp_path, monkeypatch):
+    name, short = "train-labels-idx1-ubyte", SMALL["train-labels-idx1-ubyte"][:-1]
+    monkeypatch.setitem(datasets._IDX, name, hashlib.sha256(short).hexdigest())
+    (small_mnist / f"{name}.gz").write_bytes(gzip.compress(short))
+    with pytest.raises(ValueError, match=f"{name}: expected an idx file of bytes"):
+        load_mnist(tmp_path)
+
+
+def test_binarised_mnist_is_the_same_packed_or_as_text(monkeypatch, tmp_path):
+    checksums = tuple(hashlib.sha256(text).hexdigest() for text in TEXTS)
+    monkeypatch.setattr(datasets, "_BINARIZED", checksums)
+    for folder in ("texts", "npz"):
+        (tmp_path / folder / "binarized_mnist").mkdir(parents=True)
+    for split, text in zip(Splits._fields, TEXTS, strict=True):
+        (tmp_path / "texts" / "binarized_mnist" / f"binarized_mnist.{split}.data").write_bytes(text)
+    packed = tmp_path / "npz" / "binarized_mnist" / "binarized_mnist.npz"
+    np.savez_compressed(packed, **BITS._asdict())
+    for folder in ("texts", "npz"):
+        for found, truth in zip(load_binarized_mnist(tmp_path / folder), BITS, strict=True):
+            assert found.tolist() == truth.tolist()
+    np.savez_compressed(packed, **BITS._replace(test=1 - BITS.test)._asdict())
+    with pytest.raises(ValueError, match=r"binarized_mnist\.npz, test: expected SHA-256"):
+        load_binarized_mnist(tmp_path / "npz")

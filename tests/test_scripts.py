@@ -19,6 +19,7 @@ SCRIPTS = [
     "foundation",
     "imputation",
     "mixed",
+    "mnist",
     "nltcs",
     "picture",
     "robustness",

@@ -21,7 +21,18 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINARY", "TABLES", "Splits", "TableFile", "load_binary", "load_penguins", "load_table"]
+__all__ = [
+    "BINARY",
+    "TABLES",
+    "Digits",
+    "Splits",
+    "TableFile",
+    "load_binarized_mnist",
+    "load_binary",
+    "load_mnist",
+    "load_penguins",
+    "load_table",
+]
 
 _SOURCE = "https://raw.githubusercontent.com/UCLA-StarAI/Density-Estimation-Datasets/master/datasets"
 
@@ -76,9 +87,9 @@ class Splits(NamedTuple):
     (2, 1)
     """
 
-    train: NDArray[np.float64]
-    valid: NDArray[np.float64]
-    test: NDArray[np.float64]
+    train: NDArray[Any]
+    valid: NDArray[Any]
+    test: NDArray[Any]
 
 
 def load_binary(name: str, folder: str | Path | None = None) -> Splits:
@@ -96,14 +107,109 @@ def load_binary(name: str, folder: str | Path | None = None) -> Splits:
     """
     if name not in BINARY:
         raise ValueError(f"name: expected one of {', '.join(BINARY)}; got {name!r}.")
-    root = Path(folder or os.environ.get("CTEM_DATA") or Path.home() / ".cache" / "ctem")
-    parts = []
+    root, parts = _root(folder), []
     for split, checksum in zip(Splits._fields, BINARY[name], strict=True):
         text = _read(
             root / "debd" / name / f"{name}.{split}.data", f"{_SOURCE}/{name}/{name}.{split}.data", checksum
         )
         parts.append(np.loadtxt(io.BytesIO(text), delimiter=",", ndmin=2))
     return Splits(*parts)
+
+
+_IDX_SOURCE = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_IDX = {  # SHA-256 of the unpacked file
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_BINARIZED = (  # SHA-256 of the train, valid and test text
+    "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d",
+    "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2",
+    "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c",
+)
+
+
+class Digits(NamedTuple):
+    """Grey images of digits, one per row, and what they show.
+
+    >>> one = np.zeros((1, 784), np.uint8)
+    >>> Digits(one, np.array([7]), one, np.array([2])).test_labels
+    array([2])
+    """
+
+    train: NDArray[np.uint8]  # (n, 784), 0 … 255
+    train_labels: NDArray[np.int64]
+    test: NDArray[np.uint8]
+    test_labels: NDArray[np.int64]
+
+
+def load_mnist(folder: str | Path | None = None) -> Digits:
+    """MNIST: 60 000 and 10 000 grey images of 28 × 28 pixels, row by row (LeCun, Cortes & Burges).
+
+    Arguments:
+        folder: holds mnist/train-images-idx3-ubyte (or .gz) and so on; by default as in ``load_binary``.
+
+    >>> load_mnist().train.shape  # doctest: +SKIP
+    (60000, 784)
+    """
+    files = [
+        _idx(name, _read(_root(folder) / "mnist" / name, f"{_IDX_SOURCE}/{name}.gz", checksum))
+        for name, checksum in _IDX.items()
+    ]
+    return Digits(files[0], files[1].astype(np.int64), files[2], files[3].astype(np.int64))
+
+
+def load_binarized_mnist(folder: str | Path | None = None) -> Splits:
+    """MNIST binarised once and for all, 50 000, 10 000 and 10 000 rows of 784 bits (Salakhutdinov & Murray 2008).
+
+    The benchmark of likelihoods on bits: every pixel was drawn with its grey value as probability.
+
+    Arguments:
+        folder: holds binarized_mnist/binarized_mnist.npz, or binarized_mnist.train.data (or .data.gz) and so on; by
+            default as in ``load_binary``.
+
+    >>> load_binarized_mnist().test.shape  # doctest: +SKIP
+    (10000, 784)
+    """
+    place = _root(folder) / "binarized_mnist"
+    packed = place / "binarized_mnist.npz"
+    parts = _bits_of_npz(packed) if packed.exists() else _bits_of_texts(place)
+    return Splits(*parts)
+
+
+def _bits_of_npz(path: Path) -> list[NDArray[np.uint8]]:
+    """The arrays of an npz file, checked by the text that they would be."""
+    parts = []
+    with np.load(path, allow_pickle=False) as file:
+        for split, checksum in zip(Splits._fields, _BINARIZED, strict=True):
+            bits = file[split].astype(np.uint8)
+            text = np.full((len(bits), 2 * bits.shape[1]), ord(" "), np.uint8)
+            text[:, ::2], text[:, -1] = bits + ord("0"), ord("\n")
+            _check(f"{path.name}, {split}", text.tobytes(), checksum)
+            parts.append(bits)
+    return parts
+
+
+def _bits_of_texts(place: Path) -> list[NDArray[np.uint8]]:
+    """The arrays of the three texts, one row a line, one character and a blank a bit."""
+    parts = []
+    for split, checksum in zip(Splits._fields, _BINARIZED, strict=True):
+        name = f"binarized_mnist.{split}.data"
+        text = np.frombuffer(_read(place / name, f"{_SOURCE}/binarized_mnist/{name}", checksum), np.uint8)
+        width = int((text == ord("\n")).argmax()) + 1
+        parts.append(text.reshape(-1, width)[:, ::2] - np.uint8(ord("0")))
+    return parts
+
+
+def _idx(name: str, content: bytes) -> NDArray[np.uint8]:
+    """An idx file of bytes: two zeros, the type 8, the number of axes, their lengths, the numbers."""
+    head = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:head], ">u4").astype(int)
+    if content[:3] != b"\0\0\x08" or len(content) != head + shape.prod():
+        raise ValueError(f"{name}: expected an idx file of bytes; got one that begins with {content[:4]!r}.")
+    numbers = np.frombuffer(content, np.uint8, offset=head)
+    return numbers.reshape(shape[0], -1) if len(shape) > 1 else numbers
 
 
 class TableFile(NamedTuple):
@@ -219,8 +325,7 @@ def load_table(name: str, folder: str | Path | None = None) -> Any:
     except ImportError as error:
         raise ImportError(f"load_table gives a pandas DataFrame: pip install pandas ({error}).") from None
     table = TABLES[name]
-    root = Path(folder or os.environ.get("CTEM_DATA") or Path.home() / ".cache" / "ctem")
-    text = _read(root / "tables" / table.path, table.source, table.checksum)
+    text = _read(_root(folder) / "tables" / table.path, table.source, table.checksum)
     frame = pd.read_csv(
         io.BytesIO(text),
         sep=table.separator,
@@ -267,6 +372,10 @@ def _parsed(cells: list[str]) -> list[Any]:
     raise AssertionError("text fits every cell")
 
 
+def _root(folder: str | Path | None) -> Path:
+    return Path(folder or os.environ.get("CTEM_DATA") or Path.home() / ".cache" / "ctem")
+
+
 def _read(path: Path, source: str, checksum: str) -> bytes:
     """The bytes of a file, or of its .gz, or of its download, checked."""
     packed = path.with_name(path.name + ".gz")
@@ -287,13 +396,19 @@ def _read(path: Path, source: str, checksum: str) -> bytes:
             part = path.with_name(path.name + ".part")
             part.write_bytes(text)
             os.replace(part, path)
+    return _check(path.name, text, checksum)
+
+
+def _check(name: str, text: bytes, checksum: str) -> bytes:
     found = hashlib.sha256(text).hexdigest()
     if found != checksum:
-        raise ValueError(f"{path.name}: expected SHA-256 {checksum}; got {found}: another or a damaged file.")
+        raise ValueError(f"{name}: expected SHA-256 {checksum}; got {found}: another or a damaged file.")
     return text
 
 
 def _member(content: bytes, source: str) -> bytes:
-    """The content, or the member of a zip file that the source names after a #."""
+    """The content, unpacked if it is a .gz, or the member of a zip file that the source names after a #."""
     _, mark, member = source.partition("#")
+    if source.endswith(".gz"):
+        return gzip.decompress(content)
     return zipfile.ZipFile(io.BytesIO(content)).read(member) if mark else content

@@ -5,6 +5,7 @@ Z is taken with respect to Lebesgue × counting measure on encoded rows. All wei
 
 from ctem.partition.contract import LogZ
 from ctem.partition.exact import log_z_enumerate, log_z_grid
+from ctem.partition.levels import log_z_levels
 from ctem.partition.sampled import (
     Bracket,
     Proposal,
@@ -23,5 +24,6 @@ __all__ = [
     "log_z_enumerate",
     "log_z_grid",
     "log_z_importance",
+    "log_z_levels",
     "log_z_reverse_annealed",
 ]

@@ -1,5 +1,7 @@
 """Samplers: Markov chains that leave ρ ∝ exp f invariant, for any log-potential f."""
 
+from ctem.samplers.annealed import AnnealedBits, anneal_bits
+from ctem.samplers.bits import BitState, BitTarget, FlipJump, LangevinFlips, Move, PathFlips
 from ctem.samplers.composite import Adapted, Alternate, MetropolisHastings
 from ctem.samplers.contract import Info, Sampler
 from ctem.samplers.discrete import (
@@ -11,6 +13,7 @@ from ctem.samplers.discrete import (
     gradient_differences,
 )
 from ctem.samplers.langevin import MALA, Langevin
+from ctem.samplers.reverse import Denoise, Renoise, denoise_bits
 from ctem.samplers.run import Annealed, Run, anneal, run
 
 __all__ = [
@@ -18,16 +21,27 @@ __all__ = [
     "Adapted",
     "Alternate",
     "Annealed",
+    "AnnealedBits",
+    "BitState",
+    "BitTarget",
+    "Denoise",
     "Differences",
     "DiscreteLangevin",
+    "FlipJump",
     "Gibbs",
     "GibbsWithGradients",
     "Info",
     "Langevin",
+    "LangevinFlips",
     "MetropolisHastings",
+    "Move",
+    "PathFlips",
+    "Renoise",
     "Run",
     "Sampler",
     "anneal",
+    "anneal_bits",
+    "denoise_bits",
     "exact_differences",
     "gradient_differences",
     "run",

@@ -1,0 +1,139 @@
+"""The settings of ``mnist.py``: what is trained, for how many seconds, and how it is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ctem import Recipe
+from ctem.levels import PAPER_LEVELS, Angular
+from ctem.losses import Rule, Schedule, brier, log_score
+
+__all__ = ["SCALES", "Job", "Scale", "quick"]
+
+OURS = Recipe(batch_size=256, learning_rate=1e-3, ema=0.999, weight_decay=0.01, clip=10.0)
+SMALL = Recipe(batch_size=128, learning_rate=3e-3, ema=0.99, weight_decay=0.01, clip=10.0)
+PAPER = Recipe(batch_size=256, learning_rate=5e-5, schedule="constant", clip=100.0)  # 300 epochs in 6 hours
+
+
+@dataclass(frozen=True)
+class Job:
+    """One objective: what is trained, on which bits, for how many seconds."""
+
+    seconds: float
+    recipe: Recipe
+    bits: str = "threshold"  # at half, or the "fixed" binarisation of the likelihood benchmark
+    marginal_base: bool = True  # else uniform, as in the paper
+    target: str = "soft"
+    schedule: Schedule = Angular(0.01, 8.0)  # noqa: RUF009  frozen
+    comparisons: int = 2
+    temporal: float = 0.0
+    rule: Rule = log_score
+    moves: int = 2  # columns of a row that a clock moves
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Everything that differs between 28 × 28 and 8 × 8 pixels."""
+
+    name: str
+    side: int
+    channels: tuple[int, ...]
+    minutes: float  # of one call with two objectives
+    jobs: dict[str, Job]
+    classifier: dict[str, float]  # seconds, epochs, batch size
+    samples: int
+    levels: int  # of the main sampler, and its moves at each
+    langevin: int
+    paths: int
+    likelihood_rows: int
+    orders: int  # of the pixels, for the chain rule
+    chains: int  # of the bracket of log Z
+    stations: int  # its levels, fewer where time is short
+    tried: int  # images that are filled in and denoised
+    budgets: tuple[int, ...]  # evaluations of the cost curves
+    curve_samples: int
+
+
+def jobs(seconds: float, recipe: Recipe, comparisons: int, clocks: Job) -> dict[str, Job]:
+    """The objectives, each for as long: what differs is what is compared."""
+    soft = Job(seconds, recipe, comparisons=comparisons)
+    paper = Job(
+        seconds,
+        PAPER,
+        marginal_base=False,
+        target="constant",
+        schedule=PAPER_LEVELS,
+        comparisons=1,
+        rule=brier,
+    )
+    return {
+        "soft": soft,
+        "clocks": clocks,
+        "constant": replace(soft, target="constant"),
+        "spacetime": replace(soft, bits="fixed", temporal=0.5, schedule=Angular(0.001, 8.0)),
+        "paper": paper,
+    }
+
+
+SCALES = {
+    28: Scale(
+        name="mnist",
+        side=28,
+        channels=(48, 96, 192),
+        minutes=8.7,
+        jobs=jobs(150, OURS, 4, Job(170, OURS, bits="fixed", moves=2)),
+        classifier={"seconds": 15, "epochs": 40, "batch_size": 500},
+        samples=1024,
+        levels=30,
+        langevin=10,
+        paths=5,
+        likelihood_rows=1000,
+        orders=2,
+        chains=256,
+        stations=800,
+        tried=100,
+        budgets=(60, 200, 600),
+        curve_samples=512,
+    ),
+    8: Scale(
+        name="digits",
+        side=8,
+        channels=(16, 32),
+        minutes=4.5,
+        jobs=jobs(75, SMALL, 2, Job(65, replace(SMALL, batch_size=64), bits="fixed", moves=4)),
+        classifier={"seconds": 12, "epochs": 60, "batch_size": 128},
+        samples=500,
+        levels=13,
+        langevin=8,
+        paths=4,
+        likelihood_rows=500,
+        orders=2,
+        chains=128,
+        stations=50,
+        tried=20,
+        budgets=(30, 100, 300),
+        curve_samples=100,
+    ),
+}
+
+
+def quick(scale: Scale) -> Scale:
+    """The same in seconds, to see that it works."""
+    small = {k: replace(job, recipe=replace(job.recipe, batch_size=16)) for k, job in scale.jobs.items()}
+    return replace(
+        scale,
+        jobs=small,
+        channels=(4, 8),
+        classifier={"seconds": 2.0, "epochs": 5, "batch_size": 64},
+        samples=32,
+        levels=4,
+        langevin=2,
+        paths=1,
+        likelihood_rows=8,
+        orders=1,
+        chains=16,
+        stations=8,
+        tried=10,
+        budgets=(10,),
+        curve_samples=16,
+    )
