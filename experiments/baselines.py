@@ -1,24 +1,21 @@
-"""The paper's baselines: Silverman, cross-validated and score-debiased KDE; RealNVP and Neural Spline Flow.
+"""The paper's baselines: Silverman, cross-validated and score-debiased KDE; settings and loss of its flows.
 
-Bandwidths are as CALIBRATION found them: with these Silverman and SD-KDE agree with the published table to the third
-digit in two dimensions. The flows are zuko's couplings with the paper's block counts, steps, dequantisation, cosine
-decay, clipping and weight decay; all members of one shape train as one batched program.
+Bandwidths are as calibrated: with these Silverman and SD-KDE agree with the published table to the third digit in two
+dimensions. The flows have the paper's block counts, steps, dequantisation, cosine decay, clipping and weight decay.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from batched import Program, Trained
-from ctem import Real, Recipe, Space, grad_log_density, mean_std
-from learned import space_of, units
+from ctem import mean_std
 
 MAX_PAIRS = 2**24  # row–centre pairs held in memory at once
 BANDWIDTHS = 80  # of the cross-validation's log grid, from 0.05 to 2 times Silverman's
@@ -124,53 +121,10 @@ HIGH_D_FLOW = FlowSettings(blocks=10, steps=40_000)
 FLOWS = ("RealNVP", "NSF")
 
 
-class Couplings(nn.Module):
-    """log-density of a zuko coupling flow with alternating masks, without a wait for the device.
-
-    zuko finds the two halves of a row anew at every call, which a CUDA graph cannot record; here their indices are
-    buffers, and only zuko's networks and univariate transforms are used.
-    """
-
-    def __init__(self, kind: str, dim: int, settings: FlowSettings, seed: int):
-        import zuko
-
-        super().__init__()
-        self.kind = kind
-        spline = {
-            "univariate": zuko.transforms.MonotonicRQSTransform,
-            "shapes": [(settings.bins,), (settings.bins,), (settings.bins - 1,)],
-        }
-        with torch.random.fork_rng(devices=[]):  # zuko initialises from the global generator
-            torch.manual_seed(seed)
-            flow = zuko.flows.RealNVP(
-                dim,
-                transforms=settings.blocks,
-                hidden_features=settings.hidden,
-                **(spline if kind == "NSF" else {}),
-            )
-        self.blocks = flow.transform.transforms
-        halves = [(torch.arange(dim)[b.mask], torch.arange(dim)[~b.mask]) for b in self.blocks]
-        for i, (kept, moved) in enumerate(halves):
-            self.register_buffer(f"kept{i}", kept)
-            self.register_buffer(f"moved{i}", moved)
-            self.register_buffer(f"back{i}", torch.cat([kept, moved]).argsort())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """log ρ at encoded rows (n, d), shape (n,)."""
-        total = 0.0
-        for i, block in enumerate(self.blocks):
-            kept = x.index_select(-1, getattr(self, f"kept{i}"))
-            moved = x.index_select(-1, getattr(self, f"moved{i}"))
-            moved, ladj = block.meta(None, kept).call_and_ladj(moved)
-            x = torch.cat([kept, moved], dim=-1).index_select(-1, getattr(self, f"back{i}"))
-            total = total + ladj
-        return total - x.square().sum(-1) / 2 - x.shape[-1] / 2 * math.log(2 * math.pi)
-
-
 class FlowLoss:
     """Mean −log ρ of every member on a fresh, dequantised batch; parameters flat, (K, P)."""
 
-    def __init__(self, flow: Couplings, rows: Tensor, settings: FlowSettings):
+    def __init__(self, flow: nn.Module, rows: Tensor, settings: FlowSettings):
         self.flow, self.rows, self.settings = flow.to(rows.device), rows, settings
         named = dict(flow.named_parameters())
         self.names, self.shapes = list(named), [p.shape for p in named.values()]
@@ -189,59 +143,3 @@ class FlowLoss:
         x = self.rows.gather(1, index.unsqueeze(-1).expand(-1, -1, d))
         noise = torch.randn(x.shape, generator=generator, device=device)
         return -vmap(self.one)(parameters, x + self.settings.dequantisation * noise).mean(1)
-
-
-class Flow:
-    """A trained flow in the user's units."""
-
-    def __init__(self, loss: FlowLoss, parameters: Tensor, space: Space):
-        self.loss, self.parameters, self.device = loss, parameters, parameters.device
-        self.location, self.scale = (v.to(self.device) for v in units(space))
-        self.log_det = space.log_det
-        self.facts = {"kind": loss.flow.kind, "settings": asdict(loss.settings)}
-
-    def log_prob(self, X: Tensor) -> Tensor:
-        """log ρ on the device (n,); differentiable in X."""
-        x = ((X - self.location) / self.scale).float()
-        return self.loss.one(self.parameters, x).double() + self.log_det
-
-    def log_density(self, X: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.cat([self.log_prob(part) for part in X.to(self.device).split(16384)]).cpu()
-
-    def slope(self, X: Tensor) -> Tensor:
-        return grad_log_density(self.log_prob, X, batch_size=16384)
-
-    def state(self) -> dict[str, Tensor]:
-        """The tensors it is made of; with ``facts`` enough for ``restored``."""
-        return {k: getattr(self, k) for k in ("parameters", "location", "scale")}
-
-    @classmethod
-    def restored(cls, state: dict[str, Tensor], facts: dict[str, Any]) -> Flow:
-        space = space_of(state)
-        settings = FlowSettings(**facts["settings"])
-        flow = Couplings(facts["kind"], space.dim, settings, seed=0)
-        nowhere = torch.zeros(1, 1, space.dim, device=state["parameters"].device)
-        return cls(FlowLoss(flow, nowhere, settings), state["parameters"], space)
-
-
-def fit_flows(
-    kind: str, tables: Sequence, seeds: Sequence[int], device: str, settings: FlowSettings
-) -> tuple[list[Flow], Trained]:
-    """One flow for every table of n rows (n and the dimension are shared), trained as one program."""
-    dim = tables[0].shape[1]
-    spaces = [Space([Real()] * dim).standardised(X) for X in tables]
-    rows = torch.stack([space.encode(X) for space, X in zip(spaces, tables, strict=True)]).to(device)
-    flows = [Couplings(kind, dim, settings, seed) for seed in seeds]
-    start = torch.stack([torch.cat([p.detach().flatten() for p in f.parameters()]) for f in flows]).to(device)
-    loss = FlowLoss(flows[0], rows, settings)
-    recipe = Recipe(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        clip=settings.clip,
-        evaluate_every=settings.steps,
-    )
-    trained = Program(start, loss, recipe, settings.weight_decay).run()
-    last = trained.parameters[-1]
-    return [Flow(loss, p, space) for p, space in zip(last, spaces, strict=True)], trained

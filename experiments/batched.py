@@ -30,12 +30,15 @@ Draw = Callable[[Tensor, torch.Generator], Tensor]  # parameters (K, P) → loss
 class Networks:
     """MLPs of one shape, f_k(x) = SiLU(… SiLU(x W₁ + b₁) …) w, as products of (K, in, out) weights.
 
-    Initialised as torch does it, U(±1/√in). There is no last bias: a constant drops out of every gap.
+    Initialised as torch does it, U(±1/√in). There is no last bias: a constant drops out of every gap. With ``squares``
+    the first layer sees x_j²/(1 + x_j²/9) − 1 too: the scale of a column at no cost, and bounded, so that a base
+    measure keeps its tails.
     """
 
-    def __init__(self, inputs: int, width: int, depth: int = 3):
-        self.inputs, self.width = inputs, width
-        hidden = [shape for a, b in pairwise([inputs] + [width] * depth) for shape in ((a, b), (1, b))]
+    def __init__(self, inputs: int, width: int, depth: int = 3, squares: bool = False):
+        self.inputs, self.width, self.squares = inputs, width, squares
+        first = 2 * inputs if squares else inputs
+        hidden = [shape for a, b in pairwise([first] + [width] * depth) for shape in ((a, b), (1, b))]
         self.shapes = [*hidden, (width, 1)]
         self.lengths = [a * b for a, b in self.shapes]
 
@@ -49,6 +52,9 @@ class Networks:
 
     def __call__(self, parameters: Tensor, x: Tensor) -> Tensor:
         """f of parameters (K, P) at rows (K, n, d), shape (K, n)."""
+        if self.squares:
+            square = x.square()
+            x = torch.cat([x, square / (1 + square / 9) - 1], dim=-1)
         parts = parameters.split(self.lengths, dim=1)
         *hidden, last = [p.view(len(p), *s) for p, s in zip(parts, self.shapes, strict=True)]
         for weight, bias in zip(hidden[::2], hidden[1::2], strict=True):

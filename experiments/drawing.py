@@ -44,6 +44,11 @@ def field_points(name: str, points: int) -> tuple[Tensor, Tensor]:
     return square, torch.nn.functional.pad(square, (0, target.space.dim - 2))
 
 
+def heading(system: str) -> str:
+    """The column of a system: one for a flow, however many steps it was given."""
+    return system.split(", ")[0] if system.endswith(" steps") else system
+
+
 def draw(figure: str, arrays: Arrays, folder: Path) -> None:
     """One picture: a line of panels for every set, a column for every system."""
     import matplotlib
@@ -51,6 +56,7 @@ def draw(figure: str, arrays: Arrays, folder: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    arrays = {(name, heading(system)): value for (name, system), value in arrays.items()}
     names, systems = list(dict.fromkeys(n for n, _ in arrays)), list(dict.fromkeys(s for _, s in arrays))
     size = {"curves": (1.9, 1.7), "sweep": (2.6, 2.4)}.get(figure, (1.6, 1.65))
     lines, columns = (len(names), len(systems)) if figure != "sweep" else (1, len(names))

@@ -11,11 +11,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from baselines import KDE, Flow
+from baselines import KDE
+from clocked import ClockEnergy
+from flows import Flow
 from learned import Density, Energy
 
 FITS = Path(__file__).resolve().parent.parent / "build" / "fits"  # git ignores it
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Energy, Flow, KDE)}
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Energy, ClockEnergy, Flow, KDE)}
 
 
 def save_fit(folder: Path, dataset: str, system: str, density: Density) -> bool:

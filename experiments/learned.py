@@ -42,17 +42,21 @@ def potential(networks: Networks, tilted: bool) -> Callable[[Tensor, Tensor], Te
     return lambda parameters, x: networks(parameters, x) - x.square().sum(-1) / 2
 
 
-class Energy:
+class Mixture:
     """A mixture of K normalised energies, log ρ(X) = log 1/K Σ_k exp(f_k(x) − log Z_k), x = encoded X.
 
     ``log_z`` is in the user's units; it starts at 0 and a ``normalise`` function sets it.
+
+    Arguments:
+        f: of parameters (K, P) at rows (K, n, d), shape (K, n).
+        parameters: of the K energies.
+        space: standardised; the units of X.
     """
 
-    def __init__(self, networks: Networks, parameters: Tensor, space: Space, tilted: bool):
-        self.f, self.parameters, self.device = potential(networks, tilted), parameters, parameters.device
+    def __init__(self, f: Callable[[Tensor, Tensor], Tensor], parameters: Tensor, space: Space):
+        self.f, self.parameters, self.device = f, parameters, parameters.device
         self.location, self.scale = (v.to(self.device) for v in units(space))
         self.log_z = self.location.new_zeros(len(parameters))
-        self.facts = {"inputs": networks.inputs, "width": networks.width, "tilted": tilted}
 
     def values(self, X: Tensor) -> Tensor:
         """f_k at rows on the device, float64 (K, n); differentiable in X."""
@@ -76,10 +80,19 @@ class Energy:
         """The tensors it is made of; with ``facts`` enough for ``restored``."""
         return {k: getattr(self, k) for k in ("parameters", "log_z", "location", "scale")}
 
+
+class Energy(Mixture):
+    """The mixture of K networks of ``batched``; ``tilted`` ones tilt N(0, I)."""
+
+    def __init__(self, networks: Networks, parameters: Tensor, space: Space, tilted: bool):
+        super().__init__(potential(networks, tilted), parameters, space)
+        shape = {"inputs": networks.inputs, "width": networks.width, "squares": networks.squares}
+        self.facts = {**shape, "tilted": tilted}
+
     @classmethod
     def restored(cls, state: dict[str, Tensor], facts: dict[str, Any]) -> Energy:
-        networks, space = Networks(facts["inputs"], facts["width"]), space_of(state)
-        energy = cls(networks, state["parameters"], space, facts["tilted"])
+        networks = Networks(facts["inputs"], facts["width"], squares=facts["squares"])
+        energy = cls(networks, state["parameters"], space_of(state), facts["tilted"])
         energy.log_z = state["log_z"]
         return energy
 
@@ -98,20 +111,20 @@ def space_of(state: dict[str, Tensor]) -> Space:
     )
 
 
-def normalise_on_square(energy: Energy, bounds: tuple[float, float], points: int = 200) -> None:
+def normalise_on_square(energy: Mixture, bounds: tuple[float, float], points: int = 200) -> None:
     """The paper's constant: the trapezoidal rule on the evaluation square."""
     square = grid(bounds, points)
     _set_by_quadrature(energy, square.X, square.weights)
 
 
-def normalise_on_plane(energy: Energy, space: Space, reach: float = 8.0, points: int = 513) -> None:
+def normalise_on_plane(energy: Mixture, space: Space, reach: float = 8.0, points: int = 513) -> None:
     """The constant over the whole plane, as far as ``reach`` standard deviations go."""
     square = grid((-reach, reach), points)
     X = torch.as_tensor(space.decode(square.X))
     _set_by_quadrature(energy, X, square.weights * math.exp(-space.log_det))
 
 
-def _set_by_quadrature(energy: Energy, X: Tensor, weights: Tensor) -> None:
+def _set_by_quadrature(energy: Mixture, X: Tensor, weights: Tensor) -> None:
     with torch.no_grad():
         energy.log_z = (energy.values(X.to(energy.device)) + weights.log().to(energy.log_z)).logsumexp(1)
 
@@ -123,7 +136,7 @@ class Importance(NamedTuple):
     ess: float
 
 
-def normalise_by_importance(energy: Energy, space: Space, n: int, seed: int = 0) -> Importance:
+def normalise_by_importance(energy: Mixture, space: Space, n: int, seed: int = 0) -> Importance:
     """The constant by n draws from the normal fitted to the rows, N(location, scale²) of the space."""
     xi = torch.randn(n, space.dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     log_q = -xi.square().sum(1) / 2 - space.dim / 2 * math.log(2 * math.pi) + space.log_det

@@ -22,12 +22,14 @@ __all__ = ["draw_all", "load_arrays", "save_arrays", "tiles"]
 
 Arrays = dict[str, NDArray[Any]]
 BUILD = Path("build")
+CHAINED = ("clocks", "slopes")  # sampled by the chain rule
 TITLES = {
     "soft": "soft target",
     "constant": "constant target",
     "paper": "paper's configuration",
     "spacetime": "space-time",
     "clocks": "a clock per pixel, chain rule",
+    "slopes": "a clock per pixel, slopes",
 }
 
 
@@ -137,7 +139,7 @@ def _draw_curves(arrays: dict[str, Arrays], path: Path) -> Path:
     """
     plt = _pyplot()
     chain = {k: v for one in arrays.values() for k, v in one.items() if k == "curve|chain rule"}
-    arrays = {key: one | chain for key, one in arrays.items() if key != "clocks" or len(arrays) == 1}
+    arrays = {key: one | chain for key, one in arrays.items() if key not in CHAINED or len(arrays) == 1}
     figure, axes = plt.subplots(
         len(arrays), 2, figsize=(9, 3.2 * len(arrays)), layout="constrained", squeeze=False
     )

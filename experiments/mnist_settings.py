@@ -69,6 +69,7 @@ def jobs(seconds: float, recipe: Recipe, comparisons: int, clocks: Job) -> dict[
     return {
         "soft": soft,
         "clocks": clocks,
+        "slopes": Job(clocks.seconds, recipe, bits="fixed"),
         "constant": replace(soft, target="constant"),
         "spacetime": replace(soft, bits="fixed", temporal=0.5, schedule=Angular(0.001, 8.0)),
         "paper": paper,

@@ -225,7 +225,7 @@ def test_forward_and_reverse_annealing_bracket_the_constant():
 
 
 ERRORS = {
-    "x: expected codes 0 and 1": lambda: anneal_bits(
+    "x: expected codes 0.0 and 1.0": lambda: anneal_bits(
         TARGET, torch.full((2, 5), 0.5), [1.0], [FlipJump()], seeded()
     ),
     "levels: expected levels > 0": lambda: anneal_bits(TARGET, torch.zeros(2, 5), [], [FlipJump()], seeded()),
@@ -264,3 +264,25 @@ def test_a_nan_is_named_with_its_level_and_move():
 def test_progress_is_shown_on_request(capsys):
     anneal_bits(quadratic(5), torch.zeros(2, 5), [0.5], [FlipJump(2)], seeded(), progress=True)
     assert "annealing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first", [20.0, math.inf])
+def test_a_jump_that_cannot_be_undone_is_refused(first):
+    x = BASE.sample(4, seeded())
+    with pytest.raises(ValueError, match="a jump of at most 10; got one from"):
+        anneal_bits(lambda x, s: x.sum(-1), x, [first, 0.1], [Denoise(BASE)], seeded())
+    with pytest.raises(ValueError, match="a jump of at most 10; got one from"):
+        denoise_bits(lambda x, s: x.sum(-1), x, first, BASE, seeded())
+
+
+@pytest.mark.parametrize(
+    "x", [torch.zeros(0, 5), torch.zeros(2, 5, dtype=torch.long), torch.full((2, 5), 0.5)]
+)
+def test_chains_that_are_no_codes_are_refused(x):
+    with pytest.raises(ValueError, match=r"x: expected codes 0\.0 and 1\.0"):
+        anneal_bits(lambda x, s: x.sum(-1), x, [0.5], [FlipJump(1)], seeded())
+
+
+def test_a_level_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="levels: expected levels > 0"):
+        anneal_bits(lambda x, s: x.sum(-1), torch.zeros(2, 5), [1.0, math.nan], [FlipJump(1)], seeded())

@@ -6,11 +6,13 @@ import io
 import json
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from ctem import CTEM, Recipe, cli
@@ -525,3 +528,14 @@ def test_the_penguins_come_with_the_package(backend):
     assert list(penguins.column_names if backend == "pyarrow" else penguins.columns) == names
     if backend == "pyarrow":
         assert sum(column.null_count for column in penguins.columns) == 19
+
+
+def test_the_commands_in_the_readme_are_commands():
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf8")
+    lines = re.findall(r"^ctem .*", text, re.MULTILINE)
+    assert lines
+    group = typer.main.get_command(cli.app)
+    for line in lines:
+        _, name, *words = shlex.split(line, comments=True)
+        words = words[: words.index(">")] if ">" in words else words
+        group.commands[name].make_context(name, words)

@@ -7,8 +7,16 @@ import zipfile
 import numpy as np
 import pytest
 
-from ctem import datasets
-from ctem.datasets import TABLES, Splits, load_binarized_mnist, load_mnist, load_table
+from ctem.datasets import (
+    BINARY,
+    TABLES,
+    Splits,
+    digits,
+    load_binarized_mnist,
+    load_binary,
+    load_mnist,
+    load_table,
+)
 
 ROWS = b"M,0.5,0.4,0.1,0.5,0.2,0.1,0.15,15\nF,0.4,0.3,0.1,0.2,0.1,0.05,0.07,7\n"
 
@@ -18,7 +26,7 @@ def abalone(monkeypatch):
     """Two rows under the name of abalone."""
     pytest.importorskip("pandas")
     table = TABLES["abalone"]._replace(checksum=hashlib.sha256(ROWS).hexdigest(), source="file:///nowhere")
-    monkeypatch.setitem(datasets.TABLES, "abalone", table)
+    monkeypatch.setitem(TABLES, "abalone", table)
     return table
 
 
@@ -48,10 +56,21 @@ def test_a_member_of_a_zip_file_is_downloaded_once(abalone, tmp_path, monkeypatc
     packed = tmp_path / "source.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("inside.csv", ROWS)
-    monkeypatch.setitem(datasets.TABLES, "abalone", abalone._replace(source=f"{packed.as_uri()}#inside.csv"))
+    monkeypatch.setitem(TABLES, "abalone", abalone._replace(source=f"{packed.as_uri()}#inside.csv"))
     assert len(load_table("abalone", tmp_path)) == 2
     packed.unlink()
     assert len(load_table("abalone", tmp_path)) == 2
+
+
+def test_a_binary_benchmark_is_three_files_of_bits(monkeypatch, tmp_path):
+    folder = tmp_path / "debd" / "nltcs"
+    folder.mkdir(parents=True)
+    texts = {"train": b"0,1\n1,1\n", "valid": b"0,0\n", "test": b"1,0\n"}
+    for split, text in texts.items():
+        (folder / f"nltcs.{split}.data").write_bytes(text)
+    monkeypatch.setitem(BINARY, "nltcs", tuple(hashlib.sha256(text).hexdigest() for text in texts.values()))
+    splits = load_binary("nltcs", tmp_path)
+    assert [part.tolist() for part in splits] == [[[0, 1], [1, 1]], [[0, 0]], [[1, 0]]]
 
 
 SMALL = {  # two images of 2 × 3 pixels and their labels, as idx files
@@ -70,16 +89,16 @@ def small_mnist(monkeypatch, tmp_path):
     source.mkdir()
     for name, content in SMALL.items():
         (source / f"{name}.gz").write_bytes(gzip.compress(content))
-    monkeypatch.setattr(datasets, "_IDX", {k: hashlib.sha256(v).hexdigest() for k, v in SMALL.items()})
-    monkeypatch.setattr(datasets, "_IDX_SOURCE", source.as_uri())
+    monkeypatch.setattr(digits, "_IDX", {k: hashlib.sha256(v).hexdigest() for k, v in SMALL.items()})
+    monkeypatch.setattr(digits, "_IDX_SOURCE", source.as_uri())
     return source
 
 
 def test_mnist_is_downloaded_once_unpacked_and_checked(small_mnist, tmp_path):
     for _ in range(2):
-        digits = load_mnist(tmp_path)
-        assert digits.train.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
-        assert digits.test_labels.tolist() == [7, 9]
+        found = load_mnist(tmp_path)
+        assert found.train.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+        assert found.test_labels.tolist() == [7, 9]
         for path in small_mnist.iterdir():
             path.unlink()
     name = "t10k-images-idx3-ubyte"
@@ -90,7 +109,7 @@ def test_mnist_is_downloaded_once_unpacked_and_checked(small_mnist, tmp_path):
 
 def test_an_idx_file_of_another_length_is_refused(small_mnist, tmp_path, monkeypatch):
     name, short = "train-labels-idx1-ubyte", SMALL["train-labels-idx1-ubyte"][:-1]
-    monkeypatch.setitem(datasets._IDX, name, hashlib.sha256(short).hexdigest())
+    monkeypatch.setitem(digits._IDX, name, hashlib.sha256(short).hexdigest())
     (small_mnist / f"{name}.gz").write_bytes(gzip.compress(short))
     with pytest.raises(ValueError, match=f"{name}: expected an idx file of bytes"):
         load_mnist(tmp_path)
@@ -98,7 +117,7 @@ def test_an_idx_file_of_another_length_is_refused(small_mnist, tmp_path, monkeyp
 
 def test_binarised_mnist_is_the_same_packed_or_as_text(monkeypatch, tmp_path):
     checksums = tuple(hashlib.sha256(text).hexdigest() for text in TEXTS)
-    monkeypatch.setattr(datasets, "_BINARIZED", checksums)
+    monkeypatch.setattr(digits, "_BINARIZED", checksums)
     for folder in ("texts", "npz"):
         (tmp_path / folder / "binarized_mnist").mkdir(parents=True)
     for split, text in zip(Splits._fields, TEXTS, strict=True):

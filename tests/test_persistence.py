@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from test_steps import preferring
 
 from ctem import CTEM, Category, Recipe, persistence
 from ctem.density import Plan
+from ctem.table.steps import Steps
 
 PLAN = Plan(
     width=8, blocks=1, members=2, recipe=Recipe(steps=10, batch_size=32, evaluate_every=10), log_z_samples=200
@@ -109,11 +111,27 @@ def test_a_file_of_format_1_is_read(model, path):
     assert again.log_z_.method == "unknown (format 1)"
 
 
-def test_a_file_of_format_2_is_read(model, path):
+def test_a_file_of_format_2_is_read(tmp_path):
     """It had neither steps nor a correlation; their absence is not an error."""
+    X, path = table()[["city", "rain"]], tmp_path / "model.ctem"
+    model = CTEM(plan=PLAN, random_state=3).fit(X)
+    model.save(path)
     tensors, metadata = parts(path)
+    assert "correlation" not in tensors
+    assert "heights" not in metadata["model"]
     save_file(tensors, path, {**metadata, "version": "2"})
-    assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
+    assert np.array_equal(CTEM.load(path).score_samples(X), model.score_samples(X))
+
+
+def test_steps_are_saved(tmp_path):
+    X = pd.DataFrame({"price": preferring(400), "size": preferring(400, seed=1)})
+    model = CTEM(plan=PLAN, random_state=3).fit(X)
+    assert isinstance(model.schema_.choices["price"].codec.curve, Steps)
+    model.save(tmp_path / "model.ctem")
+    again = CTEM.load(tmp_path / "model.ctem")
+    assert np.array_equal(again.score_samples(X), model.score_samples(X))
+    assert np.array_equal(again.log_density_grad(X), model.log_density_grad(X))
+    pd.testing.assert_frame_equal(again.sample(20, random_state=1), model.sample(20, random_state=1))
 
 
 def test_an_unfinished_file_of_format_1_is_refused(path):
@@ -219,6 +237,8 @@ def test_a_changed_header_is_refused_with_one_error(path, name):
         (lambda t: t.update({"first.bias": t["first.bias"][:, :, :3].contiguous()}), "first.bias"),
         (lambda t: t.update({"extra": torch.zeros(1)}), "extra"),
         (lambda t: t.update({"base.log_table": torch.zeros(1, 1)}), "base: expected a table"),
+        (lambda t: t.update({"correlation": torch.eye(3)}), "correlation: expected one of 2 scores"),
+        (lambda t: t.update({"correlation": torch.full((2, 2), 1.0)}), "correlation: expected a symmetric"),
     ],
 )
 def test_changed_tensors_are_refused(path, change, message):
@@ -243,7 +263,9 @@ def test_a_full_disk_leaves_the_old_model_untouched(model, path, monkeypatch, mo
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    where = {"write": (persistence, "save_file"), "sync": (os, "fsync"), "replace": (os, "replace")}[moment]
+    where = {"write": (persistence.writing, "save_file"), "sync": (os, "fsync"), "replace": (os, "replace")}[
+        moment
+    ]
     monkeypatch.setattr(*where, full)
     with pytest.raises(OSError, match=r"could not be written .*what was there is untouched"):
         model.save(path)

@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.residuals import correlation_of, residuals
+from ctem.residuals import _factored, _swept, correlation_of, residuals
 from ctem.spaces import Category, Ordinal, Real, Space
 
 
@@ -92,3 +92,24 @@ def test_a_correlation_is_positive_whatever_is_missing():
     assert float(torch.linalg.eigvalsh(c).min()) > 0
     assert float(c[0, 1]) > 0.9
     assert float(c[4, :4].abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("d", [1, 5, 32])
+def test_sweeps_and_factors_invert_alike(d):
+    (clear, _), generator = levels(30, d), torch.Generator().manual_seed(0)
+    c = correlation_of(
+        torch.randn(200, 3, generator=generator) @ torch.randn(3, d, generator=generator)
+    ).double()
+    a = clear[:, :, None] * c * clear[:, None] + torch.diag_embed(1 - clear**2)
+    for swept, factored in zip(_swept(a), _factored(a), strict=True):
+        assert torch.allclose(swept, factored, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("d", [2, 32])
+def test_duplicated_and_constant_columns_give_finite_inputs(d):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 1, generator=generator).expand(300, d).clone()
+    x[:, -1] = 3.0
+    c = correlation_of(x)
+    for clear in (torch.ones(300, d), torch.full((300, d), 0.999)):
+        assert bool(residuals(x, clear, c).isfinite().all())

@@ -15,9 +15,11 @@ from scipy.stats import norm
 from test_frames import ARROW, PANDAS, POLARS
 
 from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.table.cells import Cells
 from ctem.table.codecs import Constant, Labels, Numbers
 from ctem.table.curves import Curve
 from ctem.table.frames import build_frame, read_frame
+from ctem.table.inference import choose
 from ctem.table.schema import Schema
 
 N = 600
@@ -397,6 +399,34 @@ def test_hostile_numbers_are_encoded_finitely_and_come_back(name):
         rows = torch.full((2, schema.space.dim), 0.0)
         rows[:, -1] = torch.tensor([-60.0, 60.0]) if isinstance(extreme, Real) else 0
         assert np.isfinite(build_frame(frame.kind, schema.decode(rows, generator())).astype(float)).all()
+
+
+@pytest.mark.parametrize("first", [2**52, 2**60, 2**63 - 5000, 2**63 + 7, 2**64 - 5000, -(2**63)])
+def test_large_whole_numbers_keep_every_digit_and_their_preferences(first):
+    rng = np.random.default_rng(0)
+    small = rng.gamma(4.0, 50.0, 3000).round().astype(np.int64)
+    small = np.where(rng.random(3000) < 0.4, small // 10 * 10, small)
+    X = np.array([first + int(value) for value in small], np.uint64 if first >= 2**63 else np.int64)
+    codecs = []
+    for values in (X, small):
+        cells = Cells("int", values, np.zeros(3000, bool))
+        codec = choose("n", cells, Real(), False).codec
+        x, log_slope = codec.encode("n", cells)
+        assert codec.decode(x.float()).values.tolist() == values.tolist()
+        assert len(codec.jitter(x[:, 0], generator()).unique()) > 2990
+        codecs.append((codec, x, log_slope))
+    assert not codecs[0][0].atoms
+    assert torch.allclose(codecs[0][2], codecs[1][2], atol=1e-6)
+    far = codecs[0][0].decode(torch.tensor([[-60.0], [60.0]])).values
+    assert int(far[0]) < first + 100 < int(far[1])
+
+
+def test_two_extreme_rows_do_not_cost_the_others_their_digits():
+    X = np.array([*range(1000), 2**60, -(2**60)])
+    cells = Cells("int", X, np.zeros(1002, bool))
+    codec = choose("n", cells, None, False).codec
+    back = codec.decode(codec.encode("n", cells)[0]).values
+    assert back[:1000].tolist() == X[:1000].tolist()
 
 
 def test_hostile_strings_come_back():

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from ctem.table.curves import Curve
+from ctem.table.frames import read_frame
+from ctem.table.inference import choose
 from ctem.table.steps import Steps, map_from_json
 
 
@@ -70,13 +72,59 @@ def test_a_smooth_rounded_column_gets_none():
     assert isinstance(Steps.fit(Curve.fit(X), X, 0.01), Curve)
 
 
-@pytest.mark.parametrize("factor", [1000.0, -0.1])
-def test_units_do_not_matter(steps, factor):
+@pytest.mark.parametrize("factor", [1000.0, 1e-300, -0.1])
+def test_units_and_direction_do_not_matter(steps, factor):
     X = preferring(3000)
     scaled = Steps.fit(Curve.fit(factor * X), factor * X, 0.01 * abs(factor))
-    at = torch.from_numpy(np.unique(X)[20:400:20])
-    expected = steps.with_log_slope(at)[1]
-    assert torch.allclose(scaled.with_log_slope(factor * at)[1] + np.log(abs(factor)), expected, atol=0.05)
+    at = torch.from_numpy(np.unique(X))
+    x, log_slope = scaled.with_log_slope(factor * at)
+    expected, log_expected = steps.with_log_slope(at)
+    assert torch.allclose(x * np.sign(factor), expected, atol=1e-9)
+    assert torch.allclose(log_slope + np.log(abs(factor)), log_expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("far", [-9.0, -40.0, 200.0, 1e9])
+def test_one_far_value_neither_switches_steps_off_nor_spoils_them(far):
+    X = np.sort(np.append(preferring(3000), far))
+    steps = Steps.fit(Curve.fit(X), X, 0.01)
+    assert isinstance(steps, Steps)
+    assert steps.knots[0] == steps.heights[0]
+    assert steps.knots[-1] == steps.heights[-1]
+    assert map_from_json(steps.to_json()) == steps
+    at = torch.from_numpy(np.append(np.linspace(0.3, 6, 50), [far, 0.9 * far]))
+    assert torch.allclose(steps.inverse(steps(at)), at, rtol=1e-9, atol=1e-5)
+    fresh = torch.from_numpy(preferring(3000, seed=1))
+    assert float((cells(steps, fresh).log() - cells(steps.curve, fresh).log()).mean()) > 0.3
+
+
+def test_rounding_errors_of_a_value_are_that_value(steps):
+    X = preferring(3000)
+    noisy = np.where(np.arange(3000) % 2, np.nextafter(X, 99), X)
+    again = Steps.fit(steps.curve, noisy, 0.01)
+    at = torch.from_numpy(np.unique(X))
+    assert torch.allclose(again.with_log_slope(at)[1], steps.with_log_slope(at)[1], atol=1e-6)
+
+
+def test_the_slope_is_the_derivative_also_at_the_centre_and_at_the_last_knots():
+    end = float(np.log1p(np.sqrt(2.0)))  # asinh 1
+    curve = Curve(0.0, 1.0, (-end, 0.3, end), (-1.0, 0.2, 1.0), (0.5, 1.0, 2.0))
+    for T in (curve, Steps(curve, (0.1, 0.3, 0.9), (0.1, 0.5, 0.9))):
+        X = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
+        (found,) = torch.autograd.grad(T(X).sum(), X)
+        assert torch.allclose(found, T.with_log_slope(X)[1].exp(), rtol=1e-9)
+        at, h = torch.zeros(1, dtype=torch.float64, requires_grad=True), 1e-6
+        (found,) = torch.autograd.grad(T.with_log_slope(at)[1].sum(), at)
+        up, down = (T.with_log_slope(at.detach() + s * h)[1] for s in (1, -1))
+        assert torch.allclose(found, (up - down) / (2 * h), rtol=1e-6)
+        assert abs(float(found)) > 0.05
+
+
+def test_the_reason_names_the_preferred_values():
+    X = preferring(3000)
+    X[X == 1.5] = 1.7
+    for values, name in ((X, "1.7"), (np.round(X * 100).astype("M8[D]").astype("M8[ns]"), "1970-06-20")):
+        choice = choose("price", next(iter(read_frame(values[:, None]).columns.values())), None, False)
+        assert f"; some values are preferred ({name}, " in choice.reason
 
 
 def test_json_brings_it_back_and_nonsense_is_refused(steps):

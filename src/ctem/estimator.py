@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ from ctem.partition import LogZ
 from ctem.persistence import load, save
 from ctem.plain import PlainDensity, fit_plain
 from ctem.table.answers import Outlier, TableDensity, find_device
-from ctem.table.cells import Cells
 from ctem.table.conditionals import Conditional
 from ctem.table.frames import Frame, Kind, build_frame, read_frame
+from ctem.table.given import partial_frame, positions, renamed
 from ctem.table.rows import taken
 from ctem.table.schema import Schema
 from ctem.training import History
@@ -149,6 +149,11 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self._warn(x)
         return self
 
+    def read(self, X: Any) -> Frame:
+        """X as a ``ctem.table.frames.Frame`` in the names of fit, after the checks that every method here makes."""
+        check_is_fitted(self)
+        return self._read(X)
+
     def score_samples(self, X: Any, exact: bool = False) -> Vector:
         """log ρ of every row, per unit of each real column, shape (n,).
 
@@ -174,9 +179,9 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             given: names or positions.
         """
         check_is_fitted(self)
-        known = self._positions("given", given)
+        known = positions("given", given, self.kind_.names)
         others = [j for j in range(self.n_features_in_) if j not in known]
-        asked = others if columns is None else self._positions("columns", columns)
+        asked = others if columns is None else positions("columns", columns, self.kind_.names)
         if set(asked) & set(known):
             raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
         return self._table.log_conditional(self._read(X), asked, known)
@@ -205,7 +210,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         _check_count("n_samples", n_samples)
-        known = self._partial(given)
+        known = partial_frame(given, self.kind_)
         many = taken(known, np.repeat(np.arange(len(known)), n_samples))
         return build_frame(self.kind_, self._table.completed(many, self._generator(random_state)))
 
@@ -240,7 +245,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def conditional(self, X: Any, column: str | int) -> Conditional:
         """The distribution of one column given the other observed cells of each row: values and probabilities."""
         check_is_fitted(self)
-        (j,) = self._positions("column", [column])
+        (j,) = positions("column", [column], self.kind_.names)
         return self._table.conditional(self._read(X), j)
 
     def outliers(self, X: Any, n: int = 10) -> list[Outlier]:
@@ -308,30 +313,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"max_time: expected seconds > 0; got {self.max_time!r}.")
 
     def _read(self, X: Any, reset: bool = False) -> Frame:
-        """X as a frame with the column names of fit; scikit-learn's checks of names and their number included."""
+        """X as a frame; scikit-learn's checks of the names of columns and their number included."""
         frame = read_frame(X)
         validate_data(self, X, skip_check_array=True, reset=reset)
-        if reset or frame.kind.names == self.kind_.names:
-            return frame
-        pairs = list(zip(frame.kind.fields, self.kind_.names, strict=True))
-        kind = replace(frame.kind, fields=tuple(replace(field, name=name) for field, name in pairs))
-        return Frame(kind, {name: frame.columns[field.name] for field, name in pairs})
-
-    def _partial(self, given: Any) -> Frame:
-        """A frame of all columns from some of them; the others are missing."""
-        if isinstance(given, Mapping):
-            row = np.empty((1, len(given)), object)
-            row[0, :] = list(given.values())
-            read = read_frame(row).columns.values() if given else []
-            columns = dict(zip(given, read, strict=True))
-        else:
-            columns = dict(read_frame(given).columns)
-        names = self.kind_.names
-        if unknown := [name for name in columns if name not in names]:
-            raise ValueError(f"given: expected some of the columns {list(names)}; got {unknown[0]!r}.")
-        n = len(next(iter(columns.values()))) if columns else 1
-        gap = Cells("label", np.full(n, -1), np.ones(n, bool))
-        return Frame(self.kind_, {name: columns.get(name, gap) for name in names})
+        return frame if reset else renamed(frame, self.kind_)
 
     def _train(self, x: Tensor, weights: Tensor | None) -> Density | PlainDensity:
         schema, plan = self.schema_, self._suited(x)
@@ -357,17 +342,6 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         recipe = replace(plan.recipe, steps=steps, evaluate_every=min(steps, plan.recipe.evaluate_every))
         members = max(1, min(plan.members, len(x) // 4))
         return replace(plan, recipe=recipe, orders=int(self.orders), members=members)
-
-    def _positions(self, what: str, columns: Iterable[str | int]) -> list[int]:
-        names, found = self.kind_.names, list[int]()
-        for column in columns:
-            known = column in names if isinstance(column, str) else 0 <= column < len(names)
-            if not known:
-                raise ValueError(f"{what}: expected names or positions of {list(names)}; got {column!r}.")
-            found.append(names.index(column) if isinstance(column, str) else int(column))
-        if len(set(found)) < len(found):
-            raise ValueError(f"{what}: expected each column once; got {list(columns)}.")
-        return found
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

@@ -183,7 +183,7 @@ class LevelFlips:
 
     def _times(self, x0: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The level that x is drawn at and the one it is compared with: two levels, swapped by a fair coin."""
-        s = _drawn(self.levels, x0, generator)
+        s = self.levels.draw(len(x0), generator, x0)
         if not self.temporal:
             return s, s
         step, coin = torch.rand(2, len(x0), generator=generator, dtype=x0.dtype, device=x0.device)
@@ -217,14 +217,3 @@ class LevelFlips:
         bits = torch.searchsorted(cumulative, picks, right=True).clamp(max=d - 1)
         weight = 1 / (d * (share / cumulative[:, -1:]).gather(1, bits))
         return bits.T.unsqueeze(-1), weight.T
-
-
-def _drawn(schedule: Schedule, x0: Tensor, generator: torch.Generator) -> Tensor:
-    """A level for each row. A list of levels is written into the program: copying it would end a graph's capture."""
-    if not isinstance(schedule, Levels):
-        return schedule.draw(len(x0), generator, x0)
-    which = torch.randint(len(schedule.values), (len(x0),), generator=generator, device=x0.device)
-    level = x0.new_full((len(x0),), schedule.values[0])
-    for k, value in enumerate(schedule.values[1:], 1):
-        level = torch.where(which == k, value, level)
-    return level

@@ -49,7 +49,12 @@ class Levels:
     def draw(self, n: int, generator: torch.Generator, like: Tensor) -> Tensor:
         """n levels, shape (n,)."""
         which = torch.randint(len(self.values), (n,), generator=generator, device=like.device)
-        return torch.tensor(self.values, dtype=like.dtype, device=like.device)[which]
+        level = like.new_full((n,), self.values[0])
+        for k, value in enumerate(
+            self.values[1:], 1
+        ):  # copying a list to the device would end a graph's capture
+            level = torch.where(which == k, value, level)
+        return level
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,21 @@ def _inverses(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverted(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:
-    """By d sweeps, without a wait for the device and without pivoting: Σ_s is positive."""
     a = clear.unsqueeze(2) * correlation * clear.unsqueeze(1) + torch.diag_embed(1 - clear**2)
-    log_det = torch.zeros_like(clear[:, 0])
-    for k in range(clear.shape[1]):
+    return _swept(a) if a.is_cuda else _factored(a)
+
+
+def _factored(a: Tensor) -> tuple[Tensor, Tensor]:
+    """a⁻¹ and log det a by Cholesky's factor, in float64: on a CPU several times faster than sweeps."""
+    factor = torch.linalg.cholesky(a.double())
+    log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    return torch.cholesky_inverse(factor).to(a.dtype), log_det.to(a.dtype)
+
+
+def _swept(a: Tensor) -> tuple[Tensor, Tensor]:
+    """a⁻¹ and log det a by d sweeps, without a wait for the device and without pivoting: Σ_s is positive."""
+    log_det = torch.zeros_like(a[:, 0, 0])
+    for k in range(a.shape[1]):
         pivot = a[:, k, k].clone()
         row = a[:, k] / pivot.unsqueeze(1)
         log_det = log_det + pivot.log()

@@ -121,15 +121,35 @@ class ImageNet(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # the body chooses its own precision
             return torch.cat([self._energy(*part) for part in parts])
 
+    def slopes(self, x: Tensor, level: Tensor) -> Tensor:
+        """2 ∂g/∂v_i at every hidden pixel, (n, d) float32, v_i = 0 being the middle of −1 and 1.
+
+        To third order this is g(x_i = 1) − g(x_i = 0), pixel i shown: all conditionals of one visible set from one pass
+        and one gradient (``ctem.slopes``). Entries of visible pixels mean nothing.
+        """
+        training = torch.is_grad_enabled()
+        most = 2**29 // (self.space.dim * len(self.last))
+        parts = []
+        for rows, levels in zip(x.split(most), level.split(most), strict=True):
+            visible = torch.isfinite(levels)
+            value = torch.where(visible, 2 * rows - 1, 0.0).float().requires_grad_()
+            with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
+                total = self._of_values(value, visible, levels).sum()
+            parts.append(torch.autograd.grad(total, value, create_graph=training)[0])
+        return 2 * torch.cat(parts)
+
     def _energy(self, x: Tensor, level: Tensor) -> Tensor:
         visible = torch.isfinite(level)
+        return self._of_values(torch.where(visible, 2 * x - 1, 0.0).float(), visible, level)
+
+    def _of_values(self, value: Tensor, visible: Tensor, level: Tensor) -> Tensor:
         clear = torch.where(visible, (-level).exp(), 0.0).float()
-        value = torch.where(visible, 2 * x - 1, 0.0).float()
         h, bottom = self._body(value, visible, clear, level)
         h = silu(_normalised(h.float())).permute(0, 2, 3, 1)
         pooled = torch.cat([h.mean((1, 2)), bottom.float().mean((2, 3))], 1)
         whole = silu(self.pooled(pooled)) @ self.last_pooled
-        return (clear * value * (h @ self.last).flatten(1)).sum(-1) + clear.mean(-1) * whole
+        pull = torch.where(visible, clear, 1.0)  # a hidden value is 0, but has a slope
+        return (pull * value * (h @ self.last).flatten(1)).sum(-1) + clear.mean(-1) * whole
 
     def log_density(self, x: Tensor, level: Tensor) -> Tensor:
         """log b(x) + g(x, s), shape (n,), with log b linear in x: samplers may differentiate it in the pixels."""

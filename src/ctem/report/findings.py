@@ -166,14 +166,14 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
     >>> found.same_rows, found.scores[0].rows, len(found.pairs)
     (True, 'rows of the fit', 1)
     """
-    table, whole = TableDensity(model.schema_, model.density_), model._read(X)
+    table, whole = TableDensity(model.schema_, model.density_), model.read(X)
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(table, whole, seed)
     frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
     sampled = table.sample(n_samples, generator)
     scores = [_scores(table, frame, "rows of the fit" if same else "rows of the table")]
     if held_out is not None:
-        other = model._read(held_out)
+        other = model.read(held_out)
         scores.insert(0, _scores(table, taken(other, _chosen(table, other, seed)), "held-out rows"))
     marginals = _marginals(model, frame, sampled)
     log_z, gap = _check(table, frame, generator)

@@ -269,11 +269,12 @@ def gain_of(state: BitState) -> Tensor:
 
 
 def check_bits(x: Tensor, levels: Sequence[float], fixed: Tensor | None) -> None:
-    if x.ndim != 2 or not bool(((x == 0) | (x == 1)).all()):
+    if x.ndim != 2 or not len(x) or not x.is_floating_point() or not bool(((x == 0) | (x == 1)).all()):
         raise ValueError(
-            f"x: expected codes 0 and 1 of shape (n, d); got shape {tuple(x.shape)}, or other values."
+            f"x: expected codes 0.0 and 1.0 of shape (n, d), n ≥ 1; got {x.dtype} of shape {tuple(x.shape)}, "
+            "or other values."
         )
-    if not levels or min(levels) <= 0:
+    if not levels or not all(level > 0 for level in levels):
         raise ValueError(f"levels: expected levels > 0, at least one; got {list(levels)}.")
     if fixed is not None and (fixed.dtype != torch.bool or fixed.shape not in (x.shape, x.shape[1:])):
         raise ValueError(

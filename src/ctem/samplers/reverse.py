@@ -30,6 +30,8 @@ from ctem.samplers.bits import (
 
 __all__ = ["Denoise", "Renoise", "denoise_bits"]
 
+FURTHEST = 10.0  # Δ of a jump: beyond, float32 holds too little of e^{−Δ} to undo the noise
+
 
 @dataclass(frozen=True)
 class Renoise:
@@ -109,6 +111,7 @@ class Denoise:
         sure = torch.ones_like(state.x[:, 0])
         if target.before is None:
             return state, sure
+        _check_jump(target.before.level, target.level)
         gain = gain_of(target.before.informed(BitState(state.x)))
         delta = sure[0] * (target.before.level - target.level)
         return BitState(_denoised(self.base, state.x, gain, delta, generator)), sure
@@ -145,8 +148,17 @@ def denoise_bits(
     if not 0 <= to < level:
         raise ValueError(f"to: expected a level in [0, {level}); got {to}.")
     check_bits(x, [level], fixed)
+    _check_jump(level, to)
     gain = gain_of(BitTarget(log_density, level, fixed, batch_size).informed(BitState(x)))
     return _denoised(base, x, gain, torch.full_like(x[0, 0], level - to), generator)
+
+
+def _check_jump(level: float, to: float) -> None:
+    if not level - to <= FURTHEST:
+        raise ValueError(
+            f"levels: expected a jump of at most {FURTHEST:g}; got one from {level:g} to {to:g}, which "
+            "cannot be undone: begin at a smaller level, or take smaller steps."
+        )
 
 
 def _denoised(

@@ -23,6 +23,7 @@ GENTLEST = 0.02  # least slope dx/du of a tail, so that x = ±40 still decodes t
 CHUNK = 16_384  # rows at a time, so that the steps between stay in the cache
 LARGEST = float(np.finfo(np.float64).max)
 LARGEST_ASINH = 709.0
+NEGLIGIBLE = 1e-250  # a scale so much smaller than the range would overflow
 
 Vector = NDArray[np.float64]
 
@@ -133,7 +134,8 @@ class Curve:
         base = s + (d0 + d1 - 2 * s) * part * rest
         x = bottom + height * part * (s * part + d0 * rest) / base
         slope = (s / base) ** 2 * (d1 * part**2 + 2 * s * part * rest + d0 * rest**2)
-        return x + d0 * (u - ends[0]).clamp(max=0) + d1 * (u - ends[1]).clamp(min=0), slope
+        # relu, not clamp: at a knot the slope is that of one side, not of both
+        return x - d0 * (ends[0] - u).relu() + d1 * (u - ends[1]).relu(), slope
 
     def _squash(self, X: Tensor) -> tuple[Tensor, Tensor]:
         return _squash(X, self.location, self.scale)
@@ -164,8 +166,10 @@ def _chunks(x: Tensor) -> tuple[Tensor, ...]:
 def _squash(X: Tensor, location: float, scale: float) -> tuple[Tensor, Tensor]:
     """u = asinh y and r = √(1 + y²), with y = (X − location)/scale, in a form that cannot overflow."""
     y = (X - location) / scale
-    size, r = y.abs(), torch.hypot(y, torch.ones_like(y))
-    return torch.log1p(size + size / (1 + r) * size).copysign(y), r
+    below = y < 0  # abs and copysign would have slope 0 at y = 0
+    size, r = torch.where(below, -y, y), torch.hypot(y, torch.ones_like(y))
+    u = torch.log1p(size + size / (1 + r) * size)
+    return torch.where(below, -u, u), r
 
 
 def _centre(values: Vector) -> float:
@@ -179,13 +183,14 @@ def _centre(values: Vector) -> float:
 
 
 def _scale(values: Vector) -> float:
-    """The narrowest central range that is not empty, over that of N(0, 1)."""
+    """The narrowest central range that is not empty or lost beside the whole, over that of N(0, 1)."""
+    whole = float(values[-1] - values[0])
     for tail in (0.25, 0.1, 0.05, 0.01):
         low, high = np.quantile(values, [tail, 1 - tail])
         scale = float(high - low) / (-2 * float(ndtri(tail)))
-        if scale > 0:
+        if scale > NEGLIGIBLE * whole:
             return scale
-    return float(values[-1] - values[0])
+    return whole
 
 
 def _knots(u: Vector) -> tuple[Vector, Vector]:
@@ -217,6 +222,6 @@ def _tail(u: Vector, knot: float, score: float, secant: float, reach: float) -> 
     """
     beyond = u[u > knot] - knot
     excess = math.exp(-(score**2) / 2 - math.log(2 * math.pi) / 2 - float(log_ndtr(-score))) - score
-    slope = excess / float(beyond.mean()) if len(beyond) and beyond.mean() > 0 else math.inf
+    slope = float(excess) / float(beyond.mean()) if len(beyond) and beyond.mean() > 0 else math.inf
     slope = min(max(slope, secant / 10), secant * 3)  # steeper would dent the last piece
     return max(min(slope, (REACH - score) / reach), GENTLEST)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ctem.spaces import Category, Column, Ordinal, Real
@@ -311,7 +312,10 @@ def _why(
     else:
         words.append("numbers")
     if isinstance(curve, Steps):
-        words.append("some values are much preferred: steps at each")
+        values, times = np.unique(rest, return_counts=True)
+        often = ruler.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
+        some = ", ".join(_shown(value, cells) for value in often)
+        words.append(f"some values are preferred ({some}, …): a step at each")
     distance = float(np.abs(rest[[0, -1]] / curve.scale - curve.location / curve.scale).max())
     if distance > HEAVY:
         words.append(f"heavy tails: up to {distance:.3g} robust deviations out, through asinh")
@@ -321,5 +325,7 @@ def _why(
 def _shown(value: Any, cells: Cells) -> str:
     if not cells.unit:
         return f"{value:g}"
-    letter = "M" if cells.type == "moment" else "m"
-    return str(np.array(value, np.int64).view(f"{letter}8[{cells.unit}]"))
+    ticks = np.array(value, np.int64)
+    if cells.type == "moment":
+        return str(np.datetime_as_string(ticks.view(f"M8[{cells.unit}]"), unit="auto"))
+    return str(ticks.view(f"m8[{cells.unit}]"))

@@ -15,7 +15,7 @@ from ctem.table.cells import Cells
 __all__ = ["Ruler"]
 
 PER_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-EXACT = 2**53
+SMALL = 2**40  # whole numbers up to here keep enough digits for a point within their cell
 ROOM = 2**62
 TIED = 0.01  # share of rows that repeat another's value from which a column counts as rounded
 
@@ -34,7 +34,7 @@ class Ruler:
     Arguments:
         type: "int", "float", "moment" or "duration".
         unit: of moments and durations.
-        shift: a whole number taken off first, so that large ones keep their digits.
+        shift: a value in the middle, taken off first, so that large ones keep their digits.
         step: of the lattice in the column's own ticks; 0 for none.
         origin: a point of the lattice, after the shift.
         decimals: round floats to these on the way back; −1 for no rounding.
@@ -70,7 +70,8 @@ class Ruler:
         if cells.type == "float":
             return _float_ruler(distinct, len(known))
         low, high = int(distinct[0]), int(distinct[-1])
-        shift = low if max(-low, high) > EXACT and high - low < ROOM else 0
+        wide = max(-low, high) > SMALL and high - low < ROOM
+        shift = int(distinct[len(distinct) // 2]) if wide else 0
         ruler = cls(cells.type, cells.unit, shift)
         step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 and high - low < ROOM else 1
         return cls(
@@ -90,7 +91,7 @@ class Ruler:
             letter = "M" if self.type == "moment" else "m"
             values = values.view(f"{letter}8[{cells.unit}]").astype(f"{letter}8[{self.unit}]").view(np.int64)
         if values.dtype.kind in "iu" and self.shift and _fits(values, self.shift):
-            X = (values.astype(np.int64) - self.shift).astype(np.float64)
+            X = _shifted(values, -self.shift).view(np.int64).astype(np.float64)
         else:
             X = values.astype(np.float64) - self.shift
         return np.where(cells.missing, np.nan, X / self.per)
@@ -107,12 +108,16 @@ class Ruler:
         values = np.where(missing, 0.0, self.snap(X).numpy())
         if self.type == "float":
             return Cells("float", self._rounded(values), missing)
-        ticks = np.clip(np.rint(values * self.per), -2.0 * ROOM, self.top)
-        if np.abs(ticks).max(initial=0) < ROOM - abs(self.shift) % ROOM or not self.shift:
-            small = np.abs(ticks).max(initial=0) < 2 * ROOM
-            whole = ticks.astype(np.int64) + self.shift if small else ticks
+        ticks = np.rint(values * self.per)
+        if not self.shift:
+            ticks = np.clip(ticks, -2.0 * ROOM, self.top)
+            whole = ticks.astype(np.int64) if np.abs(ticks).max(initial=0) < 2 * ROOM else ticks
         else:
-            whole = np.clip(ticks + float(self.shift), -2.0 * ROOM, 2.0 * ROOM - 1024).astype(np.int64)
+            unsigned = self.top > 2 * ROOM
+            low, high = (0, 4 * ROOM - 1) if unsigned else (-2 * ROOM, 2 * ROOM - 1)
+            room = _inward(max(low - self.shift, -2 * ROOM), min(high - self.shift, 2 * ROOM - 1))
+            sums = _shifted(np.clip(ticks, *room).astype(np.int64), self.shift)
+            whole = sums if unsigned else sums.view(np.int64)
         return Cells(self.type, whole, missing, unit=self.unit)
 
     def _rounded(self, values: Vector) -> Vector:
@@ -153,10 +158,22 @@ class Ruler:
 
 
 def _fits(values: NDArray[Any], shift: int) -> bool:
-    if len(values) == 0:
-        return True
-    low, high = int(values.min()) - shift, int(values.max()) - shift
-    return low >= -2 * ROOM and high < 2 * ROOM and int(values.max()) < 2 * ROOM
+    low, high = (int(end) - shift for end in (values.min(initial=shift), values.max(initial=shift)))
+    return low >= -2 * ROOM and high < 2 * ROOM
+
+
+def _shifted(values: NDArray[Any], shift: int) -> NDArray[np.uint64]:
+    """values + shift modulo 2⁶⁴, in which no digit of a whole number is lost."""
+    return np.asarray(values.astype(np.uint64) + np.uint64(shift % 2**64))
+
+
+def _inward(low: int, high: int) -> tuple[float, float]:
+    """The largest interval of float64 within two whole numbers."""
+    ends = float(low), float(high)
+    return (
+        ends[0] if int(ends[0]) >= low else float(np.nextafter(ends[0], np.inf)),
+        ends[1] if int(ends[1]) <= high else float(np.nextafter(ends[1], -np.inf)),
+    )
 
 
 def _float_ruler(distinct: Vector, n: int) -> Ruler:

@@ -1,0 +1,194 @@
+"""RealNVP and Neural Spline Flow, many at once: zuko's couplings with parameters (K, P) in one tensor.
+
+zuko makes the networks and their first weights; here all members are evaluated together, in a third of the kernels
+that zuko launches: a row is kept as its two halves, which the blocks change in turn, and a spline looks up all that
+it needs of a bin at once. A test holds the log-density to zuko's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, relu
+
+from baselines import FlowSettings
+from batched import Program, Trained
+from ctem import Real, Recipe, Space, grad_log_density
+from learned import space_of, units
+
+SLOPE, BOUND = 1e-3, 5.0  # zuko's: smallest slope of a transform, and the square where splines act
+
+
+def zuko_flow(kind: str, dim: int, settings: FlowSettings, seed: int) -> torch.nn.Module:
+    """One flow as zuko builds it, its weights drawn from the seed."""
+    import zuko
+
+    spline = {
+        "univariate": zuko.transforms.MonotonicRQSTransform,
+        "shapes": [(settings.bins,), (settings.bins,), (settings.bins - 1,)],
+    }
+    with torch.random.fork_rng(devices=[]):  # zuko initialises from the global generator
+        torch.manual_seed(seed)
+        return zuko.flows.RealNVP(
+            dim,
+            transforms=settings.blocks,
+            hidden_features=settings.hidden,
+            **(spline if kind == "NSF" else {}),
+        )
+
+
+class Couplings:
+    """log-densities of K coupling flows of one shape.
+
+    Arguments:
+        kind: RealNVP or NSF.
+        dim: columns; even and odd ones are transformed in turn.
+        settings: blocks, hidden units and bins.
+    """
+
+    def __init__(self, kind: str, dim: int, settings: FlowSettings):
+        self.kind, self.dim, self.settings = kind, dim, settings
+        flow = zuko_flow(kind, dim, settings, seed=0)
+        self.kept = [0 if block.mask[0] else 1 for block in flow.transform.transforms]
+        self.shapes = [tuple(p.shape) for p in flow.parameters()]
+
+    def initial(self, seeds: Sequence[int]) -> Tensor:
+        """Parameters (K, P), one seed a member."""
+        flows = [zuko_flow(self.kind, self.dim, self.settings, seed) for seed in seeds]
+        return torch.stack([torch.cat([p.detach().flatten() for p in f.parameters()]) for f in flows])
+
+    def __call__(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """log ρ of parameters (K, P) at encoded rows (K, n, d), shape (K, n)."""
+        parts = parameters.split([math.prod(s) for s in self.shapes], dim=1)
+        layers = [p.view(-1, *s) for p, s in zip(parts, self.shapes, strict=True)]
+        halves, each = [x[..., ::2], x[..., 1::2]], len(layers) // len(self.kept)
+        total = x.new_full((), -self.dim / 2 * math.log(2 * math.pi))
+        for i, kept in enumerate(self.kept):
+            h = perceptron(layers[i * each : (i + 1) * each], halves[kept])
+            moved = halves[1 - kept]
+            transform = spline if self.kind == "NSF" else affine
+            halves[1 - kept], log_slope = transform(h.unflatten(-1, (moved.shape[-1], -1)), moved)
+            total = total + log_slope.sum(-1)
+        return total - torch.cat(halves, -1).square().sum(-1) / 2
+
+
+def perceptron(layers: Sequence[Tensor], h: Tensor) -> Tensor:
+    """ReLU networks with weights (K, out, in) and biases (K, out) in turn, at inputs (K, n, in)."""
+    pairs = list(zip(layers[::2], layers[1::2], strict=True))
+    for i, (weight, bias) in enumerate(pairs):
+        h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
+        h = relu(h) if i < len(pairs) - 1 else h
+    return h
+
+
+def affine(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """e^a x + b and a, for (b, a) = h (…, 2), a softly clipped."""
+    shift, a = h.unbind(-1)
+    a = a / (1 + a.abs() / -math.log(SLOPE))
+    return torch.addcmul(shift, x, a.exp()), a
+
+
+def spline(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The monotonic rational-quadratic spline (Durkan et al. 2019) on [−5, 5], and its log-slope.
+
+    h (…, 3B − 1) holds widths and heights of B bins and B − 1 slopes at the inner knots, unconstrained. With s =
+    height/width of the bin, slopes d₀, d₁ at its ends, z the place in it, u = z(1 − z), q = s + (d₀ + d₁ − 2s) u:
+
+        y = y₀ + height · (s z² + d₀ u)/q,      dy/dx = (s/q)² (2 s u + d₀ (1 − z)² + d₁ z²).
+    """
+    bins = (h.shape[-1] + 1) // 3
+    clip = pad(h.new_full((2 * bins,), 2.0), (0, bins - 1), value=1.0) / -math.log(SLOPE)
+    h = h / (1 + h.abs() * clip)
+    sides = h[..., : 2 * bins].unflatten(-1, (2, bins)).softmax(-1).cumsum(-1)
+    knots = pad(2 * BOUND * sides - BOUND, (1, 0), value=-BOUND)
+    slopes = pad(h[..., 2 * bins :], (1, 1)).exp()
+    table = torch.cat([knots, slopes.unsqueeze(-2)], -2)  # (…, 3, B + 1)
+    k = (knots[..., 0, :] < x.unsqueeze(-1)).sum(-1, keepdim=True).clamp(1, bins)
+    at = torch.cat([k - 1, k], -1).unsqueeze(-2).expand(*x.shape, 3, 2)
+    low, high = table.gather(-1, at).unbind(-1)
+    (x0, y0, d0), (x1, y1, d1) = low.unbind(-1), high.unbind(-1)
+    inside = x.abs() < BOUND
+    width, height = x1 - x0, y1 - y0
+    s, z = height / width, torch.where(inside, (x - x0) / width, 0.5)
+    rest, square = 1 - z, z**2
+    u = z * rest
+    su = s * u
+    q = s + (d0 + d1) * u - 2 * su
+    y = y0 + height * torch.addcmul(s * square, d0, u) / q
+    slope = 2 * su + d0 * rest**2 + d1 * square
+    return torch.where(inside, y, x), torch.where(inside, 2 * (s / q).log() + slope.log(), 0.0)
+
+
+class FlowPairs:
+    """Mean −log ρ of every member on a fresh, dequantised batch of its own rows."""
+
+    def __init__(self, flows: Couplings, tables: Sequence[Tensor], device: str):
+        self.flows, self.settings = flows, flows.settings
+        self.counts = torch.tensor([[float(len(x))] for x in tables], device=device)
+        self.rows = torch.nn.utils.rnn.pad_sequence(list(tables), batch_first=True).to(device)
+
+    def __call__(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        k, _, d = self.rows.shape
+        device = self.rows.device
+        u = torch.rand(k, self.settings.batch_size, generator=generator, device=device)
+        x = self.rows.gather(1, (u * self.counts).long().unsqueeze(-1).expand(-1, -1, d))
+        noise = torch.randn(x.shape, generator=generator, device=device)
+        return -self.flows(parameters, x + self.settings.dequantisation * noise).mean(1)
+
+
+class Flow:
+    """A trained flow in the user's units."""
+
+    def __init__(self, flows: Couplings, parameters: Tensor, space: Space):
+        self.flows, self.parameters, self.device = flows, parameters, parameters.device
+        self.location, self.scale = (v.to(self.device) for v in units(space))
+        self.log_det = space.log_det
+        self.facts = {"kind": flows.kind, "settings": asdict(flows.settings)}
+
+    def log_prob(self, X: Tensor) -> Tensor:
+        """log ρ on the device (n,); differentiable in X."""
+        x = ((X - self.location) / self.scale).float()
+        return self.flows(self.parameters.unsqueeze(0), x.unsqueeze(0))[0].double() + self.log_det
+
+    def log_density(self, X: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([self.log_prob(part) for part in X.to(self.device).split(16384)]).cpu()
+
+    def slope(self, X: Tensor) -> Tensor:
+        return grad_log_density(self.log_prob, X, batch_size=16384)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors it is made of; with ``facts`` enough for ``restored``."""
+        return {k: getattr(self, k) for k in ("parameters", "location", "scale")}
+
+    @classmethod
+    def restored(cls, state: dict[str, Tensor], facts: dict[str, Any]) -> Flow:
+        space = space_of(state)
+        settings = FlowSettings(**facts["settings"])
+        return cls(Couplings(facts["kind"], space.dim, settings), state["parameters"], space)
+
+
+def fit_flows(
+    kind: str, tables: Sequence, seeds: Sequence[int], device: str, settings: FlowSettings
+) -> tuple[list[Flow], Trained]:
+    """One flow for every table, which share the dimension, trained as one program."""
+    dim = tables[0].shape[1]
+    spaces = [Space([Real()] * dim).standardised(X) for X in tables]
+    flows = Couplings(kind, dim, settings)
+    rows = [space.encode(X) for space, X in zip(spaces, tables, strict=True)]
+    recipe = Recipe(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        clip=settings.clip,
+        evaluate_every=settings.steps,
+    )
+    start, loss = flows.initial(seeds).to(device), FlowPairs(flows, rows, device)
+    trained = Program(start, loss, recipe, settings.weight_decay).run()
+    last = trained.parameters[-1]
+    return [Flow(flows, p, space) for p, space in zip(last, spaces, strict=True)], trained

@@ -1,0 +1,177 @@
+"""Public tables of mixed columns, and the penguins, which come with the package."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.resources
+import importlib.util
+import io
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import narwhals as nw
+
+from ctem.datasets.downloads import read, root
+
+__all__ = ["TABLES", "TableFile", "load_penguins", "load_table"]
+
+
+class TableFile(NamedTuple):
+    """Where a table is kept, what it should be, and how its text is read.
+
+    Arguments:
+        path: below the folder's tables/.
+        source: public address; after a # the member of a zip file.
+        checksum: SHA-256 of the text.
+        names: of the columns, for a file without a header.
+        missing: how a missing cell is written; None if there is none.
+        separator: between cells.
+        levels: of ordered columns, from low to high.
+
+    >>> TABLES["abalone"].names[-1]
+    'rings'
+    """
+
+    path: str
+    source: str
+    checksum: str
+    names: tuple[str, ...] = ()
+    missing: str | None = None
+    separator: str = ","
+    levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012  read only
+
+
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+_BROWNLEE = "https://raw.githubusercontent.com/jbrownlee/Datasets/master"  # UCI's rows, with commas
+_ADULT = (
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
+    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"),
+    "income",
+)
+_ABALONE = (
+    *("sex", "length", "diameter", "height", "whole_weight", "shucked_weight", "viscera_weight"),
+    *("shell_weight", "rings"),
+)
+_GERMAN = (
+    *("status", "duration", "history", "purpose", "amount", "savings", "employment", "rate", "personal"),
+    *("debtors", "residence", "property", "age", "plans", "housing", "credits", "job", "dependents"),
+    *("telephone", "foreign", "class"),
+)
+
+TABLES: dict[str, TableFile] = {
+    "abalone": TableFile(
+        "abalone/abalone.data",
+        f"{_BROWNLEE}/abalone.csv",
+        "eb2de13be807e9bb9ec4128b9c89b98ab23d7739121cfd17b7dde69b46ba7bf6",
+        _ABALONE,
+    ),
+    "adult": TableFile(
+        "adult/adult.data",
+        f"{_UCI}/adult/adult.data",
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        _ADULT,
+        missing="?",
+    ),
+    "adult-test": TableFile(
+        "adult/adult.test",
+        f"{_UCI}/adult/adult.test",
+        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        _ADULT,
+        missing="?",
+    ),
+    "bank": TableFile(
+        "bank/bank-full.csv",
+        f"{_UCI}/00222/bank.zip#bank-full.csv",
+        "d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
+        separator=";",
+    ),
+    "california": TableFile(
+        "california/housing.csv",
+        "https://raw.githubusercontent.com/ageron/handson-ml2/master/datasets/housing/housing.csv",
+        "8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
+        missing="",
+    ),
+    "diamonds": TableFile(
+        "diamonds/diamonds.csv",
+        "https://raw.githubusercontent.com/tidyverse/ggplot2/main/data-raw/diamonds.csv",
+        "9574730b03aba241d899c4a97511c5061b19358fab89510774fb6c24168345c4",
+        levels={
+            "cut": ("Fair", "Good", "Very Good", "Premium", "Ideal"),
+            "color": tuple("JIHGFED"),
+            "clarity": ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF"),
+        },
+    ),
+    "german": TableFile(
+        "german/german.data",
+        f"{_BROWNLEE}/german.csv",
+        "ec12a88b9fc14d74ba646ea0410cf7ff4533bec2eb61652f8ad76796bbfec017",
+        _GERMAN,
+    ),
+}
+
+
+def load_table(name: str, folder: str | Path | None = None) -> Any:
+    """One of the public mixed tables as a pandas DataFrame; "adult-test" is the second file of adult.
+
+    Arguments:
+        name: a key of ``TABLES``.
+        folder: holds tables/adult/adult.data (or .data.gz) and so on; by default as in ``load_binary``.
+
+    >>> load_table("iris")
+    Traceback (most recent call last):
+    ...
+    ValueError: name: expected one of abalone, adult, adult-test, bank, california, diamonds, german; got 'iris'.
+    """
+    if name not in TABLES:
+        raise ValueError(f"name: expected one of {', '.join(TABLES)}; got {name!r}.")
+    try:
+        pd = importlib.import_module("pandas")
+    except ImportError as error:
+        raise ImportError(f"load_table gives a pandas DataFrame: pip install pandas ({error}).") from None
+    table = TABLES[name]
+    text = read(root(folder) / "tables" / table.path, table.source, table.checksum)
+    frame = pd.read_csv(
+        io.BytesIO(text),
+        sep=table.separator,
+        names=list(table.names) or None,
+        header=None if table.names else 0,
+        skipinitialspace=True,
+        na_values=[] if table.missing is None else [table.missing],
+        keep_default_na=False,
+        comment="|" if name == "adult-test" else None,  # its first line is no row
+    )
+    if name == "adult-test":
+        frame["income"] = frame["income"].str.rstrip(".")
+    for column, levels in table.levels.items():
+        frame[column] = pd.Categorical(frame[column], levels, ordered=True)
+    return frame
+
+
+def load_penguins(backend: Literal["pandas", "polars", "pyarrow"] = "pandas") -> Any:
+    """The Palmer penguins: 344 rows, 8 columns (text, real and whole numbers), 19 missing cells; CC0.
+
+    Arguments:
+        backend: the library of the table: "pandas", "polars" or "pyarrow".
+
+    >>> load_penguins().shape
+    (344, 8)
+    """
+    if backend not in ("pandas", "polars", "pyarrow"):
+        raise ValueError(f"backend: expected 'pandas', 'polars' or 'pyarrow'; got {backend!r}.")
+    if importlib.util.find_spec(backend) is None:
+        raise ImportError(f"load_penguins: {backend} is not installed; say another backend, or install it.")
+    text = (importlib.resources.files("ctem") / "data" / "penguins.csv").read_text(encoding="utf8")
+    rows = list(csv.reader(text.splitlines()))
+    columns = {name: _parsed(cells) for name, *cells in zip(*rows, strict=True)}
+    return nw.from_dict(columns, backend=backend).to_native()
+
+
+def _parsed(cells: list[str]) -> list[Any]:
+    """Cells as whole numbers, numbers or text, whichever fits all; None for NA."""
+    for kind in (int, float, str):
+        try:
+            return [None if cell == "NA" else kind(cell) for cell in cells]
+        except ValueError:
+            continue
+    raise AssertionError("text fits every cell")
