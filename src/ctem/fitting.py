@@ -31,7 +31,7 @@ __all__ = ["fit_density"]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen
 HIDDEN = 5.0  # a level as good as the base
-STEADY = 4096  # held-out comparisons at least
+STEADY = 2048  # held-out comparisons at least
 
 
 def fit_density(
