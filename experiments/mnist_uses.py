@@ -24,7 +24,7 @@ from mnist_data import shuffled
 from mnist_eval import Judge, Likelihood, auroc, rotated
 
 if TYPE_CHECKING:
-    from mnist import Run
+    from mnist_run import Run
 
 __all__ = ["curves", "likelihood", "use"]
 

@@ -94,6 +94,11 @@ def test_given_cells_stay_and_the_others_follow_their_conditional():
     assert float(x[:, 1].mean()) == pytest.approx(float(torch.sigmoid(score)), abs=0.015)
 
 
+def test_a_column_that_nobody_draws_is_an_error():
+    with pytest.raises(ValueError, match=r"order: expected every column that is not given; missing \[2, 3\]"):
+        SlopeChain(awake(), BASE).sample(5, torch.Generator(), [0, 1])
+
+
 def test_d_times_the_loss_is_the_mean_over_all_orders():
     g, x = awake(), SPACE.states()[[3, 9, 14]]
     chain = SlopeChain(g, BASE)

@@ -158,16 +158,9 @@ class Chain:
         >>> Chain(lambda x, s: x[:, 0] * 0, base).sample(1, torch.Generator(), given=known).x[0, 0]
         tensor(1.)
         """
-        like = self.base.log_table
-        x = torch.full((n, self.space.dim), math.nan, dtype=like.dtype, device=like.device)
-        if given is not None and given.shape != (n, self.space.dim):
-            raise ValueError(f"given: expected shape ({n}, {self.space.dim}); got {tuple(given.shape)}.")
-        x = x if given is None else given.clone()
         order = self.orders(1, generator)[0] if order is None else list(order)
         self._check_columns(order)
-        left = [j for j in range(self.space.dim) if j not in order and bool(x[:, j].isnan().any())]
-        if left:
-            raise ValueError(f"order: expected every column that is not given; missing {left}.")
+        x = rows_to_fill(self.base, n, order, given)
         total = x.new_zeros(len(x))
         for j in order:
             todo = x[:, j].isnan().nonzero().squeeze(1)
@@ -241,6 +234,19 @@ class Chain:
             score = self._scores(x, visible, j, torch.cat([values.expand(len(x), -1), value], 1))
             score, here = score[:, :-1], score[:, -1:]
         return (here - self._log_total(score, j, values)).squeeze(1)
+
+
+def rows_to_fill(base: ProductBase, n: int, order: Sequence[int], given: Tensor | None) -> Tensor:
+    """Rows (n, d) with nan in the cells to be drawn, all of whose columns are in the order; a copy of ``given``."""
+    like, d = base.log_table, base.space.dim
+    if given is not None and given.shape != (n, d):
+        raise ValueError(f"given: expected shape ({n}, {d}); got {tuple(given.shape)}.")
+    nothing = torch.full((n, d), math.nan, dtype=like.dtype, device=like.device)
+    x = nothing if given is None else given.clone()
+    left = [j for j in range(d) if j not in order and bool(x[:, j].isnan().any())]
+    if left:
+        raise ValueError(f"order: expected every column that is not given; missing {left}.")
+    return x
 
 
 def nodes(level: float, limit: float) -> int:

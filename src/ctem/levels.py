@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from ctem.losses import Rule, Schedule, brier, soft
-from ctem.noise import Levels, Noise
+from ctem.noise import Levels, Noise, check_range
 
 __all__ = ["PAPER_LEVELS", "Angular", "Contours", "LevelFlips", "angle_of", "level_at"]
 
@@ -58,8 +58,7 @@ class Angular:
     high: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.low < self.high:
-            raise ValueError(f"low, high: expected 0 < low < high; got {self.low}, {self.high}.")
+        check_range(self.low, self.high)
 
     def draw(self, n: int, generator: torch.Generator, like: Tensor) -> Tensor:
         """n levels, shape (n,)."""

@@ -22,6 +22,12 @@ from ctem.bases import ProductBase
 __all__ = ["Levels", "LogUniform", "Noise"]
 
 
+def check_range(low: float, high: float) -> None:
+    """Refuse levels that are no range."""
+    if not 0 < low < high:
+        raise ValueError(f"low, high: expected 0 < low < high; got {low}, {high}.")
+
+
 @dataclass(frozen=True)
 class Levels:
     """A schedule over finitely many levels, drawn uniformly.
@@ -39,8 +45,7 @@ class Levels:
     @classmethod
     def log_spaced(cls, low: float, high: float, count: int) -> Levels:
         """count levels from low to high, evenly spaced in log s; the paper's MNIST has 13 in [0.005, 1.5]."""
-        if not 0 < low < high:
-            raise ValueError(f"low, high: expected 0 < low < high; got {low}, {high}.")
+        check_range(low, high)
         if count < 2:
             raise ValueError(f"count: expected at least 2 levels; got {count}.")
         ratio = math.log(high / low) / (count - 1)
@@ -50,9 +55,8 @@ class Levels:
         """n levels, shape (n,)."""
         which = torch.randint(len(self.values), (n,), generator=generator, device=like.device)
         level = like.new_full((n,), self.values[0])
-        for k, value in enumerate(
-            self.values[1:], 1
-        ):  # copying a list to the device would end a graph's capture
+        # copying a list to the device would end a graph's capture
+        for k, value in enumerate(self.values[1:], 1):
             level = torch.where(which == k, value, level)
         return level
 
@@ -69,8 +73,7 @@ class LogUniform:
     high: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.low < self.high:
-            raise ValueError(f"low, high: expected 0 < low < high; got {self.low}, {self.high}.")
+        check_range(self.low, self.high)
 
     def draw(self, n: int, generator: torch.Generator, like: Tensor) -> Tensor:
         """n levels, shape (n,)."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from ctem.bases import ProductBase
-from ctem.chain import Drawn
+from ctem.chain import Drawn, rows_to_fill
 
 __all__ = ["SlopeChain", "Slopes"]
 
@@ -122,10 +122,8 @@ class SlopeChain:
         given: Tensor | None = None,
     ) -> Drawn:
         """n rows, column after column, without MCMC; or the nan cells of ``given`` (n, d), drawn given the others."""
-        like = self.base.log_table
-        nothing = torch.full((n, self.base.space.dim), math.nan, dtype=like.dtype, device=like.device)
-        x = nothing if given is None else given.clone()
         order = self.orders(1, torch.Generator().manual_seed(0))[0] if order is None else order
+        x = rows_to_fill(self.base, n, order, given)
         total = x.new_zeros(n)
         for j in order:
             todo = x[:, j].isnan()
