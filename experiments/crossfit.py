@@ -39,7 +39,7 @@ class Plain:
     weight_decays: tuple[float, ...] = (0.2, 1.0, 5.0)
     folds: int = 8
     log_rule: bool = True
-    squares: bool = True
+    squares: bool = False
     recipe: Recipe = RECIPE
 
 
@@ -158,9 +158,9 @@ def varied(**changes: float) -> Plain:
 
 CANDIDATES = {
     "default": PLAIN,
-    "no squares": replace(PLAIN, squares=False),
+    "squares": replace(PLAIN, squares=True),
     "Brier": replace(PLAIN, log_rule=False),
-    "no squares, Brier": replace(PLAIN, squares=False, log_rule=False),
+    "squares, Brier": replace(PLAIN, squares=True, log_rule=False),
     "β = 0.25": replace(PLAIN, rates=(0.25,)),
     "β = 0.35, 0.15": replace(PLAIN, rates=(0.35, 0.15)),
     "learning rate 2e-3": varied(learning_rate=2e-3),
