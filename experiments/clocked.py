@@ -8,7 +8,7 @@ step is chosen by the out-of-fold loss and the level by the out-of-fold likeliho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,13 +25,14 @@ from ctem.clocknet import ClockNet
 from ctem.fitting import FINEST, HIDDEN, best_level
 from ctem.losses import soft
 from ctem.noise import Noise
-from ctem.spacetime import SharedClock
+from ctem.spacetime import Pairs, SharedClock
 from learned import Mixture, space_of
 
 RECIPE = Recipe(steps=4000, ema=0.998, evaluate_every=100)
 JUDGED = 4096  # held-out comparisons of a member at least
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
 MAX_ROWS = 2**18  # rows evaluated at once, by all members of a table
+TRIED, CLOSE = 64, 2e-5  # a coarser rule must agree with the fine one so closely, on so many rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,25 +106,26 @@ class ClockLoss:
         self.counts = torch.tensor([[float(len(m.x))] for m in members], device=device)
         self.rows = torch.nn.utils.rnn.pad_sequence([m.x for m in members], batch_first=True).to(device)
         held = in_turn([m.held_out for m in members]).to(device)
-        self.judged = held.repeat(max(1, JUDGED * len(members) // len(held)), 1)
+        judged = held.repeat(max(1, JUDGED * len(members) // len(held)), 1)
+        generator = torch.Generator(device).manual_seed(1)
+        size = MAX_ROWS // 4 // len(members) * len(members)
+        self.judged = [self.objective.pairs(x, generator) for x in judged.split(size)]  # the same every time
 
     def __call__(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """The loss of every member on a fresh batch (K,)."""
         k, _, d = self.rows.shape
         u = torch.rand(k, self.batch_size, generator=generator, device=self.rows.device)
         index = (u * self.counts).long().unsqueeze(-1).expand(-1, -1, d)
-        return self.loss(parameters, self.rows.gather(1, index).transpose(0, 1).reshape(-1, d), generator)
+        x = self.rows.gather(1, index).transpose(0, 1).reshape(-1, d)
+        return self.loss(parameters, self.objective.pairs(x, generator))
 
     def held_out_loss(self, parameters: Tensor) -> Tensor:
         """The loss of every member on its held-out rows (K,), with the same comparisons every time."""
-        generator = torch.Generator(parameters.device).manual_seed(1)
-        size = MAX_ROWS // 4 // len(parameters) * len(parameters)
-        parts = [(self.loss(parameters, x, generator) * len(x)) for x in self.judged.split(size)]
-        return torch.stack(parts).sum(0) / len(self.judged)
+        parts = [self.loss(parameters, pairs) * len(pairs.w) for pairs in self.judged]
+        return torch.stack(parts).sum(0) / sum(len(pairs.w) for pairs in self.judged)
 
-    def loss(self, parameters: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Mean of ℓ_w(g(x, s) − g(y, t)) over the pairs of every member (K,); row r belongs to member r mod K."""
-        pairs = self.objective.pairs(x, generator)
+    def loss(self, parameters: Tensor, pairs: Pairs) -> Tensor:
+        """Mean of ℓ_w(g(x, s) − g(y, t)) over the pairs of every member (K,); pair r belongs to member r mod K."""
         states, levels = torch.cat([pairs.x, pairs.y]), torch.cat([pairs.s, pairs.t])
         g = self.networks(parameters, states, levels).view(2, -1)
         return soft(log_score, g[0] - g[1], pairs.w).view(-1, len(parameters)).mean(0)
@@ -165,57 +167,64 @@ class ClockEnergy(Mixture):
 class ChainRule:
     """The mixture of clock energies normalised exactly, column by column, and the mean over a few orders.
 
-    With J(x_V) = log b(x_V) + log 1/K Σ_k e^{g_k(x; V)},
+    With J(x_V) = log b(x_V) + log 1/K Σ_k e^{g_k(x; V)}, which is 0 where V is empty,
 
-        log ρ(x_j | x_V) = J(x_{V ∪ j}) − log ∫ e^{J(x_V, v)} dv,
+        log ρ(x) = Σ_j J(x_{V ∪ j}) − log ∫ e^{J(x_V, v)} dv = J(x) − Σ_j (log ∫ e^{J(x_V, v)} dv − J(x_V)),
 
-    the integral by the trapezoidal rule, once for each different x_V: on a grid these are few.
+    V the columns before j: the joint, less what keeps J from being consistent. The integral is by the trapezoidal rule.
 
     Arguments:
         energy: the networks, their units and their level.
-        points: nodes of the rule; as many as the level needs when left out.
+        points: nodes of the rule at most, 1 more than a multiple of 8; as many as the level needs when left out.
     """
 
     def __init__(self, energy: ClockEnergy, points: int | None = None):
         self.net, self.space, self.level = energy.networks.net(energy.parameters), energy.space, energy.level
         self.device = energy.device
-        v = torch.linspace(-LIMIT, LIMIT, points or max(65, nodes(self.level, LIMIT)), device=self.device)
-        self.nodes, self.log_weight = v, torch.full_like(v, math.log(2 * LIMIT / (len(v) - 1)))
-        self.log_weight[[0, -1]] -= math.log(2)
+        points = points or max(65, 8 * math.ceil((nodes(self.level, LIMIT) - 1) / 8) + 1)
+        self.nodes = torch.linspace(-LIMIT, LIMIT, points, device=self.device)
         forward = list(range(self.space.dim))
         self.orders = [forward, forward[::-1]]
 
     def log_density(self, X: Tensor) -> Tensor:
         """log ρ (n,), float64 on the cpu."""
         x = self.space.encode(X).to(self.device, torch.float32)
-        each = torch.stack([self.in_order(x, order) for order in self.orders])
+        each = self.joint(x) - torch.stack([self.excess(x, order) for order in self.orders])
         return (each.logsumexp(0) - math.log(len(self.orders))).cpu() + self.space.log_det
 
-    def in_order(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """log ρ of encoded rows by the chain rule in one order of the columns, float64 (n,)."""
+    def excess(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        """Σ_j log ∫ e^{J(x_V, v)} dv − J(x_V) of encoded rows, V the columns before j, float64 (n,)."""
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for i, j in enumerate(order):
-            seen = torch.full_like(x, math.nan)
-            seen[:, order[:i]] = x[:, order[:i]]
-            total -= self.log_total(seen, order[:i], j)
-            seen[:, j] = x[:, j]
-            total += self.joint(seen)
+            kinds, kind = different(x, order[:i])
+            total += (self.log_total(kinds, j) - self.joint(kinds))[kind]
         return total
 
-    def log_total(self, x: Tensor, given: Sequence[int], j: int) -> Tensor:
-        """log ∫ e^{J(x_given, v)} dv of every row (n,), over the values v of column j."""
-        if not given:
-            kinds, kind = x[:1], torch.zeros(len(x), dtype=torch.long, device=x.device)
-        else:
-            different, kind = x[:, given].unique(dim=0, return_inverse=True)
-            kinds = x.new_full((len(different), x.shape[1]), math.nan)
-            kinds[:, given] = different
-        found = []
-        for part in kinds.split(max(1, MAX_ROWS // len(self.nodes))):
-            many = part.repeat_interleave(len(self.nodes), 0)
-            many[:, j] = self.nodes.repeat(len(part))
-            found.append((self.joint(many).view(len(part), -1) + self.log_weight).logsumexp(1))
-        return torch.cat(found)[kind]
+    def log_total(self, x: Tensor, j: int) -> Tensor:
+        """log ∫ e^{J(x, v)} dv of every row (n,), over the values v of column j.
+
+        The coarsest of four rules that a few rows do not tell from the finest: a level says how narrow a peak may be,
+        and most are far wider.
+        """
+        tried = self.along(x[:: max(1, len(x) // TRIED)], j)
+        finest = self.integral(tried)
+        gaps = {s: (self.integral(tried[:, ::s], s) - finest).abs().max() for s in (8, 4, 2)}
+        step = next((s for s, gap in gaps.items() if gap < CLOSE), 1)
+        parts = x.split(max(1, MAX_ROWS * step // len(self.nodes)))
+        return torch.cat([self.integral(self.along(part, j, step), step) for part in parts])
+
+    def along(self, x: Tensor, j: int, step: int = 1) -> Tensor:
+        """J of rows x with column j at every node, or every few nodes, (n, nodes)."""
+        v = self.nodes[::step]
+        many = x.repeat_interleave(len(v), 0)
+        many[:, j] = v.repeat(len(x))
+        return self.joint(many).view(len(x), -1)
+
+    def integral(self, log_f: Tensor, step: int = 1) -> Tensor:
+        """log of the trapezoidal rule from values at nodes that are ``step`` apart (n,)."""
+        weight = torch.full_like(log_f[0], 2 * LIMIT * step / (len(self.nodes) - 1))
+        weight[[0, -1]] /= 2
+        return (log_f + weight.log()).logsumexp(1)
 
     def joint(self, x: Tensor) -> Tensor:
         """J of the cells of x that are not nan, float64 (n,)."""
@@ -230,28 +239,62 @@ class ChainRule:
         return torch.cat(parts)
 
 
+def different(x: Tensor, given: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rows with all but the given columns hidden, and which of them each row of x is.
+
+    Each is there once where at most one column is given, so that a grid costs little; rows of more are not compared.
+    """
+    kinds = torch.full_like(x, math.nan)
+    if len(given) > 1:
+        kinds[:, given] = x[:, given]
+        return kinds, torch.arange(len(x), device=x.device)
+    if not given:
+        return kinds[:1], torch.zeros(len(x), dtype=torch.long, device=x.device)
+    values, kind = x[:, given[0]].unique(return_inverse=True)
+    kinds = kinds[: len(values)]
+    kinds[:, given[0]] = values
+    return kinds, kind
+
+
+Settle = Callable[[ClockEnergy, Table, bool], dict[str, float]]
+
+
 def fit_clocks(
     group: Group, rows: list[Table], device: str, quick: bool, settings: ClockSettings = CLOCKS
 ) -> Iterator[Fitted]:
     """Both clocks in one pass, and the clock per column by the chain rule."""
+    for system, whole in WHOLE.items():
+        fitted = fit_one_pass(system, group, rows, device, quick, constants, settings)
+        yield fitted
+        if whole < 1:
+            chains = [ChainRule(energy, points=33 if quick else None) for energy in fitted.densities]
+            yield Fitted(f"{system}, chain rule", chains, [{}] * len(rows), fitted.seconds)
+
+
+def fit_one_pass(
+    system: str,
+    group: Group,
+    rows: list[Table],
+    device: str,
+    quick: bool,
+    settle: Settle,
+    settings: ClockSettings = CLOCKS,
+) -> Fitted:
+    """One of ``WHOLE``; ``settle`` sets the constants of an energy and says what is worth a row about them."""
     if quick:
         recipe = replace(settings.recipe, **QUICK)
         settings = replace(settings, width=16, blocks=1, folds=2, recipe=recipe)
-    for system, whole in WHOLE.items():
-        fit = cross_fit_clocks(group, rows, device, settings, whole)
-        choices = [choose(fit, i, [settings.weight_decay]) for i in range(len(rows))]
-        found = [clock_energy(fit, i, table, choices[i]) for i, table in enumerate(rows)]
-        facts = []
-        for energy, table, choice in zip(found, rows, choices, strict=True):
-            chosen = {
-                "step chosen out of fold": float(fit.trained.steps[choice.evaluation]),
-                "level chosen out of fold": energy.level,
-            }
-            facts.append(chosen | constants(energy, table, quick))
-        yield Fitted(f"{system}, one pass", found, facts, fit.trained.seconds)
-        if whole < 1:
-            chains = [ChainRule(energy, points=33 if quick else None) for energy in found]
-            yield Fitted(f"{system}, chain rule", chains, [{}] * len(rows), fit.trained.seconds)
+    fit = cross_fit_clocks(group, rows, device, settings, WHOLE[system])
+    choices = [choose(fit, i, [settings.weight_decay]) for i in range(len(rows))]
+    found = [clock_energy(fit, i, table, choices[i]) for i, table in enumerate(rows)]
+    facts = []
+    for energy, table, choice in zip(found, rows, choices, strict=True):
+        chosen = {
+            "step chosen out of fold": float(fit.trained.steps[choice.evaluation]),
+            "level chosen out of fold": energy.level,
+        }
+        facts.append(chosen | settle(energy, table, quick))
+    return Fitted(f"{system}, one pass", found, facts, fit.trained.seconds)
 
 
 def cross_fit_clocks(
@@ -280,11 +323,11 @@ def constants(energy: ClockEnergy, table: Table, quick: bool) -> dict[str, float
 
     The plane's row is normalised by quadrature; in more dimensions the row is the self-normalised density itself.
     """
-    own = energy.log_z
-    before = errors(energy, table.name)
+    own, in_plane = energy.log_z, table.space.dim == 2
+    before = errors(energy, table.name) if in_plane else {}
     found = normalise(energy, table, quick)
     found["log Z of one pass, mean over networks"] = float(energy.log_z.mean())
-    if table.space.dim == 2:
+    if in_plane:
         return found | {f"{metric}, self-normalised": value for metric, value in before.items()}
     after = {f"{metric}, importance-sampled constant": v for metric, v in errors(energy, table.name).items()}
     energy.log_z = own

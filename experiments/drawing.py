@@ -17,6 +17,21 @@ from ctem.targets import grid
 
 FINE, COARSE = 80, 14  # points a side, of the colours and of the arrows
 SWEEP_C = tuple(float(c) for c in np.geomspace(0.1, 1.5, 7))
+DPI = 100
+ERROR, LOSS = "tab:red", "tab:blue"
+COLUMNS = (
+    *("truth", "fresh rows", "Silverman", "CV-KDE", "SD-KDE", "RealNVP", "NSF", "DSM", "CTEM-S", "CTEM-G"),
+    *("ours, plain", "ours, shared clock", "ours"),
+)
+CAPTIONS = {
+    "densities": "Densities learned from seed 0, in the colours of the truth.",
+    "scores": "∇ log ρ of seed 0: its length in colour (logarithmic, on the truth's scale), its direction as arrows; "
+    "of 10-D and 30-D the slice x₃ = … = x_d = 0.",
+    "langevin": "1000 Langevin chains from N(0, 4I) with each system's score of seed 0 (fresh rows: new data instead), "
+    "over contours of the truth; of 10-D and 30-D the first two columns.",
+    "sweep": "c, the scale of the comparisons in standard deviations (mean and standard deviation over seeds)",
+    "curves": "training step\n(the true error is the ISE ×1e-2, of 10-D and 30-D the Fisher divergence)",
+}
 
 Arrays = dict[tuple[str, str], NDArray[np.float64]]  # by set and system
 
@@ -49,34 +64,70 @@ def heading(system: str) -> str:
     return system.split(", ")[0] if system.endswith(" steps") else system
 
 
+def in_two(system: str) -> str:
+    """A long name on two lines, so that it stays above its panel."""
+    return system if len(system) < 16 else ",\n".join(system.rsplit(", ", 1))
+
+
+def place(system: str) -> int:
+    """The truth first, then the peers, the paper's two, and ours."""
+    return next((i for i, start in enumerate(COLUMNS) if system.startswith(start)), len(COLUMNS))
+
+
+def panels(figure: str, arrays: Arrays) -> list[list[tuple[str, str]]]:
+    """Set and system of every panel: a line for a set and a column for a system; the sweep's stand in one line."""
+    names = list(dict.fromkeys(name for name, _ in arrays))
+    systems = sorted(dict.fromkeys(system for _, system in arrays), key=place)
+    lines = [[(name, system) for system in systems] for name in names]
+    return [[panel for line in lines for panel in line]] if figure == "sweep" else lines
+
+
 def draw(figure: str, arrays: Arrays, folder: Path) -> None:
-    """One picture: a line of panels for every set, a column for every system."""
+    """One picture of all panels, with what they show written below."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     arrays = {(name, heading(system)): value for (name, system), value in arrays.items()}
-    names, systems = list(dict.fromkeys(n for n, _ in arrays)), list(dict.fromkeys(s for _, s in arrays))
-    size = {"curves": (1.9, 1.7), "sweep": (2.6, 2.4)}.get(figure, (1.6, 1.65))
-    lines, columns = (len(names), len(systems)) if figure != "sweep" else (1, len(names))
-    picture, axes = plt.subplots(
-        lines, columns, figsize=(size[0] * columns, size[1] * lines), layout="constrained", squeeze=False
-    )
-    for i, name in enumerate(names):
-        for j, system in enumerate(systems):
-            axis = axes[0, i] if figure == "sweep" else axes[i, j]
+    lines = panels(figure, arrays)
+    width, height = {"curves": (1.9, 1.6), "sweep": (2.6, 2.4)}.get(figure, (1.4, 1.4))
+    size = (width * len(lines[0]), height * len(lines) + 0.5)
+    picture, axes = plt.subplots(len(lines), len(lines[0]), figsize=size, layout="constrained", squeeze=False)
+    for i, line in enumerate(lines):
+        for axis, (name, system) in zip(axes[i], line, strict=True):
             if (name, system) in arrays:
                 PANELS[figure](axis, name, system, arrays)
-            axis.set_title(name if figure == "sweep" else system, fontsize=6)
-        axes[0 if figure == "sweep" else i, 0].set_ylabel(
-            "ISE ×1e-2" if figure == "sweep" else name, fontsize=8
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"table1-{figure}.png"
-    picture.savefig(path, dpi=110)
+            else:
+                blank(axis)
+            if i == 0:
+                axis.set_title(name if figure == "sweep" else in_two(system), fontsize=7)
+        axes[i, 0].set_ylabel("ISE ×1e-2 of CTEM-G" if figure == "sweep" else line[0][0], fontsize=8)
+    picture.align_ylabels(axes[:, 0])
+    if figure == "curves":
+        curve_legend(picture)
+    picture.supxlabel(CAPTIONS[figure], fontsize=8)
+    save(picture, folder / f"table1-{figure}.png")
     plt.close(picture)
-    print(f"picture: {path}", flush=True)
+
+
+def save(picture, path: Path) -> None:
+    """As a PNG of 256 colours, the means of what they stand for: a third of the size."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    memory = io.BytesIO()
+    picture.savefig(memory, dpi=DPI)
+    colours = Image.open(memory).convert("RGB").quantize(256, kmeans=1, dither=Image.Dither.NONE)
+    colours.save(path, optimize=True)
+    print(f"picture: {path} ({path.stat().st_size / 1e6:.2f} MB)", flush=True)
+
+
+def blank(axis) -> None:
+    """A panel of a system that the set has no fit of."""
+    axis.text(0.5, 0.5, "not fitted", color="grey", fontsize=7, ha="center", va="center")
+    axis.set(frame_on=False, box_aspect=1)
+    bare(axis)
 
 
 def bare(axis) -> None:
@@ -110,16 +161,20 @@ def score_panel(axis, name: str, system: str, arrays: Arrays) -> None:
 def langevin_panel(axis, name: str, system: str, arrays: Arrays) -> None:
     """Samples over the contours of the truth; of a mixture, of its marginal on the first two columns."""
     target = TARGETS[name]
-    bounds = target.bounds if target.space.dim == 2 else (-4.0, 7.0)
+    low, high = bounds = target.bounds if target.space.dim == 2 else (-4.0, 7.0)
     square = grid(bounds, 100)
     if target.space.dim == 2:
         p = target.log_density(square.X).exp()
     else:
         p = (-torch.cdist(square.X, target.centres[:, :2]).square() / 2).exp().mean(1)
-    x = np.linspace(*bounds, 100)
+    x, X = np.linspace(*bounds, 100), arrays[name, system]
     axis.contour(x, x, p.view(100, 100).T, levels=5, colors="grey", linewidths=0.4)
-    axis.scatter(*arrays[name, system].T, s=0.4, c="tab:red", alpha=0.5)
-    axis.set(xlim=bounds, ylim=bounds)
+    axis.scatter(*X.T, s=0.4, c="tab:red", alpha=0.5)
+    gone = len(X) - int(((low < X) & (high > X)).all(1).sum())  # nan is gone too
+    if gone > len(X) / 2:
+        note = f"{gone} of {len(X)} outside"
+        axis.text(0.5, 0.05, note, transform=axis.transAxes, color="grey", fontsize=6, ha="center")
+    axis.set(xlim=bounds, ylim=bounds, box_aspect=1)
     bare(axis)
 
 
@@ -128,23 +183,49 @@ def sweep_panel(axis, name: str, system: str, arrays: Arrays) -> None:
     values = arrays[name, system]
     spread = values.std(1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
     axis.errorbar(SWEEP_C, values.mean(1), spread, marker="o", markersize=2, linewidth=0.8, capsize=2)
-    axis.set(xscale="log", xlabel="c")
+    axis.set(xscale="log")
+    axis.set_xticks(SWEEP_C, [f"{c:.2g}" for c in SWEEP_C])
+    axis.minorticks_off()
     axis.tick_params(labelsize=6)
 
 
 def curve_panel(axis, name: str, system: str, arrays: Arrays) -> None:
     """True error (red, logarithmic) and held-out loss (blue, its own scale); dotted lines mark the lowest points."""
     steps, loss, error = arrays[name, system]
-    for values, colour, side in ((error, "tab:red", axis), (loss, "tab:blue", axis.twinx())):
+    other = axis.twinx()
+    for values, colour, side in ((error, ERROR, axis), (loss, LOSS, other)):
         side.plot(steps, values, color=colour, linewidth=0.8)
         side.axvline(steps[int(values.argmin())], color=colour, linewidth=0.6, linestyle=":")
-        side.tick_params(labelsize=5, labelcolor=colour, axis="y")
+        side.tick_params(labelsize=6, labelcolor=colour, axis="y")
     axis.set(yscale="log")
-    axis.set_xticks([steps[0], steps[-1]])
-    ends = [float(error.min()), float(error[0]), float(error[-1])]
-    axis.set_yticks(ends, [f"{e:.2g}" for e in ends])
+    ends = apart([float(error.min()), float(error.max()), float(error[0]), float(error[-1])])
+    axis.set_yticks(ends, [f"{e:.3g}" for e in ends])
     axis.minorticks_off()
-    axis.tick_params(labelsize=5, axis="x")
+    axis.set_xticks([steps[0], steps[-1]])
+    axis.tick_params(labelsize=6, axis="x")
+    other.locator_params(axis="y", nbins=4)
+
+
+def apart(values: list[float]) -> list[float]:
+    """Those of the values that leave room for a label on a logarithmic axis, the first ones before the others."""
+    room, kept = 0.1 * np.log(max(values) / min(values)), values[:1]
+    for value in values[1:]:
+        if all(abs(np.log(value / other)) > room for other in kept):
+            kept.append(value)
+    return kept
+
+
+def curve_legend(picture) -> None:
+    """Which line is which, above all panels."""
+    from matplotlib.lines import Line2D
+
+    lines = {
+        "true error (left)": (ERROR, "-"),
+        "loss on held-out rows (right)": (LOSS, "-"),
+        "where each is lowest": ("grey", ":"),
+    }
+    handles = [Line2D([], [], color=c, linestyle=style, label=text) for text, (c, style) in lines.items()]
+    picture.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
 
 
 PANELS: dict[str, Callable[..., None]] = {

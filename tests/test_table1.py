@@ -20,6 +20,7 @@ from clocked import (
     ClockNetworks,
     clock_energy,
     cross_fit_clocks,
+    different,
     in_turn,
 )
 from continuous_sets import FD, GROUPS, ISE, errors, published, tables
@@ -29,10 +30,11 @@ from ctem.chain import Chain
 from ctem.clocknet import Ensemble
 from ctem.fitting import COARSEST, FINEST
 from ctem.targets import grid
-from drawing import heading
+from drawing import apart, heading, in_two, panels
 from fits import load_fits, save_fit
 from flows import Couplings, FlowPairs, zuko_flow
 from learned import Energy, normalise_on_plane
+from robustness import FAMILIES, batches
 
 SMALL = replace(CLOCKS, width=16, blocks=1, folds=3, recipe=Recipe(steps=4, batch_size=8, evaluate_every=2))
 
@@ -108,6 +110,31 @@ def test_the_chain_rule_is_the_librarys_and_is_normalised(energy):
     assert torch.allclose(exact.log_density(X), theirs, atol=1e-4)
     square = grid((-30.0, 32.0), points=801)
     assert float((exact.log_density(square.X).exp() * square.weights).sum()) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_coarser_rule_is_taken_only_where_it_agrees(energy):
+    exact = ChainRule(energy, points=129)
+    x = torch.randn(500, 2, generator=torch.Generator().manual_seed(3))
+    x[:, 1] = math.nan
+    finest = exact.integral(exact.along(x, 1))
+    asked, along = [], exact.along
+    exact.along = lambda x, j, step=1: asked.append(step) or along(x, j, step)
+    assert torch.allclose(exact.log_total(x, 1), finest, atol=1e-4)
+    assert asked[-1] > 1
+    peak = -50 * exact.nodes**2  # of width 0.1, with nodes 0.125 apart
+    exact.along = lambda x, j, step=1: asked.append(step) or along(x, j, step) + peak[::step]
+    exact.log_total(x, 1)
+    assert asked[-1] == 1
+
+
+def test_rows_that_share_what_is_visible_are_one():
+    x = torch.tensor([[1.0, 5.0, 7.0], [2.0, 6.0, 8.0], [1.0, 6.0, 9.0]])
+    for given, count in (([], 1), ([0], 2), ([0, 1], 3)):
+        kinds, kind = different(x, given)
+        assert len(kinds) == count
+        hidden = [j for j in range(3) if j not in given]
+        assert torch.equal(kinds[kind][:, given], x[:, given])
+        assert bool(kinds[:, hidden].isnan().all())
 
 
 def test_the_chain_rule_has_no_fisher_divergence():
@@ -207,3 +234,43 @@ def test_a_flow_cut_short_says_so_and_stands_beside_the_papers():
     assert published("Spiral", "ours, shared clock, one pass", ISE) == "best 0.256"
     assert heading(name) == "NSF"
     assert heading("ours, shared clock, one pass") == "ours, shared clock, one pass"
+
+
+def test_columns_begin_with_the_truth_and_end_with_ours():
+    systems = [
+        "CTEM-G",
+        "CV-KDE",
+        "NSF",
+        "ours, plain, 8 folds",
+        "truth",
+        "fresh rows",
+        "DSM, σ = 0.1",
+        "CTEM-S",
+    ]
+    (line,) = panels("scores", {("Spiral", system): None for system in systems})
+    expected = [
+        "truth",
+        "fresh rows",
+        "CV-KDE",
+        "NSF",
+        "DSM, σ = 0.1",
+        "CTEM-S",
+        "CTEM-G",
+        "ours, plain, 8 folds",
+    ]
+    assert [system for _, system in line] == expected
+    assert in_two("ours, clock per column, one pass") == "ours, clock per column,\none pass"
+    assert in_two("DSM, σ = 0.1") == "DSM, σ = 0.1"
+
+
+def test_labels_keep_their_distance():
+    assert apart([0.1, 10.0, 0.11, 1.0]) == [0.1, 10.0, 1.0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_fitted_to_every_further_table_once(family):
+    found = list(batches(FAMILIES[family], (20, 30), range(2)))
+    keys = [(table.name, len(table.X), table.seed) for _, rows in found for table in rows]
+    assert len(keys) == len(set(keys)) == 6 * 2 * 2
+    assert all(table.space.dim == group.dim for group, rows in found for table in rows)
+    assert len(found) == (2 if family == "flow" else 4)
