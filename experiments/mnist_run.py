@@ -18,7 +18,7 @@ from ctem.checkpoints import read_checkpoint, write_checkpoint
 from ctem.levels import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 from ctem.noise import Noise
 from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFlips, anneal_bits, denoise_bits
-from ctem.slopes import SlopeChain, Slopes
+from ctem.slopes import Slopes
 from ctem.spacetime import Clocks
 from ctem.unet import ImageNet
 from mnist_data import Images, shuffled
@@ -100,12 +100,8 @@ class Run:
         return self.objective in ("clocks", "slopes")
 
     @property
-    def joint(self) -> Chain:
-        return Chain(self.g, self.base, batch_size=8192)
-
-    @property
-    def chain(self) -> Chain | SlopeChain:
-        return SlopeChain(self.g, self.base) if self.objective == "slopes" else self.joint
+    def chain(self) -> Chain:
+        return Chain(self.g, self.base, batch_size=8192, by_slope=self.objective == "slopes")
 
     @property
     def chain_cost(self) -> int:
@@ -296,7 +292,7 @@ class Run:
     def scores(self, x: Tensor) -> Tensor:
         """Log-density up to a constant, in one pass."""
         if self.clocks:
-            return self.joint.joint(x)
+            return self.chain.joint(x)
         level = torch.full((len(x),), self.lowest, device=x.device)
         parts = zip(x.split(4096), level.split(4096), strict=True)
         with torch.no_grad():

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -99,9 +100,20 @@ def test_no_path_of_this_machine_is_saved(tmp_path):
     assert b"secret-place" not in (tmp_path / "model.ctem").read_bytes()
 
 
-def test_a_file_of_format_1_is_read(model, path):
+def without_slopes(path, X):
+    """A model as formats 1 to 3 had it, its tensors and its header."""
+    model = CTEM(plan=replace(PLAN, slopes=0.0), random_state=3).fit(X)
+    model.save(path)
     tensors, metadata = parts(path)
     header = json.loads(metadata["model"])
+    for part in (header["plan"], header["network"], header["settings"]["plan"]):
+        del part["slopes"]
+    return model, tensors, header
+
+
+def test_a_file_of_format_1_is_read(tmp_path):
+    path = tmp_path / "model.ctem"
+    model, tensors, header = without_slopes(path, table())
     origin = header.pop("provenance")
     header |= {key: origin[key] for key in ("seed", "rows", "data_sha256")}
     header |= {"baseline": origin["metrics"]["baseline"], "log_z": header["log_z"]["value"]}
@@ -114,13 +126,21 @@ def test_a_file_of_format_1_is_read(model, path):
 def test_a_file_of_format_2_is_read(tmp_path):
     """It had neither steps nor a correlation; their absence is not an error."""
     X, path = table()[["city", "rain"]], tmp_path / "model.ctem"
-    model = CTEM(plan=PLAN, random_state=3).fit(X)
-    model.save(path)
-    tensors, metadata = parts(path)
+    model, tensors, header = without_slopes(path, X)
     assert "correlation" not in tensors
-    assert "heights" not in metadata["model"]
-    save_file(tensors, path, {**metadata, "version": "2"})
+    assert "heights" not in json.dumps(header)
+    save_file(tensors, path, {"format": "ctem", "version": "2", "model": json.dumps(header)})
     assert np.array_equal(CTEM.load(path).score_samples(X), model.score_samples(X))
+
+
+def test_a_file_of_format_3_is_read(tmp_path):
+    """Its conditionals come from differences, as they did."""
+    path = tmp_path / "model.ctem"
+    model, tensors, header = without_slopes(path, table())
+    save_file(tensors, path, {"format": "ctem", "version": "3", "model": json.dumps(header)})
+    again = CTEM.load(path)
+    assert not again.density_.chain.by_slope
+    assert np.array_equal(again.score_samples(table(), exact=True), model.score_samples(table(), exact=True))
 
 
 def test_steps_are_saved(tmp_path):
@@ -150,7 +170,7 @@ def test_every_older_format_has_a_migration():
 def test_a_newer_format_asks_for_a_newer_ctem(path):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(persistence.FORMAT + 1)})
-    with pytest.raises(ValueError, match=r"has format '4'; this ctem reads 1 … 3. Update ctem"):
+    with pytest.raises(ValueError, match=r"has format '5'; this ctem reads 1 … 4. Update ctem"):
         CTEM.load(path)
 
 
@@ -204,6 +224,8 @@ CHANGES = {
     "deep network": lambda h: h["network"].update(blocks=10**9),
     "many members": lambda h: h["network"].update(members=10**9),
     "many waves": lambda h: h["network"].update(harmonics=10**12),
+    "slopes that are not there": lambda h: h["network"].update(slopes=False),
+    "slopes of text": lambda h: h["network"].update(slopes="yes"),
     "extra option": lambda h: h["network"].update(device="meta"),
     "level": lambda h: h.update(level=-1.0),
     "level of text": lambda h: h.update(level="__import__('os')"),

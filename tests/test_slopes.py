@@ -8,8 +8,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
-from ctem.slopes import SlopeChain, Slopes
-from ctem.spaces import Category, Real, Space
+from ctem.chain import Chain
+from ctem.clocknet import ClockNet
+from ctem.conditionals import Values
+from ctem.slopes import Slopes
+from ctem.spaces import Category, Ordinal, Real, Space
 from ctem.training import Recipe, train
 from ctem.unet import ImageNet
 
@@ -75,7 +78,7 @@ def test_what_a_hidden_pixel_holds_does_not_matter():
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
 def test_the_chain_is_normalised_in_any_order_and_samples_follow_it(order):
-    chain, x = SlopeChain(awake(), BASE), SPACE.states()
+    chain, x = Chain(awake(), BASE, by_slope=True), SPACE.states()
     p = chain.log_prob(x, order).double().exp()
     assert float(p.sum()) == pytest.approx(1, abs=1e-5)
     n = 20_000
@@ -86,22 +89,22 @@ def test_the_chain_is_normalised_in_any_order_and_samples_follow_it(order):
 
 
 def test_given_cells_stay_and_the_others_follow_their_conditional():
-    chain = SlopeChain(awake(), BASE)
+    chain = Chain(awake(), BASE, by_slope=True)
     given = torch.tensor([[1.0, math.nan, 0.0, math.nan]]).repeat(20_000, 1)
     x = chain.sample(len(given), torch.Generator().manual_seed(0), [1, 3], given=given).x
     assert torch.equal(x[:, [0, 2]], given[:, [0, 2]])
-    score = chain.scores(given[:1].nan_to_num(), ~given[:1].isnan())[0, 1]
-    assert float(x[:, 1].mean()) == pytest.approx(float(torch.sigmoid(score)), abs=0.015)
+    _, log_p = chain.conditional(given[:1], ~given[:1].isnan(), 1)
+    assert float(x[:, 1].mean()) == pytest.approx(float(log_p[0, 1].exp()), abs=0.015)
 
 
 def test_a_column_that_nobody_draws_is_an_error():
     with pytest.raises(ValueError, match=r"order: expected every column that is not given; missing \[2, 3\]"):
-        SlopeChain(awake(), BASE).sample(5, torch.Generator(), [0, 1])
+        Chain(awake(), BASE, by_slope=True).sample(5, torch.Generator(), [0, 1])
 
 
 def test_d_times_the_loss_is_the_mean_over_all_orders():
     g, x = awake(), SPACE.states()[[3, 9, 14]]
-    chain = SlopeChain(g, BASE)
+    chain = Chain(g, BASE, by_slope=True)
     orders = list(itertools.permutations(range(4)))
     expected = -torch.stack([chain.log_prob(x, order) for order in orders]).mean()
     found = 4 * Slopes(BASE)(g, x.repeat(5000, 1), torch.Generator().manual_seed(0))
@@ -114,7 +117,7 @@ def test_training_on_slopes_finds_the_distribution():
     g = ImageNet(base, (2, 2), (16, 32))
     recipe = Recipe(steps=150, batch_size=128, learning_rate=5e-3, ema=0.9, evaluate_every=150)
     train(g, Slopes(base), rows, recipe)
-    p = SlopeChain(g.requires_grad_(False), base).log_prob(SPACE.states(), [0, 1, 2, 3]).exp()
+    p = Chain(g.requires_grad_(False), base, by_slope=True).log_prob(SPACE.states(), [0, 1, 2, 3]).exp()
     assert p[[0, 15, 5, 10]].tolist() == pytest.approx([0.2, 0.2, 0.4, 0.2], abs=0.04)
 
 
@@ -122,10 +125,99 @@ def test_gradients_reach_all_weights_and_a_step_looks_at_no_number():
     g, x = awake().requires_grad_(True), SPACE.states()
     Slopes(BASE)(g, x, torch.Generator()).backward()
     assert all(bool((p.grad != 0).any()) for name, p in g.named_parameters() if "bias" not in name)
+    g = awake("bf16")
     with FakeTensorMode(allow_non_fake_inputs=True):
-        Slopes(BASE)(awake("bf16"), torch.zeros(16, 4), torch.Generator())  # reading a fake number raises
+        Slopes(BASE)(g, torch.zeros(16, 4), torch.Generator())  # reading a fake number raises
 
 
-def test_columns_of_more_than_two_values_are_refused():
-    with pytest.raises(ValueError, match=r"base: expected columns of two values; got sizes \[0\]"):
-        SlopeChain(Pairwise(), ProductBase(Space([Real()])))
+MIXED = Space([Category(3), Real(), Ordinal(4), Category(2)])
+TABLES = [torch.tensor(p) for p in ([0.2, 0.3, 0.5], [0.1, 0.2, 0.3, 0.4], [0.6, 0.4])]
+MIXED_BASE = ProductBase(MIXED, TABLES)
+
+
+def awake_table(members=1, seed=0, base=MIXED_BASE):
+    g = ClockNet(base, width=16, blocks=1, members=members, slopes=True, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in (g.last, g.head):
+            p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+    return g.requires_grad_(False)
+
+
+def some_rows(n):
+    x = MIXED_BASE.sample(n, torch.Generator().manual_seed(0))
+    visible = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    return x, torch.where(visible, torch.where(MIXED_BASE.is_real, 0.01, 0.0), math.inf)
+
+
+def test_the_slope_of_a_table_is_the_derivative_in_the_features_of_hidden_values():
+    """Shown to a share h, value v raises its own feature by h/spread above value 0's."""
+    g, (x, level) = awake_table(), some_rows(40)
+    found, seen = g.slopes(x, level), g.seen(x, level).unsqueeze(0)
+    for f, spread in enumerate(g.spread):
+        move = torch.zeros(seen.shape[-1])
+        move[MIXED.dim + f] = 1e-2 / spread
+        rise = (g._net(seen + move) - g._net(seen - move))[0] / 2e-2
+        assert torch.allclose(found[:, f], rise, atol=5e-3)
+
+
+def test_what_a_hidden_cell_holds_does_not_matter_in_a_table():
+    g, (x, level) = awake_table(), some_rows(40)
+    other = torch.where(torch.isfinite(level), x, MIXED_BASE.sample(40, torch.Generator().manual_seed(2)))
+    assert torch.equal(g.slopes(x, level), g.slopes(other, level))
+
+
+def test_a_mixed_chain_by_slope_is_normalised_and_samples_follow_it():
+    chain = Chain(awake_table(), MIXED_BASE, floor=0.05, by_slope=True)
+    codes = torch.cartesian_prod(torch.arange(3.0), torch.arange(4.0), torch.arange(2.0))
+    x = torch.full((len(codes), 4), math.nan)
+    x[:, [0, 2, 3]] = codes
+    for order in ([0, 2, 3], [3, 0, 2]):
+        p = chain.log_prob(x, order).double().exp()
+        assert float(p.sum()) == pytest.approx(1, abs=1e-5)
+    drawn = chain.sample(200, torch.Generator().manual_seed(0), [3, 1, 0, 2])
+    assert torch.allclose(drawn.log_prob, chain.log_prob(drawn.x, [3, 1, 0, 2]), atol=0.01)
+
+
+def test_members_of_a_batch_have_their_own_slopes():
+    net, (x, level) = awake_table(3), some_rows(12)
+    found = net.slopes(x, level)
+    for k in range(3):
+        assert torch.allclose(found[k::3], net.member(k).slopes(x[k::3], level[k::3]), atol=1e-6)
+
+
+def test_log_prob_of_values_agrees_with_their_columns():
+    values = Values(MIXED_BASE)
+    slopes = 5 * torch.randn(30, len(values.owner), generator=torch.Generator().manual_seed(0))
+    x = MIXED_BASE.sample(30, torch.Generator().manual_seed(1))
+    found = values.log_prob(x, slopes)
+    assert torch.equal(found[:, 1], torch.zeros(30))
+    for j in MIXED.discretes:
+        own = values.column(slopes, j).gather(1, x[:, j : j + 1].long()).squeeze(1)
+        assert torch.allclose(found[:, j], own, atol=1e-5)
+
+
+def test_a_missing_cell_counts_nothing():
+    g, x = awake_table(), MIXED_BASE.sample(64, torch.Generator().manual_seed(0))
+    x[:, [0, 2]] = math.nan
+    objective = Slopes(MIXED_BASE)
+    assert 0.1 < objective(g, x, torch.Generator().manual_seed(0)).item() < 2
+    x[:, [1, 3]] = math.nan  # nothing is left to ask
+    assert objective(g, x, torch.Generator()).item() == 0
+
+
+def test_training_a_table_on_slopes_finds_the_distribution():
+    """A label of three values that says the sign of a real column, and a bit that copies whether it is 2."""
+    generator = torch.Generator().manual_seed(0)
+    label = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 3000, replacement=True, generator=generator)
+    real = torch.randn(3000, generator=generator).abs() * torch.where(label == 0, 1.0, -1.0)
+    x = torch.stack([label.float(), real, (label == 2).float()], 1)
+    base = ProductBase.fit(Space([Category(3), Real(), Category(2)]), x)
+    g = ClockNet(base, width=32, blocks=1, slopes=True)
+    recipe = Recipe(steps=300, batch_size=256, learning_rate=5e-3, ema=0.9, evaluate_every=300)
+    train(g, Slopes(base, floor=1e-3), x, recipe)
+    chain = Chain(g.requires_grad_(False), base, points=257, by_slope=True)
+    asked = torch.tensor([[math.nan, 1.0, 0.0], [math.nan, -1.0, math.nan], [math.nan, -1.0, 1.0]])
+    _, log_p = chain.conditional(asked, ~asked.isnan(), 0)
+    expected = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.6, 0.4], [0.0, 0.0, 1.0]])
+    assert torch.allclose(log_p.exp(), expected, atol=0.06)

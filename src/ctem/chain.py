@@ -4,9 +4,10 @@ With V the visible columns, g(x; V) = log ρ_V(x_V)/b_V(x_V), so every one-colum
 
     log ρ(x_j|x_V) = log b_j(x_j) + g(x; V ∪ j) − log Σ_v b_j(v) e^{g(x_j = v; V ∪ j)},
 
-a sum over the values of a discrete column, the trapezoidal rule over a real one. A product of such conditionals in
-any order of the columns is normalised by construction, and so is a mixture over orders. A real column is normalised
-on [−limit, limit] in standardised units: what g puts beyond is not seen.
+a sum over the values of a discrete column, the trapezoidal rule over a real one. A potential with slopes
+(``ctem.slopes``) gives the conditional from one pass instead. A product of such conditionals in any order of the
+columns is normalised by construction, and so is a mixture over orders. A real column is normalised on [−limit, limit]
+in standardised units: what g puts beyond is not seen.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
+from ctem.slopes import Sloped, draw_between
 
 __all__ = ["Chain", "Drawn", "nodes"]
 
@@ -48,6 +50,7 @@ class Chain:
         points: nodes of the trapezoidal rule for a real column; ``quadrature_error`` indicates its error.
         limit: the rule runs over [−limit, limit] in standardised units.
         batch_size: evaluations of g at a time, which bounds the memory.
+        by_slope: conditionals of columns from the slopes of g, a ``Sloped``.
 
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Real, Space
@@ -66,18 +69,20 @@ class Chain:
         points: int = 513,
         limit: float = 8.0,
         batch_size: int = 2**17,
+        by_slope: bool = False,
     ):
         if points < 5 or points % 2 == 0:
             raise ValueError(f"points: expected an odd number ≥ 5; got {points}.")
         self.g, self.base, self.space = g, base, base.space
         self.floor, self.points, self.limit, self.batch_size = floor, points, limit, batch_size
         self.shift = 0.0  # of the nodes, to check the rule
+        self.by_slope = by_slope
         if isinstance(g, nn.Module) and any(
             m.training and m.p > 0 for m in g.modules() if isinstance(m, nn.Dropout)
         ):
             raise ValueError("g: dropout is switched on, so that every call would differ; pass g.eval().")
         width, enough = 2 * limit / (points - 1), nodes(floor, limit)
-        if self.space.reals and points < enough:
+        if self.space.reals and points < enough and not by_slope:
             warnings.warn(
                 f"nodes {width:.3f} apart may miss the finest peaks that floor={floor:g} allows; "
                 f"points={enough} would not.",
@@ -140,6 +145,8 @@ class Chain:
     def conditional(self, x: Tensor, visible: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Values of column j and log ρ(value | x_visible) of each: (q,), (n, q). For a real column, densities."""
         values = self._values(j, x)
+        if self.by_slope:
+            return values, self._by_slope(x, visible, j, values.expand(len(x), -1))
         score = self._scores(x, visible, j, values.expand(len(x), -1))
         return values, score - self._log_total(score, j, values)
 
@@ -166,17 +173,34 @@ class Chain:
             todo = x[:, j].isnan().nonzero().squeeze(1)
             if len(todo) == 0:
                 continue
-            rows = x[todo]
-            values, log_p = self.conditional(rows, ~rows.isnan(), j)
-            value, log_q = _draw(values, log_p, generator, self.space.sizes[j] == 0)
-            x[todo, j] = value
+            x[todo, j], log_q = self._draw(x[todo], j, generator)
             total[todo] += log_q
         return Drawn(x, total)
+
+    def _draw(self, x: Tensor, j: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A value of column j for each row, given its observed cells, and its log-density."""
+        visible = ~x.isnan()
+        if self.by_slope:
+            filled, g = torch.where(visible, x, 0.0), cast(Sloped, self.g)
+            parts = zip(filled.split(self.batch_size), visible.split(self.batch_size), strict=True)
+            with torch.no_grad():
+                drawn = [
+                    g.draw(part, self._level(part, v), j, self._clock(part), generator) for part, v in parts
+                ]
+            return torch.cat([value for value, _ in drawn]), torch.cat([log_q for _, log_q in drawn])
+        values, log_p = self.conditional(x, visible, j)
+        if not self.space.sizes[j]:
+            return draw_between(values, log_p, generator)
+        code = torch.multinomial(log_p.exp(), 1, generator=generator)
+        return values[code.squeeze(1)], log_p.gather(1, code).squeeze(1)
 
     def quadrature_error(self, x: Tensor, order: Sequence[int]) -> float:
         """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error."""
         moved = copy.copy(self)
         moved.shift = self.limit / (self.points - 1)
+        if self.by_slope:
+            moved.g = copy.deepcopy(self.g)
+            cast(Sloped, moved.g).splines.points += 1  # type: ignore[union-attr]
         return float((self.log_prob(x, order) - moved.log_prob(x, order)).abs().max())
 
     def _check_columns(self, columns: Sequence[int]) -> None:
@@ -215,6 +239,19 @@ class Chain:
                 parts.append((log_b + self.g(many, level)).view(-1, q))
         return torch.cat(parts)
 
+    def _by_slope(self, x: Tensor, visible: Tensor, j: int, values: Tensor) -> Tensor:
+        """log ρ(value | x_visible) of values (n, q) of a hidden column, in batches."""
+        filled, g, step = torch.where(visible, x, 0.0), cast(Sloped, self.g), self.batch_size
+        parts = zip(filled.split(step), visible.split(step), values.split(step), strict=True)
+        with torch.no_grad():
+            found = [
+                g.conditional(part, self._level(part, v), j, at, self._clock(part)) for part, v, at in parts
+            ]
+        return torch.cat(found)
+
+    def _clock(self, x: Tensor) -> Tensor:
+        return torch.full_like(x[:, :1], self.floor)
+
     def _log_total(self, score: Tensor, j: int, values: Tensor) -> Tensor:
         if self.space.sizes[j]:
             return score.logsumexp(1, keepdim=True)
@@ -226,6 +263,9 @@ class Chain:
     def _at_value(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
         """log ρ(x_j | x_visible), shape (n,); the node of a real value itself is evaluated too."""
         value = torch.where(x[:, j : j + 1].isnan(), 0.0, x[:, j : j + 1])
+        if self.by_slope:
+            log_p = self._by_slope(x, visible, j, value)
+            return (log_p.gather(1, value.long()) if self.space.sizes[j] else log_p).squeeze(1)
         values = self._values(j, x)
         if self.space.sizes[j]:
             score = self._scores(x, visible, j, values.expand(len(x), -1))
@@ -259,21 +299,3 @@ def nodes(level: float, limit: float) -> int:
     27
     """
     return 1 + 2 * math.ceil(limit / (1.5 * math.sqrt(-math.expm1(-2 * level))))
-
-
-def _draw(values: Tensor, log_p: Tensor, generator: torch.Generator, real: bool) -> tuple[Tensor, Tensor]:
-    """One value per row and its log-density; a real one from the piecewise linear density through the nodes."""
-    if not real:
-        code = torch.multinomial(log_p.exp(), 1, generator=generator)
-        return values[code.squeeze(1)], log_p.gather(1, code).squeeze(1)
-    p = log_p.exp()
-    width = values[1] - values[0]
-    mass = (p[:, :-1] + p[:, 1:]) * width / 2
-    cell = torch.multinomial(mass, 1, generator=generator)
-    left, right = p.gather(1, cell), p.gather(1, cell + 1)
-    u = torch.rand(cell.shape, generator=generator, dtype=p.dtype, device=p.device)
-    # invert u = (left t + (right − left) t²/2) / ((left + right)/2) in a form that is stable for left ≈ right
-    root = (left**2 + u * (right**2 - left**2)).clamp_min(0).sqrt()
-    t = (u * (left + right) / (left + root)).clamp(0, 1)
-    density = left + (right - left) * t
-    return (values[cell] + t * width).squeeze(1), density.log().squeeze(1)

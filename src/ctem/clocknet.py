@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
-from ctem.residuals import residuals
+from ctem.conditionals import Splines, Values
+from ctem.residuals import predictions, residuals
+from ctem.slopes import Sloped
 
 __all__ = ["ClockNet", "Ensemble"]
 
@@ -58,7 +60,7 @@ class _Block(nn.Module):
         return h + self.outer(self.drop(silu(self.inner(self.norm(h)))))
 
 
-class ClockNet(nn.Module):
+class ClockNet(Sloped):
     """Residual networks for mixed rows with a clock per column: g(x, s) = net(seen) − net(nothing seen).
 
     Blind to hidden columns and zero when all are hidden, by construction; zero everywhere at first, so that it
@@ -73,6 +75,8 @@ class ClockNet(nn.Module):
         harmonics: sines and cosines of each real and ordinal value, for fine structure.
         members: independent networks.
         correlation: of the scores, from ``scores_of`` the data: what N(0, C) predicts becomes an input.
+        slopes: conditionals of single columns as slopes (``ctem.slopes``): an inner-product term Σ_f f · h_f over the
+            features of discrete columns, and hats for real ones.
         seed: of the initial weights.
 
     >>> from ctem.spaces import Category, Real, Space
@@ -87,6 +91,7 @@ class ClockNet(nn.Module):
     share: Tensor
     spread: Tensor
     scores: Tensor
+    places: Tensor
     centre: Tensor
     scale: Tensor
     correlation: Tensor | None
@@ -100,11 +105,18 @@ class ClockNet(nn.Module):
         harmonics: int = 3,
         members: int = 1,
         correlation: Tensor | None = None,
+        slopes: bool = False,
         seed: int = 0,
     ):
         super().__init__()
         self.base, self.space, self.members = base, base.space, members
-        self.options = {"width": width, "blocks": blocks, "dropout": dropout, "harmonics": harmonics}
+        self.options = {
+            "width": width,
+            "blocks": blocks,
+            "dropout": dropout,
+            "harmonics": harmonics,
+            "slopes": slopes,
+        }
         for name, tensor in _inputs(base, harmonics).items():
             self.register_buffer(name, tensor, persistent=False)
         self.register_buffer("correlation", correlation)
@@ -115,6 +127,12 @@ class ClockNet(nn.Module):
         self.body = nn.Sequential(*[_Block(members, width, dropout, generator) for _ in range(blocks)])
         self.norm = _Norm(members, width)
         self.last = nn.Parameter(torch.zeros(members, width, 1))
+        self.values, self.splines = Values(base), None
+        self.head = nn.Parameter(torch.zeros(members, width, len(self.owner))) if slopes else None
+        if slopes and self.space.reals:
+            self.splines = Splines()
+            size = self.splines.size * len(self.space.reals)
+            self.hats = nn.Parameter(torch.zeros(members, width, size))
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """g(x, s) for rows x (n, d) and levels (n, d) or (n,), inf where hidden; what x holds there is ignored."""
@@ -128,6 +146,40 @@ class ClockNet(nn.Module):
         level = level.unsqueeze(-1).expand_as(x) if level.ndim == x.ndim - 1 else level
         out = self._net(self.seen(x, level).expand(self.members, -1, -1)).T
         return torch.where(torch.isfinite(level).any(-1, keepdim=True), out, 0.0)
+
+    def slopes(self, x: Tensor, level: Tensor) -> Tensor:
+        """Coefficients of all conditionals given the visible columns, (n, size): of values, then of hats.
+
+        For a value v of a hidden discrete column it is ∂g/∂f_v / spread_v, to first order g(x_j = v) − g(x_j = 0) with
+        column j shown: all of them from one pass and one gradient.
+        """
+        seen = self.seen(x, level).unflatten(0, (-1, self.members)).transpose(0, 1)
+        training = torch.is_grad_enabled()
+        with torch.enable_grad():
+            seen = seen.detach().requires_grad_()
+            h = self._features(seen)
+            parts = []
+            if len(self.owner):
+                (slope,) = torch.autograd.grad(self._energy(h, seen).sum(), seen, create_graph=training)
+                parts.append(self._hits(slope) / self.spread)
+            if self.splines is not None:
+                parts.append(torch.bmm(h[:, :-1], self.hats))
+        return torch.cat(parts, -1).transpose(0, 1).flatten(0, 1)
+
+    def predict(self, x: Tensor, level: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and spread of every real column at the level ``clock`` (n, 1), linear in the visible scores."""
+        reals = len(self.space.reals)
+        if self.correlation is None:
+            return x.new_zeros(len(x), reals), x.new_ones(len(x), reals)
+        visible = torch.isfinite(level).index_select(1, self.scores)
+        value = torch.where(visible, self.scores_of(x), 0.0)
+        clear = torch.where(visible, (-level.index_select(1, self.scores)).exp(), 0.0)
+        mean, spread = predictions(value, clear, self.correlation, (-clock).exp())
+        return mean.index_select(1, self.places), spread.index_select(1, self.places)
+
+    def _hits(self, seen: Tensor) -> Tensor:
+        """The entries of the features of discrete columns."""
+        return seen[..., self.space.dim : self.space.dim + len(self.owner)]
 
     def member(self, k: int) -> ClockNet:
         """Member k alone, sharing no weights."""
@@ -147,10 +199,19 @@ class ClockNet(nn.Module):
         return whole.to(nets[0].last.device).train(nets[0].training)
 
     def _net(self, seen: Tensor) -> Tensor:
+        return self._energy(self._features(seen), seen)
+
+    def _features(self, seen: Tensor) -> Tensor:
+        """The last layer of every row, and of one that sees nothing: (members, n + 1, width)."""
         nothing = torch.zeros_like(seen[:, :1])
-        h = self.norm(self.body(self.first(torch.cat([seen, nothing], 1))))
+        return self.norm(self.body(self.first(torch.cat([seen, nothing], 1))))
+
+    def _energy(self, h: Tensor, seen: Tensor) -> Tensor:
         out = torch.bmm(h, self.last).squeeze(-1)
-        return out[:, :-1] - out[:, -1:]
+        out = out[:, :-1] - out[:, -1:]
+        if self.head is None:
+            return out
+        return out + (torch.bmm(h[:, :-1], self.head) * self._hits(seen)).sum(-1)
 
     def scores_of(self, x: Tensor) -> Tensor:
         """Reals and ordinals, centred and scaled: (n, scores)."""
@@ -216,6 +277,7 @@ def _inputs(base: ProductBase, harmonics: int) -> dict[str, Tensor]:
         "share": share,
         "spread": (share * (1 - share)).sqrt().clamp_min(0.03),
         "scores": torch.tensor(scores, dtype=torch.long),
+        "places": torch.tensor([scores.index(j) for j in space.reals], dtype=torch.long),
         "centre": centre.to(real),
         "scale": scale.to(real),
         "frequencies": math.pi / 2 * 2.0 ** torch.arange(harmonics),

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 from ctem.bases import ProductBase
 from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
+from ctem.conditionals import Curve
 from ctem.energies import grad_log_density
 from ctem.joint import mixture_log_z
 from ctem.partition import LogZ
+from ctem.slopes import Sloped
 from ctem.training import History, Recipe
 
 __all__ = ["Density", "Plan"]
@@ -35,6 +38,7 @@ class Plan:
         members: networks; with more than one the rows are cross-fitted.
         recipe: how long and how fast, at most.
         whole: share of the comparisons of real columns in which every column is visible.
+        slopes: weight of first-order comparisons; the conditionals of single columns then come from slopes.
         consistency: weight of the local normalisation of columns with two values.
         orders: of the columns, in exact densities.
         log_z_samples: chain samples for the constant of the one-pass density.
@@ -49,6 +53,7 @@ class Plan:
     recipe: Recipe
     harmonics: int = 3
     whole: float = 0.5
+    slopes: float = 5.0
     consistency: float = 0.0
     orders: int = 4
     log_z_samples: int = 2000
@@ -116,11 +121,12 @@ class Density:
         self.base, self.space = net.base, net.space
         self.parents = dict(parents or {})
         g = _Gated(net if net.members == 1 else Ensemble(net), self.parents)
-        self.chain = self._chain(g, self.base)
+        sloped = bool(net.options["slopes"])
+        self.chain = self._chain(g, self.base, sloped and net.members == 1)
         # in float64 a row's value is the same to 1e-12 whatever batch it comes in
-        self.double = self._chain(copy.deepcopy(g).double(), copy.deepcopy(self.base).double())
+        self.double = self._chain(copy.deepcopy(g).double(), copy.deepcopy(self.base).double(), False)
         alone = [net] if net.members == 1 else [net.member(k) for k in range(net.members)]
-        self.members = [self._chain(_Gated(g, self.parents), self.base) for g in alone]
+        self.members = [self._chain(_Gated(g, self.parents), self.base, sloped) for g in alone]
         generator = torch.Generator().manual_seed(seed)
         self.orders = [self._sorted(order) for order in self.chain.orders(plan.orders, generator)]
         if log_z is None:
@@ -129,11 +135,13 @@ class Density:
             log_z = mixture_log_z(self.members, plan.log_z_samples, generator)
         self.log_z = log_z
 
-    def _chain(self, g: nn.Module, base: ProductBase) -> Chain:
+    def _chain(self, g: nn.Module, base: ProductBase, by_slope: bool) -> Chain:
         cuda = base.log_table.is_cuda
         batch_size = 2**17 if cuda else 2**13  # what fits a CPU's cache
         points = max(65, nodes(self.level, LIMIT))
-        return Chain(g, base, floor=self.level, points=points, limit=LIMIT, batch_size=batch_size)
+        return Chain(
+            g, base, floor=self.level, points=points, limit=LIMIT, batch_size=batch_size, by_slope=by_slope
+        )
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z of the observed cells, float64, shape (n,)."""
@@ -146,13 +154,18 @@ class Density:
         given = list(given)
         asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
         orders = [[j for j in order if j in asked] for order in self.orders]
-        return self.chain.log_prob_mixture(x, orders, given)
+        each = torch.stack([chain.log_prob_mixture(x, orders, given) for chain in self.members])
+        known = torch.full_like(x, math.nan)
+        known[:, given] = x[:, given]
+        return (each + self._shares(known)).logsumexp(0)
 
     def conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Values of column j (q,) and log ρ(value | the other observed cells) (n, q); densities for a real one."""
-        visible = ~x.isnan()
-        visible[:, j] = False
-        return self.chain.conditional(x, visible, j)
+        known = x.clone()
+        known[:, j] = math.nan
+        each = [chain.conditional(known, ~known.isnan(), j) for chain in self.members]
+        log_p = torch.stack([log_p for _, log_p in each])
+        return each[0][0], (log_p + self._shares(known).unsqueeze(-1)).logsumexp(0)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows, drawn column by column in several orders."""
@@ -178,8 +191,11 @@ class Density:
         """A member for each row, drawn by its share of the density of the observed cells, (n,)."""
         if len(self.members) == 1:
             return torch.zeros(len(x), dtype=torch.long, device=x.device)
-        share = torch.stack([chain.joint(x) for chain in self.members], 1).softmax(1)
-        return torch.multinomial(share, 1, generator=generator).squeeze(1)
+        return torch.multinomial(self._shares(x).T.exp(), 1, generator=generator).squeeze(1)
+
+    def _shares(self, x: Tensor) -> Tensor:
+        """log of each member's share of the density of the observed cells, (members, n)."""
+        return torch.stack([chain.joint(x) for chain in self.members]).log_softmax(0)
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns of complete rows, zero elsewhere, (n, d)."""
@@ -199,8 +215,11 @@ class Density:
         return order
 
 
-class _Gated(nn.Module):
-    """g blind to the real parts that do not exist, because their category is seen to have another code than 0."""
+class _Gated(Sloped):
+    """g blind to the real parts that do not exist, because their category is seen to have another code than 0.
+
+    Such a part has its base density.
+    """
 
     child: Tensor
     parent: Tensor
@@ -208,6 +227,8 @@ class _Gated(nn.Module):
     def __init__(self, g: nn.Module, parents: Mapping[int, int]):
         super().__init__()
         self.g = g
+        if isinstance(g, Sloped):
+            self.base, self.values, self.splines = g.base, g.values, g.splines
         self.register_buffer("child", torch.tensor(list(parents), dtype=torch.long), persistent=False)
         self.register_buffer(
             "parent", torch.tensor(list(parents.values()), dtype=torch.long), persistent=False
@@ -215,8 +236,32 @@ class _Gated(nn.Module):
         self.to(next(g.parameters()).device)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        return self.g(x, self._gated(x, level))
+
+    def slopes(self, x: Tensor, level: Tensor) -> Tensor:
+        return cast(Sloped, self.g).slopes(x, self._gated(x, level))
+
+    def predict(self, x: Tensor, level: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+        return cast(Sloped, self.g).predict(x, self._gated(x, level), clock)
+
+    def _curve(self, x: Tensor, level: Tensor, clock: Tensor, slopes: Tensor) -> Curve:
+        curve = super()._curve(x, level, clock, slopes)
         if not len(self.child):
-            return self.g(x, level)
-        own, switch = level.index_select(1, self.child), level.index_select(1, self.parent)
-        absent = torch.isfinite(switch) & (x.index_select(1, self.parent) > 0)
-        return self.g(x, level.index_copy(1, self.child, torch.where(absent, math.inf, own)))
+            return curve
+        absent = torch.zeros_like(x, dtype=torch.bool).index_copy(1, self.child, self._absent(x, level))
+        absent = absent[:, list(self.base.space.reals)]
+        return Curve(
+            torch.where(absent, 0.0, curve.mean),
+            torch.where(absent, 1.0, curve.spread),
+            torch.where(absent.unsqueeze(-1), 0.0, curve.coefficients),
+        )
+
+    def _absent(self, x: Tensor, level: Tensor) -> Tensor:
+        switch = level.index_select(1, self.parent)
+        return torch.isfinite(switch) & (x.index_select(1, self.parent) > 0)
+
+    def _gated(self, x: Tensor, level: Tensor) -> Tensor:
+        if not len(self.child):
+            return level
+        own = level.index_select(1, self.child)
+        return level.index_copy(1, self.child, torch.where(self._absent(x, level), math.inf, own))

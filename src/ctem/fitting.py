@@ -22,6 +22,7 @@ from ctem.clocknet import ClockNet
 from ctem.density import Density, Plan
 from ctem.noise import Noise
 from ctem.residuals import MAX_SCORES, correlation_of
+from ctem.slopes import Slopes, mean_of_asked, random_sets
 from ctem.spaces import Category, Space
 from ctem.spacetime import Clocks, SharedClock
 from ctem.training import History, Recipe, train
@@ -100,7 +101,8 @@ def fit_density(
         )
 
     history = _held_then_annealed(net, recipe, run)
-    level = best_level(net.eval(), loss.filled(held_out, torch.Generator(x.device).manual_seed(seed)))
+    judged = held_out if plan.slopes else loss.filled(held_out, torch.Generator(x.device).manual_seed(seed))
+    level = best_level(net.eval(), judged)
     return Density(net, level, plan, history, seed=seed, parents=parents)
 
 
@@ -113,6 +115,7 @@ def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int) -> ClockNet:
         blocks=plan.blocks,
         harmonics=plan.harmonics,
         members=plan.members,
+        slopes=plan.slopes > 0,
         seed=seed,
     )
     net = make().to(x.device)
@@ -162,18 +165,24 @@ class _Loss:
             self.parts.append(
                 SharedClock(_noise_of_reals(base), low=FINEST, high=HIDDEN, reach=1.5, whole=whole, clean=1.0)
             )
+        high = HIDDEN if space.reals else None
         if space.discretes:
-            high = HIDDEN if space.reals else None
-            self.parts.append(Clocks(base, floor=FINEST, high=high, consistency=plan.consistency))
+            moves = 1 if plan.slopes else 4
+            self.parts.append(
+                Clocks(base, moves=moves, floor=FINEST, high=high, consistency=plan.consistency)
+            )
+        self.slopes = Slopes(base, FINEST, COARSEST) if plan.slopes else None
+        self.weight = plan.slopes
         device = base.log_table.device
         self.child = torch.tensor(list(parents), dtype=torch.long, device=device)
         self.parent = torch.tensor(list(parents.values()), dtype=torch.long, device=device)
 
-    def __call__(
-        self, g: Callable[[Tensor, Tensor], Tensor], x: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        x = self.filled(x, generator)
-        return torch.stack([part(g, x, generator) for part in self.parts]).sum()
+    def __call__(self, g: ClockNet, x: Tensor, generator: torch.Generator) -> Tensor:
+        filled = self.filled(x, generator)
+        losses = [part(g, filled, generator) for part in self.parts]
+        if self.slopes is not None:
+            losses.append(self.weight * self.slopes(g, x, generator))
+        return torch.stack(losses).sum()
 
     def filled(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """x with base draws for the real parts that do not exist: their density is known, so nothing is lost."""
@@ -194,12 +203,19 @@ def best_level(net: ClockNet, held_out: Tensor, count: int = 10) -> float:
         return FINEST
     observed = ~held_out.isnan()
     x = torch.where(observed, held_out, 0.0)
+    shown = observed
+    if net.splines is not None:
+        shown = random_sets(observed, torch.Generator(x.device).manual_seed(0))
     levels = torch.logspace(math.log10(FINEST), math.log10(COARSEST), count).tolist()
     found = []
     with torch.no_grad():
         for s in levels:
-            level = torch.where(net.base.is_real, s, 0.0).expand_as(x)
-            found.append(float(net(x, torch.where(observed, level, math.inf)).double().mean()))
+            level = torch.where(shown, torch.where(net.base.is_real, s, 0.0), math.inf)
+            if net.splines is None:
+                found.append(float(net(x, level).double().mean()))
+            else:
+                log_p = net.log_conditionals(x, level, x, torch.full_like(x[:, :1], s))
+                found.append(float(mean_of_asked(log_p, observed & ~shown)))
     return levels[max(range(count), key=found.__getitem__)]
 
 

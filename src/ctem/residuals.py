@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_SCORES", "correlation_of", "residuals"]
+__all__ = ["MAX_SCORES", "correlation_of", "predictions", "residuals"]
 
 MAX_SCORES = 32  # beyond, d³ operations for each row are too many
 LEAST = 1e-4  # smallest eigenvalue of a correlation
@@ -62,6 +62,25 @@ def residuals(value: Tensor, clear: Tensor, correlation: Tensor) -> Tensor:
     r = torch.where(clear > 0, pulled * inverse.diagonal(dim1=1, dim2=2).rsqrt(), 0.0)
     excess = ((value - pulled) * value).sum(1) - log_det
     return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh().unsqueeze(1)], 1)
+
+
+def predictions(value: Tensor, clear: Tensor, correlation: Tensor, ahead: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and spread under N(0, Σ_s) of every score at e^{−s} = ahead (n, 1), given those seen: (n, d) each.
+
+    It means nothing for a score that is seen itself.
+
+    >>> c = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
+    >>> mean, spread = predictions(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), c, torch.ones(1, 1))
+    >>> mean[0, 1], spread[0, 1]
+    (tensor(0.8000), tensor(0.6000))
+    """
+    with torch.no_grad():
+        inverse, _ = _inverses(clear, correlation)
+        inverse = inverse.expand(len(value), -1, -1)
+        pulled = clear * (inverse @ value.unsqueeze(2)).squeeze(2)
+        cross = correlation * clear.unsqueeze(1)
+        told = ((cross @ inverse) * cross).sum(-1)
+        return ahead * (pulled @ correlation), (1 - ahead**2 * told).clamp_min(LEAST).sqrt()
 
 
 def _inverses(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:

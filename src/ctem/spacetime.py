@@ -23,7 +23,7 @@ from ctem.bases import ProductBase
 from ctem.losses import Rule, log_score, soft
 from ctem.noise import Noise
 
-__all__ = ["Clocks", "Moves", "Pairs", "SharedClock", "space_time_loss"]
+__all__ = ["Clocks", "Moves", "Pairs", "SharedClock", "Shown", "show", "space_time_loss"]
 
 Potential = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,6 +54,45 @@ def space_time_loss(g: Potential, pairs: Pairs, rule: Rule = log_score) -> Tenso
     both = g(torch.cat([pairs.x, pairs.y]), torch.cat([pairs.s, pairs.t]))
     gap = both[: len(pairs.x)] - both[len(pairs.x) :]
     return (pairs.weight * soft(rule, gap, pairs.w)).sum() / pairs.weight.sum()
+
+
+class Shown(NamedTuple):
+    """Rows as the network sees them: real columns noised, discrete ones clean.
+
+    >>> Shown(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 1)).level.shape
+    torch.Size([4, 2])
+    """
+
+    x: Tensor  # (n, d)
+    level: Tensor  # (n, d), inf where hidden
+    clock: Tensor  # (n, 1), the level of visible reals
+
+
+def show(
+    base: ProductBase,
+    x: Tensor,
+    visible: Tensor,
+    floor: float,
+    high: float | None,
+    generator: torch.Generator,
+) -> Shown:
+    """Visible real columns of a row at one level, log-uniform on [floor, high], or at the floor.
+
+    >>> from ctem.spaces import Category, Real, Space
+    >>> base, visible = ProductBase(Space([Real(), Category(2)])), torch.tensor([[True, False]])
+    >>> show(base, torch.zeros(1, 2), visible, 0.01, None, torch.Generator()).level
+    tensor([[0.0100,    inf]])
+    """
+    clock = torch.full_like(x[:, :1], floor)
+    data = x
+    if base.space.reals:
+        if high is not None:
+            u = torch.rand(clock.shape, generator=generator, dtype=x.dtype, device=x.device)
+            clock = clock * (u * math.log(high / floor)).exp()
+        xi = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        noisy = (-clock).exp() * x + (-torch.expm1(-2 * clock)).sqrt() * xi
+        data = torch.where(base.is_real, noisy, x)
+    return Shown(data, torch.where(visible, torch.where(base.is_real, clock, 0.0), math.inf), clock)
 
 
 class Moves(NamedTuple):
@@ -118,16 +157,7 @@ class Clocks:
         observed = ~x0.isnan()
         x0 = torch.where(observed, x0, 0.0)
         visible, column, weight = self._choose(x0, observed, generator)
-        clock = torch.full_like(x0[:, :1], self.floor)
-        data = x0
-        if self.base.space.reals:
-            if self.high is not None:
-                u = torch.rand(clock.shape, generator=generator, dtype=x0.dtype, device=x0.device)
-                clock = clock * (u * math.log(self.high / self.floor)).exp()
-            xi = torch.randn(x0.shape, generator=generator, dtype=x0.dtype, device=x0.device)
-            noisy = (-clock).exp() * x0 + (-torch.expm1(-2 * clock)).sqrt() * xi
-            data = torch.where(self.base.is_real, noisy, x0)
-        level = torch.where(visible, torch.where(self.base.is_real, clock, 0.0), math.inf)
+        data, level, clock = show(self.base, x0, visible, self.floor, self.high, generator)
         redrawn = self.base.redraw(data.repeat(self.moves, 1), column.T.flatten(), generator)
         return Moves(
             x0, level, clock, data, column, redrawn.view(self.moves, *x0.shape).transpose(0, 1), weight

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, silu
 
 from ctem.bases import ProductBase
+from ctem.conditionals import Values
+from ctem.slopes import Sloped
 
 __all__ = ["ImageNet"]
 
@@ -56,7 +58,7 @@ class _Stage(nn.Module):
         return h
 
 
-class ImageNet(nn.Module):
+class ImageNet(Sloped):
     r"""A U-Net energy on binary images in pixel-wise inner-product form, with a clock per pixel.
 
         g(x, s) = Σ_i e^{−s_i} (2x_i − 1) h_i(x, s)  +  mean_i e^{−s_i} · head(pooled features)
@@ -94,6 +96,7 @@ class ImageNet(nn.Module):
         super().__init__()
         _check(base, shape, channels, precision)
         self.base, self.space, self.shape, self.precision = base, base.space, tuple(shape), precision
+        self.values, self.splines = Values(base), None
         log_b = base.log_table[base.rows]
         self.register_buffer("odds", log_b[:, 1] - log_b[:, 0], persistent=False)
         with torch.random.fork_rng(devices=[]):  # torch initialises from the global generator

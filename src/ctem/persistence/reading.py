@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
 
-FORMAT = 3  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 4  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
 Header = dict[str, Any]
 
@@ -94,7 +94,17 @@ def _as_it_is(header: Header) -> Header:
     return header
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {1: _with_provenance, 2: _as_it_is}
+def _without_slopes(header: Header) -> Header:
+    """Format 3 had networks without slopes, and plans that did not ask for them."""
+    settings, network = header["settings"], header["network"]
+    if settings["plan"] is not None:
+        settings = {**settings, "plan": {**settings["plan"], "slopes": 0.0}}
+    if "members" in network:  # a clock per column
+        network = {**network, "slopes": False}
+    return {**header, "settings": settings, "network": network, "plan": {**header["plan"], "slopes": 0.0}}
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {1: _with_provenance, 2: _as_it_is, 3: _without_slopes}
 
 
 def short(error: BaseException) -> str:

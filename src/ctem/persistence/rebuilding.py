@@ -94,7 +94,10 @@ def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
 
 def _clock_net(space: Space, options: Header, tensors: dict[str, Tensor]) -> ClockNet:
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
-    _check_options(options, {"width": int, "blocks": int, "harmonics": int, "members": int, "dropout": float})
+    sizes = {"width": int, "blocks": int, "harmonics": int, "members": int, "dropout": float}
+    _check_options({key: value for key, value in options.items() if key != "slopes"}, sizes)
+    if not isinstance(options["slopes"], bool) or options["slopes"] != ("head" in tensors):
+        raise ValueError(f"network: expected slopes as its tensors have them; got {options['slopes']!r}.")
     members, inputs, width = tensors["first.weight"].shape
     blocks = len({name.split(".")[1] for name in tensors if name.startswith("body.")})
     found = {"members": members, "width": width, "blocks": blocks}

@@ -1,0 +1,181 @@
+r"""One-column conditionals with a few coefficients: normalised, whatever the coefficients are.
+
+    a discrete column   ρ(v) ∝ b(v) e^{c_v},   c = 0 for its first value
+    a real column       ρ(t) ∝ q(t) exp(A(t)·a + B(u)·b),   u = (t − m)/σ,   q = 0.9 N(m, σ²) + 0.1 N(0, 1)
+
+A and B are hat functions, in t and in asinh u: log ρ/q is piecewise linear. m and σ are a prediction of t, linear in
+what is visible; where it is good, B resolves what is left however narrow that is, and A has the shape of the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ctem.bases import ProductBase
+
+__all__ = ["Curve", "Splines", "Values"]
+
+REACH = 8.0  # a real column is normalised on m ± 8
+WIDE = 0.1  # share of the base in q: no prediction is trusted altogether
+ENDS_A, ENDS_B = 4.0, 4.5  # the hats' outermost knots, in t and in asinh u
+
+
+class Values(nn.Module):
+    """The values of all discrete columns side by side, each but the first of its column.
+
+    Arguments:
+        base: the base b.
+
+    >>> from ctem.spaces import Category, Real, Space
+    >>> values = Values(ProductBase(Space([Category(2), Real(), Category(3)])))
+    >>> values.owner.tolist(), values.code.tolist()
+    ([0, 2, 2], [1, 1, 2])
+    >>> values.column(torch.zeros(1, 3), 2).exp()
+    tensor([[0.3333, 0.3333, 0.3333]])
+    """
+
+    owner: Tensor
+    code: Tensor
+    start: Tensor
+    gain: Tensor
+    is_real: Tensor
+    reals: Tensor
+
+    def __init__(self, base: ProductBase):
+        super().__init__()
+        self.sizes, table = base.space.sizes, base.log_table
+        counts = torch.tensor([max(k - 1, 0) for k in self.sizes])
+        start = counts.cumsum(0) - counts
+        owner = torch.arange(len(counts)).repeat_interleave(counts)
+        code = torch.arange(len(owner)) - start[owner] + 1
+        rows = base.rows.cpu()[owner]
+        gain = table.cpu()[rows, code] - table.cpu()[rows, 0]
+        found = {"owner": owner, "code": code, "start": start, "gain": gain, "is_real": base.is_real}
+        found["reals"] = torch.tensor(base.space.reals, dtype=torch.long)
+        for name, value in found.items():
+            self.register_buffer(name, value.to(table.device), persistent=False)
+
+    def log_prob(self, x: Tensor, coefficients: Tensor) -> Tensor:
+        """log ρ(x_j) of every column, (n, d); 0 for a real one."""
+        if not len(self.owner):
+            return torch.zeros_like(x)
+        score = coefficients + self.gain
+        at = (self.start + x.long() - 1).clamp(0, len(self.owner) - 1)
+        own = torch.where(x > 0, score.gather(1, at), 0.0)
+        return torch.where(self.is_real, 0.0, own - self._log_total(score))
+
+    def column(self, coefficients: Tensor, j: int) -> Tensor:
+        """log ρ(v) of every value of column j, (n, k)."""
+        start = sum(max(k - 1, 0) for k in self.sizes[:j])
+        part = slice(start, start + self.sizes[j] - 1)
+        score = coefficients[:, part] + self.gain[part]
+        return torch.cat([torch.zeros_like(score[:, :1]), score], 1).log_softmax(1)
+
+    def _log_total(self, score: Tensor) -> Tensor:
+        """log Σ_v e^{score_v} of every column, its first value having 0: (n, d)."""
+        where = self.owner.expand_as(score)
+        most = score.new_zeros(len(score), len(self.sizes)).scatter_reduce(1, where, score.detach(), "amax")
+        total = (-most).exp().index_add(1, self.owner, (score - most.index_select(1, self.owner)).exp())
+        return most + total.log()
+
+
+class Curve(NamedTuple):
+    """The conditionals of c real columns for each of n rows.
+
+    >>> Curve(torch.zeros(4, 2), torch.ones(4, 2), torch.zeros(4, 2, 58)).coefficients.shape
+    torch.Size([4, 2, 58])
+    """
+
+    mean: Tensor  # (n, c)
+    spread: Tensor  # (n, c)
+    coefficients: Tensor  # (n, c, size)
+
+    def at(self, column: Tensor) -> Curve:
+        """Those of the columns with these places, (n, c) each row its own or (c,)."""
+        column = column.expand(len(self.mean), -1)
+        index = column.unsqueeze(-1).expand(-1, -1, self.coefficients.shape[-1])
+        return Curve(
+            self.mean.gather(1, column), self.spread.gather(1, column), self.coefficients.gather(1, index)
+        )
+
+
+class Splines(nn.Module):
+    """Densities of real columns, piecewise log-linear on top of a prediction.
+
+    Arguments:
+        knots: of the hats in t and in asinh u.
+        points: nodes of the trapezoidal rule, evenly spaced in asinh u.
+
+    >>> splines = Splines()
+    >>> base = Curve(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1, splines.size))
+    >>> splines.log_prob(torch.zeros(1, 1), base).exp()  # N(0, 1)
+    tensor([[0.3989]])
+    """
+
+    scale: Tensor
+
+    def __init__(self, knots: tuple[int, int] = (33, 25), points: int = 121):
+        super().__init__()
+        self.knots, self.points, self.size = knots, points, sum(knots)
+        # how often a standard normal is near a knot: coefficients of rare ones are allowed to be larger
+        a, b = torch.linspace(-ENDS_A, ENDS_A, knots[0]), torch.linspace(-ENDS_B, ENDS_B, knots[1])
+        near_a = (-(a**2) / 2).exp() * 2 * ENDS_A / (knots[0] - 1)
+        near_b = (-(b.sinh() ** 2) / 2).exp() * b.cosh() * 2 * ENDS_B / (knots[1] - 1)
+        share = torch.cat([near_a, near_b]) / math.sqrt(2 * math.pi)
+        self.register_buffer("scale", share.sqrt().clamp_min(0.1), persistent=False)
+
+    def log_prob(self, t: Tensor, curve: Curve) -> Tensor:
+        """log ρ(t) of one number per column, (n, c)."""
+        return self.log_density(t.unsqueeze(-1), curve).squeeze(-1)
+
+    def log_density(self, t: Tensor, curve: Curve) -> Tensor:
+        """log ρ(t) of q numbers per column, (n, c, q)."""
+        u = (t - curve.mean.unsqueeze(-1)) / curve.spread.unsqueeze(-1)
+        return self._score(t, u.asinh(), curve) - self._log_total(curve)
+
+    def on_nodes(self, curve: Curve) -> tuple[Tensor, Tensor]:
+        """Nodes z in [−1, 1] (q,), and the log-density in z there, (n, c, q)."""
+        z = self._nodes(curve)
+        score = self._on(z, curve)
+        return z, score - score.logsumexp(-1, keepdim=True) - math.log(2 / (self.points - 1))
+
+    def unrolled(self, z: Tensor, curve: Curve) -> tuple[Tensor, Tensor]:
+        """t = m + σ sinh(z · asinh(reach/σ)) and log dt/dz, for z (n, c, q)."""
+        spread = curve.spread.unsqueeze(-1)
+        far = (REACH / spread).asinh()
+        w = z * far
+        return curve.mean.unsqueeze(-1) + spread * w.sinh(), (spread * far).log() + w.cosh().log()
+
+    def _nodes(self, curve: Curve) -> Tensor:
+        return torch.linspace(-1, 1, self.points, dtype=curve.mean.dtype, device=curve.mean.device)
+
+    def _on(self, z: Tensor, curve: Curve) -> Tensor:
+        """Unnormalised log-density in z at the nodes, (n, c, q)."""
+        t, jacobian = self.unrolled(z.expand(*curve.mean.shape, -1), curve)
+        return self._score(t, z * (REACH / curve.spread.unsqueeze(-1)).asinh(), curve) + jacobian
+
+    def _log_total(self, curve: Curve) -> Tensor:
+        """log ∫ of the unnormalised density, (n, c, 1)."""
+        score = self._on(self._nodes(curve), curve)
+        return score.logsumexp(-1, keepdim=True) + math.log(2 / (self.points - 1))
+
+    def _score(self, t: Tensor, w: Tensor, curve: Curve) -> Tensor:
+        """log q(t) + A(t)·a + B(w)·b."""
+        spread = curve.spread.unsqueeze(-1)
+        near = -0.5 * w.sinh() ** 2 - spread.log() + math.log(1 - WIDE)
+        log_q = torch.logaddexp(near, -0.5 * t**2 + math.log(WIDE)) - 0.5 * math.log(2 * math.pi)
+        a, b = (curve.coefficients / self.scale).split(self.knots, -1)
+        return log_q + _interpolated(a, t / ENDS_A) + _interpolated(b, w / ENDS_B)
+
+
+def _interpolated(heights: Tensor, at: Tensor) -> Tensor:
+    """Values at (n, c, q) of the piecewise linear functions with knots evenly on [−1, 1], constant beyond."""
+    last = heights.shape[-1] - 1
+    place = ((at.clamp(-1, 1) + 1) * (last / 2)).clamp(max=last - 1e-3)
+    left = place.floor()
+    index = left.long()
+    return torch.lerp(heights.gather(-1, index), heights.gather(-1, index + 1), place - left)
