@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from crossfit import QUICK, Choice, CrossFit, choose, fold_members, folds_of, no
 from ctem import ProductBase, Real, Recipe, Space, log_score
 from ctem.chain import nodes
 from ctem.clocknet import ClockNet
-from ctem.fitting import FINEST, HIDDEN, best_level
+from ctem.fitting import FINEST, HIDDEN, best_level, one_pass_likelihood
 from ctem.losses import soft
 from ctem.noise import Noise
 from ctem.spacetime import Pairs, SharedClock
@@ -314,7 +315,7 @@ def clock_energy(fit: CrossFit, i: int, table: Table, choice: Choice) -> ClockEn
     parameters = fit.trained.parameters[choice.evaluation, mine]
     x = table.space.encode(table.X).to(parameters.device)
     held_out = in_turn([x[fold.to(x.device)] for fold in folds_of(table, len(mine))])
-    level = best_level(fit.networks.net(parameters), held_out)
+    level = best_level(partial(one_pass_likelihood, fit.networks.net(parameters), held_out))
     return ClockEnergy(fit.networks, parameters, table.space, level)
 
 

@@ -101,7 +101,8 @@ class Run:
 
     @property
     def chain(self) -> Chain:
-        return Chain(self.g, self.base, batch_size=8192, by_slope=self.objective == "slopes")
+        slopes = self.g if self.objective == "slopes" else None
+        return Chain(self.g, self.base, batch_size=8192, slopes=slopes)
 
     @property
     def chain_cost(self) -> int:

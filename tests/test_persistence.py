@@ -102,12 +102,12 @@ def test_no_path_of_this_machine_is_saved(tmp_path):
 
 def without_slopes(path, X):
     """A model as formats 1 to 3 had it, its tensors and its header."""
-    model = CTEM(plan=replace(PLAN, slopes=0.0), random_state=3).fit(X)
+    model = CTEM(plan=replace(PLAN, slopes=False), random_state=3).fit(X)
     model.save(path)
     tensors, metadata = parts(path)
     header = json.loads(metadata["model"])
-    for part in (header["plan"], header["network"], header["settings"]["plan"]):
-        del part["slopes"]
+    for part in (header["plan"], header["settings"]["plan"]):
+        del part["slopes"], part["paths"]
     return model, tensors, header
 
 
@@ -133,13 +133,29 @@ def test_a_file_of_format_2_is_read(tmp_path):
     assert np.array_equal(CTEM.load(path).score_samples(X), model.score_samples(X))
 
 
+@pytest.mark.filterwarnings("ignore:log Z rests on", "ignore:.*one pass")
+def test_networks_of_slopes_are_saved(tmp_path):
+    plan = replace(PLAN, slopes=True, paths=400)
+    model = CTEM(plan=plan, columns={"city": Category()}, random_state=3).fit(table())
+    model.save(tmp_path / "model.ctem")
+    again = CTEM.load(tmp_path / "model.ctem")
+    for exact in (False, True):
+        assert np.array_equal(again.score_samples(table(), exact), model.score_samples(table(), exact))
+    pd.testing.assert_frame_equal(again.sample(20, random_state=1), model.sample(20, random_state=1))
+    tensors, metadata = parts(tmp_path / "model.ctem")
+    own = {name: value for name, value in tensors.items() if not name.startswith("slopes.")}
+    save_file(own, tmp_path / "model.ctem", metadata)
+    with pytest.raises(ValueError, match="plan: expected slopes as there are tensors of them; got True"):
+        CTEM.load(tmp_path / "model.ctem")
+
+
 def test_a_file_of_format_3_is_read(tmp_path):
     """Its conditionals come from differences, as they did."""
     path = tmp_path / "model.ctem"
     model, tensors, header = without_slopes(path, table())
     save_file(tensors, path, {"format": "ctem", "version": "3", "model": json.dumps(header)})
     again = CTEM.load(path)
-    assert not again.density_.chain.by_slope
+    assert again.density_.slopes is None
     assert np.array_equal(again.score_samples(table(), exact=True), model.score_samples(table(), exact=True))
 
 
@@ -224,8 +240,8 @@ CHANGES = {
     "deep network": lambda h: h["network"].update(blocks=10**9),
     "many members": lambda h: h["network"].update(members=10**9),
     "many waves": lambda h: h["network"].update(harmonics=10**12),
-    "slopes that are not there": lambda h: h["network"].update(slopes=False),
-    "slopes of text": lambda h: h["network"].update(slopes="yes"),
+    "slopes that are not there": lambda h: h["plan"].update(slopes=True),
+    "slopes of text": lambda h: h["plan"].update(slopes="yes"),
     "extra option": lambda h: h["network"].update(device="meta"),
     "level": lambda h: h.update(level=-1.0),
     "level of text": lambda h: h.update(level="__import__('os')"),

@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.residuals import _factored, _swept, correlation_of, residuals
+from ctem.residuals import _factored, _swept, correlation_of, inverses, residuals
 from ctem.spaces import Category, Ordinal, Real, Space
 
 
@@ -35,7 +35,7 @@ def sigma(clear, c):
 def test_a_residual_is_the_deviation_from_the_regression_on_the_others(c):
     clear, x = levels(20, 4)
     x = torch.where(clear > 0, x, 0.0)
-    found = residuals(x, clear, c)[:, :4].sinh()
+    found = residuals(x, clear, inverses(clear, c))[:, :4].sinh()
     for row in range(20):
         s = sigma(clear[row], c).numpy()
         for i in range(4):
@@ -50,7 +50,7 @@ def test_a_residual_is_the_deviation_from_the_regression_on_the_others(c):
 def test_the_last_input_is_the_log_density_ratio(c):
     clear, x = levels(20, 4)
     x = torch.where(clear > 0, x, 0.0)
-    found = residuals(x, clear, c)[:, -1].sinh()
+    found = residuals(x, clear, inverses(clear, c))[:, -1].sinh()
     zero = torch.zeros(4, dtype=torch.float64)
     for row in range(20):
         ratio = MultivariateNormal(zero, sigma(clear[row], c)).log_prob(x[row])
@@ -61,8 +61,10 @@ def test_the_last_input_is_the_log_density_ratio(c):
 def test_rows_that_share_their_levels_share_the_work_and_nothing_else(c):
     clear, x = levels(3, 4)
     x = torch.where(clear > 0, x, 0.0)
-    many = residuals(x.repeat(10, 1), clear.repeat(10, 1), c)
-    each = torch.cat([residuals(x[i : i + 1], clear[i : i + 1], c) for i in range(3)])
+    many = residuals(x.repeat(10, 1), clear.repeat(10, 1), inverses(clear.repeat(10, 1), c))
+    each = torch.cat(
+        [residuals(x[i : i + 1], clear[i : i + 1], inverses(clear[i : i + 1], c)) for i in range(3)]
+    )
     assert torch.allclose(many, each.repeat(10, 1), atol=1e-12)
 
 
@@ -112,4 +114,4 @@ def test_duplicated_and_constant_columns_give_finite_inputs(d):
     x[:, -1] = 3.0
     c = correlation_of(x)
     for clear in (torch.ones(300, d), torch.full((300, d), 0.999)):
-        assert bool(residuals(x, clear, c).isfinite().all())
+        assert bool(residuals(x, clear, inverses(clear, c)).isfinite().all())

@@ -29,6 +29,10 @@ def awake(precision="float32"):
     return g.requires_grad_(False)
 
 
+def by_slope(g, base=BASE, **options):
+    return Chain(g, base, slopes=g, **options)
+
+
 class Pairwise:
     """g = Σ h_i v_i + Σ J_ij v_i v_j: multilinear, so that slopes are differences exactly."""
 
@@ -78,7 +82,7 @@ def test_what_a_hidden_pixel_holds_does_not_matter():
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
 def test_the_chain_is_normalised_in_any_order_and_samples_follow_it(order):
-    chain, x = Chain(awake(), BASE, by_slope=True), SPACE.states()
+    chain, x = by_slope(awake()), SPACE.states()
     p = chain.log_prob(x, order).double().exp()
     assert float(p.sum()) == pytest.approx(1, abs=1e-5)
     n = 20_000
@@ -89,7 +93,7 @@ def test_the_chain_is_normalised_in_any_order_and_samples_follow_it(order):
 
 
 def test_given_cells_stay_and_the_others_follow_their_conditional():
-    chain = Chain(awake(), BASE, by_slope=True)
+    chain = by_slope(awake())
     given = torch.tensor([[1.0, math.nan, 0.0, math.nan]]).repeat(20_000, 1)
     x = chain.sample(len(given), torch.Generator().manual_seed(0), [1, 3], given=given).x
     assert torch.equal(x[:, [0, 2]], given[:, [0, 2]])
@@ -99,12 +103,12 @@ def test_given_cells_stay_and_the_others_follow_their_conditional():
 
 def test_a_column_that_nobody_draws_is_an_error():
     with pytest.raises(ValueError, match=r"order: expected every column that is not given; missing \[2, 3\]"):
-        Chain(awake(), BASE, by_slope=True).sample(5, torch.Generator(), [0, 1])
+        by_slope(awake()).sample(5, torch.Generator(), [0, 1])
 
 
 def test_d_times_the_loss_is_the_mean_over_all_orders():
     g, x = awake(), SPACE.states()[[3, 9, 14]]
-    chain = Chain(g, BASE, by_slope=True)
+    chain = by_slope(g)
     orders = list(itertools.permutations(range(4)))
     expected = -torch.stack([chain.log_prob(x, order) for order in orders]).mean()
     found = 4 * Slopes(BASE)(g, x.repeat(5000, 1), torch.Generator().manual_seed(0))
@@ -117,7 +121,7 @@ def test_training_on_slopes_finds_the_distribution():
     g = ImageNet(base, (2, 2), (16, 32))
     recipe = Recipe(steps=150, batch_size=128, learning_rate=5e-3, ema=0.9, evaluate_every=150)
     train(g, Slopes(base), rows, recipe)
-    p = Chain(g.requires_grad_(False), base, by_slope=True).log_prob(SPACE.states(), [0, 1, 2, 3]).exp()
+    p = by_slope(g.requires_grad_(False), base).log_prob(SPACE.states(), [0, 1, 2, 3]).exp()
     assert p[[0, 15, 5, 10]].tolist() == pytest.approx([0.2, 0.2, 0.4, 0.2], abs=0.04)
 
 
@@ -141,7 +145,7 @@ def awake_table(members=1, seed=0, base=MIXED_BASE):
     with torch.no_grad():
         for p in (g.last, g.head):
             p.copy_(0.3 * torch.randn(p.shape, generator=generator))
-    return g.requires_grad_(False)
+    return g.eval().requires_grad_(False)
 
 
 def some_rows(n):
@@ -150,10 +154,17 @@ def some_rows(n):
     return x, torch.where(visible, torch.where(MIXED_BASE.is_real, 0.01, 0.0), math.inf)
 
 
+CLOCK = torch.full((1, 1), 0.01)
+
+
+def slopes_of(g, x, level):
+    return g.coefficients(x, level, CLOCK).values
+
+
 def test_the_slope_of_a_table_is_the_derivative_in_the_features_of_hidden_values():
     """Shown to a share h, value v raises its own feature by h/spread above value 0's."""
     g, (x, level) = awake_table(), some_rows(40)
-    found, seen = g.slopes(x, level), g.seen(x, level).unsqueeze(0)
+    found, seen = slopes_of(g, x, level), g.seen(x, level).unsqueeze(0)
     for f, spread in enumerate(g.spread):
         move = torch.zeros(seen.shape[-1])
         move[MIXED.dim + f] = 1e-2 / spread
@@ -164,11 +175,15 @@ def test_the_slope_of_a_table_is_the_derivative_in_the_features_of_hidden_values
 def test_what_a_hidden_cell_holds_does_not_matter_in_a_table():
     g, (x, level) = awake_table(), some_rows(40)
     other = torch.where(torch.isfinite(level), x, MIXED_BASE.sample(40, torch.Generator().manual_seed(2)))
-    assert torch.equal(g.slopes(x, level), g.slopes(other, level))
+    for one, two in zip(
+        g.coefficients(x, level, CLOCK).curve, g.coefficients(other, level, CLOCK).curve, strict=True
+    ):
+        assert torch.equal(one, two)
+    assert torch.equal(slopes_of(g, x, level), slopes_of(g, other, level))
 
 
 def test_a_mixed_chain_by_slope_is_normalised_and_samples_follow_it():
-    chain = Chain(awake_table(), MIXED_BASE, floor=0.05, by_slope=True)
+    chain = by_slope(awake_table(), MIXED_BASE, floor=0.05)
     codes = torch.cartesian_prod(torch.arange(3.0), torch.arange(4.0), torch.arange(2.0))
     x = torch.full((len(codes), 4), math.nan)
     x[:, [0, 2, 3]] = codes
@@ -181,9 +196,9 @@ def test_a_mixed_chain_by_slope_is_normalised_and_samples_follow_it():
 
 def test_members_of_a_batch_have_their_own_slopes():
     net, (x, level) = awake_table(3), some_rows(12)
-    found = net.slopes(x, level)
+    found = slopes_of(net, x, level)
     for k in range(3):
-        assert torch.allclose(found[k::3], net.member(k).slopes(x[k::3], level[k::3]), atol=1e-6)
+        assert torch.allclose(found[k::3], slopes_of(net.member(k), x[k::3], level[k::3]), atol=1e-6)
 
 
 def test_log_prob_of_values_agrees_with_their_columns():
@@ -216,7 +231,7 @@ def test_training_a_table_on_slopes_finds_the_distribution():
     g = ClockNet(base, width=32, blocks=1, slopes=True)
     recipe = Recipe(steps=300, batch_size=256, learning_rate=5e-3, ema=0.9, evaluate_every=300)
     train(g, Slopes(base, floor=1e-3), x, recipe)
-    chain = Chain(g.requires_grad_(False), base, points=257, by_slope=True)
+    chain = by_slope(g.requires_grad_(False), base)
     asked = torch.tensor([[math.nan, 1.0, 0.0], [math.nan, -1.0, math.nan], [math.nan, -1.0, 1.0]])
     _, log_p = chain.conditional(asked, ~asked.isnan(), 0)
     expected = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.6, 0.4], [0.0, 0.0, 1.0]])

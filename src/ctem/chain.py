@@ -15,13 +15,14 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
+from ctem.conditionals import Splines
 from ctem.slopes import Sloped, draw_between
 
 __all__ = ["Chain", "Drawn", "nodes"]
@@ -50,7 +51,9 @@ class Chain:
         points: nodes of the trapezoidal rule for a real column; ``quadrature_error`` indicates its error.
         limit: the rule runs over [−limit, limit] in standardised units.
         batch_size: evaluations of g at a time, which bounds the memory.
-        by_slope: conditionals of columns from the slopes of g, a ``Sloped``.
+        slopes: a potential whose slopes give the conditionals (``ctem.slopes``), instead of differences of g.
+        parents: for a real column that exists only where a category has code 0, that category. ``orders`` have it
+            first: a part that does not exist is skipped, which is normalised only if it is known by then to be absent.
 
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Real, Space
@@ -69,20 +72,19 @@ class Chain:
         points: int = 513,
         limit: float = 8.0,
         batch_size: int = 2**17,
-        by_slope: bool = False,
+        slopes: Sloped | None = None,
+        parents: Mapping[int, int] | None = None,
     ):
         if points < 5 or points % 2 == 0:
             raise ValueError(f"points: expected an odd number ≥ 5; got {points}.")
         self.g, self.base, self.space = g, base, base.space
         self.floor, self.points, self.limit, self.batch_size = floor, points, limit, batch_size
         self.shift = 0.0  # of the nodes, to check the rule
-        self.by_slope = by_slope
-        if isinstance(g, nn.Module) and any(
-            m.training and m.p > 0 for m in g.modules() if isinstance(m, nn.Dropout)
-        ):
+        self.slopes, self.parents = slopes, dict(parents or {})
+        if any(_drops(part) for part in (g, slopes)):
             raise ValueError("g: dropout is switched on, so that every call would differ; pass g.eval().")
         width, enough = 2 * limit / (points - 1), nodes(floor, limit)
-        if self.space.reals and points < enough and not by_slope:
+        if self.space.reals and points < enough and slopes is None:
             warnings.warn(
                 f"nodes {width:.3f} apart may miss the finest peaks that floor={floor:g} allows; "
                 f"points={enough} would not.",
@@ -98,10 +100,14 @@ class Chain:
         >>> sorted(Chain(lambda x, s: x.sum(-1), base).orders(1, torch.Generator())[0])
         [0, 1, 2]
         """
-        device = generator.device
-        return [
-            torch.randperm(self.space.dim, generator=generator, device=device).tolist() for _ in range(count)
-        ]
+        d, device = self.space.dim, generator.device
+        drawn = [torch.randperm(d, generator=generator, device=device).tolist() for _ in range(count)]
+        for order in drawn:
+            for child, parent in self.parents.items():
+                i, j = order.index(child), order.index(parent)
+                if i < j:
+                    order[i], order[j] = parent, child
+        return drawn
 
     def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""
@@ -145,8 +151,8 @@ class Chain:
     def conditional(self, x: Tensor, visible: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Values of column j and log ρ(value | x_visible) of each: (q,), (n, q). For a real column, densities."""
         values = self._values(j, x)
-        if self.by_slope:
-            return values, self._by_slope(x, visible, j, values.expand(len(x), -1))
+        if self.slopes is not None:
+            return values, self._by_slope(self.slopes, x, visible, j, values.expand(len(x), -1))
         score = self._scores(x, visible, j, values.expand(len(x), -1))
         return values, score - self._log_total(score, j, values)
 
@@ -173,19 +179,20 @@ class Chain:
             todo = x[:, j].isnan().nonzero().squeeze(1)
             if len(todo) == 0:
                 continue
-            x[todo, j], log_q = self._draw(x[todo], j, generator)
+            x[todo, j], log_q = self.draw(x[todo], j, generator)
             total[todo] += log_q
         return Drawn(x, total)
 
-    def _draw(self, x: Tensor, j: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, x: Tensor, j: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """A value of column j for each row, given its observed cells, and its log-density."""
         visible = ~x.isnan()
-        if self.by_slope:
-            filled, g = torch.where(visible, x, 0.0), cast(Sloped, self.g)
-            parts = zip(filled.split(self.batch_size), visible.split(self.batch_size), strict=True)
+        if self.slopes is not None:
+            filled = torch.where(visible, x, 0.0)
+            rows = zip(filled.split(self.batch_size), visible.split(self.batch_size), strict=True)
             with torch.no_grad():
                 drawn = [
-                    g.draw(part, self._level(part, v), j, self._clock(part), generator) for part, v in parts
+                    self.slopes.draw(part, self._level(part, v), j, self._clock(part), generator)
+                    for part, v in rows
                 ]
             return torch.cat([value for value, _ in drawn]), torch.cat([log_q for _, log_q in drawn])
         values, log_p = self.conditional(x, visible, j)
@@ -194,13 +201,21 @@ class Chain:
         code = torch.multinomial(log_p.exp(), 1, generator=generator)
         return values[code.squeeze(1)], log_p.gather(1, code).squeeze(1)
 
+    def log_conditional(self, x: Tensor, j: int, value: Tensor) -> Tensor:
+        """log ρ(x_j = value | the observed cells of x), x_j being nan: (n,)."""
+        whole = x.clone()
+        whole[:, j] = value
+        return self._at_value(whole, ~x.isnan(), j)
+
     def quadrature_error(self, x: Tensor, order: Sequence[int]) -> float:
         """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error."""
         moved = copy.copy(self)
         moved.shift = self.limit / (self.points - 1)
-        if self.by_slope:
-            moved.g = copy.deepcopy(self.g)
-            cast(Sloped, moved.g).splines.points += 1  # type: ignore[union-attr]
+        if self.slopes is not None and self.slopes.splines is not None:
+            moved.slopes = copy.deepcopy(self.slopes)
+            moved.slopes.splines = (
+                Splines(self.slopes.splines.knots, self.slopes.splines.fine + 1).to(x).eval()
+            )
         return float((self.log_prob(x, order) - moved.log_prob(x, order)).abs().max())
 
     def _check_columns(self, columns: Sequence[int]) -> None:
@@ -239,15 +254,17 @@ class Chain:
                 parts.append((log_b + self.g(many, level)).view(-1, q))
         return torch.cat(parts)
 
-    def _by_slope(self, x: Tensor, visible: Tensor, j: int, values: Tensor) -> Tensor:
+    def _by_slope(self, slopes: Sloped, x: Tensor, visible: Tensor, j: int, values: Tensor) -> Tensor:
         """log ρ(value | x_visible) of values (n, q) of a hidden column, in batches."""
-        filled, g, step = torch.where(visible, x, 0.0), cast(Sloped, self.g), self.batch_size
-        parts = zip(filled.split(step), visible.split(step), values.split(step), strict=True)
+        filled, step = torch.where(visible, x, 0.0), self.batch_size
+        rows = zip(filled.split(step), visible.split(step), values.split(step), strict=True)
         with torch.no_grad():
-            found = [
-                g.conditional(part, self._level(part, v), j, at, self._clock(part)) for part, v, at in parts
-            ]
-        return torch.cat(found)
+            return torch.cat(
+                [
+                    slopes.conditional(part, self._level(part, v), j, at, self._clock(part))
+                    for part, v, at in rows
+                ]
+            )
 
     def _clock(self, x: Tensor) -> Tensor:
         return torch.full_like(x[:, :1], self.floor)
@@ -263,8 +280,8 @@ class Chain:
     def _at_value(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
         """log ρ(x_j | x_visible), shape (n,); the node of a real value itself is evaluated too."""
         value = torch.where(x[:, j : j + 1].isnan(), 0.0, x[:, j : j + 1])
-        if self.by_slope:
-            log_p = self._by_slope(x, visible, j, value)
+        if self.slopes is not None:
+            log_p = self._by_slope(self.slopes, x, visible, j, value)
             return (log_p.gather(1, value.long()) if self.space.sizes[j] else log_p).squeeze(1)
         values = self._values(j, x)
         if self.space.sizes[j]:
@@ -274,6 +291,12 @@ class Chain:
             score = self._scores(x, visible, j, torch.cat([values.expand(len(x), -1), value], 1))
             score, here = score[:, :-1], score[:, -1:]
         return (here - self._log_total(score, j, values)).squeeze(1)
+
+
+def _drops(g: object) -> bool:
+    return isinstance(g, nn.Module) and any(
+        m.training and m.p > 0 for m in g.modules() if isinstance(m, nn.Dropout)
+    )
 
 
 def rows_to_fill(base: ProductBase, n: int, order: Sequence[int], given: Tensor | None) -> Tensor:

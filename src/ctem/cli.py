@@ -50,7 +50,7 @@ __all__ = ["app"]
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 KINDS = ("real", "category", "ordinal")
-PHASES = ("", ".hold", ".anneal", ".steps")
+PHASES = ("", *(part + end for part in ("", ".slopes", ".joint") for end in (".hold", ".anneal", ".steps")))
 ERRORS = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
-from ctem.conditionals import Splines, Values
-from ctem.residuals import predictions, residuals
+from ctem.conditionals import Coefficients, Curve, Splines, Values
+from ctem.residuals import Inverse, inverses, predictions, residuals
 from ctem.slopes import Sloped
 
 __all__ = ["ClockNet", "Ensemble"]
@@ -147,35 +147,51 @@ class ClockNet(Sloped):
         out = self._net(self.seen(x, level).expand(self.members, -1, -1)).T
         return torch.where(torch.isfinite(level).any(-1, keepdim=True), out, 0.0)
 
-    def slopes(self, x: Tensor, level: Tensor) -> Tensor:
-        """Coefficients of all conditionals given the visible columns, (n, size): of values, then of hats.
+    def coefficients(self, x: Tensor, level: Tensor, clock: Tensor) -> Coefficients:
+        """Of all conditionals at the level ``clock`` (n, 1), given the visible columns.
 
         For a value v of a hidden discrete column it is ∂g/∂f_v / spread_v, to first order g(x_j = v) − g(x_j = 0) with
         column j shown: all of them from one pass and one gradient.
         """
-        seen = self.seen(x, level).unflatten(0, (-1, self.members)).transpose(0, 1)
+        level = level.unsqueeze(-1).expand_as(x) if level.ndim == x.ndim - 1 else level
+        inverse = self._inverses(level)
+        seen = self._seen(x, level, inverse).unflatten(0, (-1, self.members)).transpose(0, 1)
         training = torch.is_grad_enabled()
         with torch.enable_grad():
             seen = seen.detach().requires_grad_()
             h = self._features(seen)
-            parts = []
+            slope = seen
             if len(self.owner):
                 (slope,) = torch.autograd.grad(self._energy(h, seen).sum(), seen, create_graph=training)
-                parts.append(self._hits(slope) / self.spread)
-            if self.splines is not None:
-                parts.append(torch.bmm(h[:, :-1], self.hats))
-        return torch.cat(parts, -1).transpose(0, 1).flatten(0, 1)
+        values = (self._hits(slope) / self.spread).transpose(0, 1).flatten(0, 1)
+        if self.splines is None:
+            return Coefficients(values, None)
+        hats = torch.bmm(h[:, :-1], self.hats).transpose(0, 1).flatten(0, 1)
+        mean, spread = self._predictions(x, level, clock, inverse)
+        return Coefficients(values, Curve(mean, spread, hats.view(*mean.shape, -1)))
 
-    def predict(self, x: Tensor, level: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and spread of every real column at the level ``clock`` (n, 1), linear in the visible scores."""
-        reals = len(self.space.reals)
-        if self.correlation is None:
+    def _predictions(
+        self, x: Tensor, level: Tensor, clock: Tensor, inverse: Inverse | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and spread of every real column at the level ``clock``, linear in the visible scores."""
+        if self.correlation is None or inverse is None:
+            reals = len(self.space.reals)
             return x.new_zeros(len(x), reals), x.new_ones(len(x), reals)
-        visible = torch.isfinite(level).index_select(1, self.scores)
-        value = torch.where(visible, self.scores_of(x), 0.0)
-        clear = torch.where(visible, (-level.index_select(1, self.scores)).exp(), 0.0)
-        mean, spread = predictions(value, clear, self.correlation, (-clock).exp())
+        value, clear = self._scores_at(x, level)
+        mean, spread = predictions(value, clear, self.correlation, (-clock).exp(), inverse)
         return mean.index_select(1, self.places), spread.index_select(1, self.places)
+
+    def _scores_at(self, x: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        """Visible scores, and how clear they are: 1 is clean, 0 is hidden."""
+        level = level.index_select(1, self.scores)
+        visible = torch.isfinite(level)
+        return torch.where(visible, self.scores_of(x), 0.0), torch.where(visible, (-level).exp(), 0.0)
+
+    def _inverses(self, level: Tensor) -> Inverse | None:
+        if self.correlation is None:
+            return None
+        level = level.index_select(1, self.scores)
+        return inverses(torch.where(torch.isfinite(level), (-level).exp(), 0.0), self.correlation)
 
     def _hits(self, seen: Tensor) -> Tensor:
         """The entries of the features of discrete columns."""
@@ -219,19 +235,21 @@ class ClockNet(Sloped):
 
     def seen(self, x: Tensor, level: Tensor) -> Tensor:
         """Network inputs (n, inputs): every entry of a hidden column is zero."""
+        return self._seen(x, level, self._inverses(level))
+
+    def _seen(self, x: Tensor, level: Tensor, inverse: Inverse | None) -> Tensor:
         visible = torch.isfinite(level)
-        clear = torch.where(visible, (-level).exp(), 0.0)  # 1 is clean, 0 is hidden
-        parts = [clear]
+        parts = [torch.where(visible, (-level).exp(), 0.0)]
         if len(self.owner):
             hit = (x.index_select(1, self.owner) == self.value).to(x.dtype)
             shown = visible.index_select(1, self.owner)
             parts.append(torch.where(shown, (hit - self.share) / self.spread, 0.0))
         if len(self.scores):
+            value, clear = self._scores_at(x, level)
             shown = visible.index_select(1, self.scores)
-            value = torch.where(shown, self.scores_of(x), 0.0)
             parts += [value, (_waves(value, self.frequencies) * shown.unsqueeze(-1)).flatten(1)]
-            if self.correlation is not None:
-                parts.append(residuals(value, clear.index_select(1, self.scores), self.correlation))
+            if inverse is not None:
+                parts.append(residuals(value, clear, inverse))
         return torch.cat([*parts, _clock(level, visible)], dim=-1)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ctem.bases import ProductBase
 
-__all__ = ["Curve", "Splines", "Values"]
+__all__ = ["Coefficients", "Curve", "Splines", "Values"]
 
 REACH = 8.0  # a real column is normalised on m ± 8
 WIDE = 0.1  # share of the base in q: no prediction is trusted altogether
@@ -103,12 +103,23 @@ class Curve(NamedTuple):
         )
 
 
+class Coefficients(NamedTuple):
+    """What the conditionals of all columns are made of.
+
+    >>> Coefficients(torch.zeros(4, 3), None).values.shape
+    torch.Size([4, 3])
+    """
+
+    values: Tensor  # (n, values), of discrete columns
+    curve: Curve | None  # of real columns
+
+
 class Splines(nn.Module):
     """Densities of real columns, piecewise log-linear on top of a prediction.
 
     Arguments:
         knots: of the hats in t and in asinh u.
-        points: nodes of the trapezoidal rule, evenly spaced in asinh u.
+        points: nodes of the trapezoidal rule, evenly spaced in asinh u; a quarter of them while training.
 
     >>> splines = Splines()
     >>> base = Curve(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1, splines.size))
@@ -118,15 +129,19 @@ class Splines(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, knots: tuple[int, int] = (33, 25), points: int = 121):
+    def __init__(self, knots: tuple[int, int] = (33, 25), points: int = 481):
         super().__init__()
-        self.knots, self.points, self.size = knots, points, sum(knots)
+        self.knots, self.fine, self.size = knots, points, sum(knots)
         # how often a standard normal is near a knot: coefficients of rare ones are allowed to be larger
         a, b = torch.linspace(-ENDS_A, ENDS_A, knots[0]), torch.linspace(-ENDS_B, ENDS_B, knots[1])
         near_a = (-(a**2) / 2).exp() * 2 * ENDS_A / (knots[0] - 1)
         near_b = (-(b.sinh() ** 2) / 2).exp() * b.cosh() * 2 * ENDS_B / (knots[1] - 1)
         share = torch.cat([near_a, near_b]) / math.sqrt(2 * math.pi)
         self.register_buffer("scale", share.sqrt().clamp_min(0.1), persistent=False)
+
+    @property
+    def points(self) -> int:
+        return self.fine // 4 + 1 if self.training else self.fine
 
     def log_prob(self, t: Tensor, curve: Curve) -> Tensor:
         """log ρ(t) of one number per column, (n, c)."""

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from ctem.bases import ProductBase
 from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
-from ctem.conditionals import Curve
+from ctem.conditionals import Coefficients, Curve
+from ctem.distil import hide_absent
 from ctem.energies import grad_log_density
 from ctem.joint import mixture_log_z
 from ctem.partition import LogZ
 from ctem.slopes import Sloped
 from ctem.training import History, Recipe
 
-__all__ = ["Density", "Plan"]
+__all__ = ["Density", "Plan", "chain_of", "chains"]
 
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
 
@@ -38,7 +39,9 @@ class Plan:
         members: networks; with more than one the rows are cross-fitted.
         recipe: how long and how fast, at most.
         whole: share of the comparisons of real columns in which every column is visible.
-        slopes: weight of first-order comparisons; the conditionals of single columns then come from slopes.
+        slopes: the chain rule has networks of its own, trained on first-order comparisons (``ctem.slopes``), and the
+            one-pass density learns from what it draws (``ctem.distil``). Without, one network learns from pairs.
+        paths: rows drawn for the one-pass density.
         consistency: weight of the local normalisation of columns with two values.
         orders: of the columns, in exact densities.
         log_z_samples: chain samples for the constant of the one-pass density.
@@ -53,7 +56,8 @@ class Plan:
     recipe: Recipe
     harmonics: int = 3
     whole: float = 0.5
-    slopes: float = 5.0
+    slopes: bool = False
+    paths: int = 20_000
     consistency: float = 0.0
     orders: int = 4
     log_z_samples: int = 2000
@@ -88,6 +92,38 @@ class Plan:
         return cls(width=128, blocks=2, members=1, recipe=recipe, log_z_samples=1000)
 
 
+def chains(
+    net: ClockNet, level: float, parents: Mapping[int, int], slopes: ClockNet | None = None
+) -> list[Chain]:
+    """The chain rule of every member of the networks, its conditionals from slopes if there are any.
+
+    >>> from ctem.spaces import Category, Space
+    >>> len(chains(ClockNet(ProductBase(Space([Category(2)] * 3)), width=8, members=3), 1e-3, {}))
+    3
+    """
+    gated = [_Gated(net.member(k), parents) for k in range(net.members)]
+    conditionals = [None if slopes is None else _Gated(slopes.member(k), parents) for k in range(net.members)]
+    return [chain_of(g, net.base, level, parents, s) for g, s in zip(gated, conditionals, strict=True)]
+
+
+def chain_of(
+    g: nn.Module,
+    base: ProductBase,
+    level: float,
+    parents: Mapping[int, int],
+    slopes: Sloped | None = None,
+) -> Chain:
+    """The chain rule of g with the nodes and the batches that suit its level and its device.
+
+    >>> from ctem.spaces import Category, Space
+    >>> base = ProductBase(Space([Category(2)] * 3))
+    >>> chain_of(ClockNet(base, width=8), base, 1e-3, {}).batch_size
+    8192
+    """
+    batch_size = 2**17 if base.log_table.is_cuda else 2**13  # what fits a CPU's cache
+    return Chain(g, base, level, max(65, nodes(level, LIMIT)), LIMIT, batch_size, slopes, parents)
+
+
 class Density:
     """A fitted density on encoded rows x (n, d); nan marks a cell that is missing, and is marginalised.
 
@@ -99,6 +135,7 @@ class Density:
         log_z: constant of the one-pass density; estimated from the chain when left out.
         seed: of the orders of columns.
         parents: for a real column that exists only where a category has code 0, that category.
+        slopes: networks of the conditionals of single columns; without them the chain rule takes differences of net.
 
     >>> from ctem.spaces import Category, Space
     >>> base, plan = ProductBase(Space([Category(2)] * 3)), Plan.suited(rows=300, features=3)
@@ -116,32 +153,27 @@ class Density:
         log_z: LogZ | None = None,
         seed: int = 0,
         parents: Mapping[int, int] | None = None,
+        slopes: ClockNet | None = None,
     ):
         self.net, self.level, self.plan, self.history = net.eval(), level, plan, history
+        self.slopes = None if slopes is None else slopes.eval()
         self.base, self.space = net.base, net.space
         self.parents = dict(parents or {})
         g = _Gated(net if net.members == 1 else Ensemble(net), self.parents)
-        sloped = bool(net.options["slopes"])
-        self.chain = self._chain(g, self.base, sloped and net.members == 1)
+        self.chain = chain_of(g, self.base, level, self.parents)
         # in float64 a row's value is the same to 1e-12 whatever batch it comes in
-        self.double = self._chain(copy.deepcopy(g).double(), copy.deepcopy(self.base).double(), False)
-        alone = [net] if net.members == 1 else [net.member(k) for k in range(net.members)]
-        self.members = [self._chain(_Gated(g, self.parents), self.base, sloped) for g in alone]
+        double = copy.deepcopy(g).double(), copy.deepcopy(self.base).double()
+        self.double = chain_of(*double, level, self.parents)
+        self.members = chains(net, level, self.parents, self.slopes)
+        if self.slopes is not None and net.members == 1:
+            self.chain = self.members[0]
         generator = torch.Generator().manual_seed(seed)
-        self.orders = [self._sorted(order) for order in self.chain.orders(plan.orders, generator)]
+        self.orders = self.members[0].orders(plan.orders, generator)
         if log_z is None:
             device = self.base.log_table.device
             generator = torch.Generator(device).manual_seed(seed)
             log_z = mixture_log_z(self.members, plan.log_z_samples, generator)
         self.log_z = log_z
-
-    def _chain(self, g: nn.Module, base: ProductBase, by_slope: bool) -> Chain:
-        cuda = base.log_table.is_cuda
-        batch_size = 2**17 if cuda else 2**13  # what fits a CPU's cache
-        points = max(65, nodes(self.level, LIMIT))
-        return Chain(
-            g, base, floor=self.level, points=points, limit=LIMIT, batch_size=batch_size, by_slope=by_slope
-        )
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z of the observed cells, float64, shape (n,)."""
@@ -154,6 +186,8 @@ class Density:
         given = list(given)
         asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
         orders = [[j for j in order if j in asked] for order in self.orders]
+        if self.slopes is None:
+            return self.chain.log_prob_mixture(x, orders, given)
         each = torch.stack([chain.log_prob_mixture(x, orders, given) for chain in self.members])
         known = torch.full_like(x, math.nan)
         known[:, given] = x[:, given]
@@ -163,6 +197,8 @@ class Density:
         """Values of column j (q,) and log ρ(value | the other observed cells) (n, q); densities for a real one."""
         known = x.clone()
         known[:, j] = math.nan
+        if self.slopes is None:
+            return self.chain.conditional(known, ~known.isnan(), j)
         each = [chain.conditional(known, ~known.isnan(), j) for chain in self.members]
         log_p = torch.stack([log_p for _, log_p in each])
         return each[0][0], (log_p + self._shares(known).unsqueeze(-1)).logsumexp(0)
@@ -202,18 +238,6 @@ class Density:
         grad = grad_log_density(self.chain.potential, x)
         return torch.where(self.base.is_real, grad, 0.0)
 
-    def _sorted(self, order: list[int]) -> list[int]:
-        """The order with every category before the real part that depends on it.
-
-        A part that does not exist is skipped, which is normalised only if it is known by then to be absent.
-        """
-        order = list(order)
-        for child, parent in self.parents.items():
-            i, j = order.index(child), order.index(parent)
-            if i < j:
-                order[i], order[j] = parent, child
-        return order
-
 
 class _Gated(Sloped):
     """g blind to the real parts that do not exist, because their category is seen to have another code than 0.
@@ -238,30 +262,20 @@ class _Gated(Sloped):
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         return self.g(x, self._gated(x, level))
 
-    def slopes(self, x: Tensor, level: Tensor) -> Tensor:
-        return cast(Sloped, self.g).slopes(x, self._gated(x, level))
-
-    def predict(self, x: Tensor, level: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-        return cast(Sloped, self.g).predict(x, self._gated(x, level), clock)
-
-    def _curve(self, x: Tensor, level: Tensor, clock: Tensor, slopes: Tensor) -> Curve:
-        curve = super()._curve(x, level, clock, slopes)
-        if not len(self.child):
-            return curve
-        absent = torch.zeros_like(x, dtype=torch.bool).index_copy(1, self.child, self._absent(x, level))
-        absent = absent[:, list(self.base.space.reals)]
-        return Curve(
+    def coefficients(self, x: Tensor, level: Tensor, clock: Tensor) -> Coefficients:
+        found = cast(Sloped, self.g).coefficients(x, self._gated(x, level), clock)
+        if found.curve is None or not len(self.child):
+            return found
+        shown = torch.zeros_like(level)  # were all columns shown, those hidden would be the absent ones
+        shown = torch.where(torch.isfinite(level) | self.base.is_real, shown, math.inf)
+        absent = torch.isinf(self._gated(x, shown)).index_select(1, self.values.reals)
+        curve = found.curve
+        gated = Curve(
             torch.where(absent, 0.0, curve.mean),
             torch.where(absent, 1.0, curve.spread),
             torch.where(absent.unsqueeze(-1), 0.0, curve.coefficients),
         )
-
-    def _absent(self, x: Tensor, level: Tensor) -> Tensor:
-        switch = level.index_select(1, self.parent)
-        return torch.isfinite(switch) & (x.index_select(1, self.parent) > 0)
+        return Coefficients(found.values, gated)
 
     def _gated(self, x: Tensor, level: Tensor) -> Tensor:
-        if not len(self.child):
-            return level
-        own = level.index_select(1, self.child)
-        return level.index_copy(1, self.child, torch.where(self._absent(x, level), math.inf, own))
+        return hide_absent(x, level, self.child, self.parent)

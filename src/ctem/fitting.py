@@ -9,28 +9,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
+from ctem.chain import Chain
 from ctem.clocknet import ClockNet
-from ctem.density import Density, Plan
+from ctem.density import Density, Plan, chains
+from ctem.distil import Distil, draw_paths
 from ctem.noise import Noise
 from ctem.residuals import MAX_SCORES, correlation_of
-from ctem.slopes import Slopes, mean_of_asked, random_sets
+from ctem.slopes import Slopes, mean_of_hidden
 from ctem.spaces import Category, Space
 from ctem.spacetime import Clocks, SharedClock
 from ctem.training import History, Recipe, train
 
 __all__ = ["fit_density"]
 
+Objective = Callable[[ClockNet, Tensor, torch.Generator], Tensor]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen
+PATH_ORDERS = 40  # of the columns, in rows drawn for the one-pass density
 HIDDEN = 5.0  # a level as good as the base
 STEADY = 2048  # held-out comparisons at least
 
@@ -71,42 +76,101 @@ def fit_density(
     True
     """
     base = ProductBase.fit(space, x).to(x.device)
-    net = _network(base, x, plan, seed)
-    loss = _Loss(base, plan, parents or {})
     if held_out is None:
         rows, weight, held_out = _split(x, weights, plan.members, jitter, seed)
     else:
         weight = torch.ones(len(x), device=x.device) if weights is None else weights
         rows, weight = x, weight.expand(plan.members, -1)
         held_out = held_out.repeat_interleave(plan.members, 0)
-    recipe = replace(plan.recipe, seed=seed)
-    if max_time is not None:
-        recipe = replace(recipe, steps=_planned(max_time, net, loss, rows, recipe, weight, checkpoint))
-
     # several comparisons of a row: a steadier choice
+    job = _Job(plan, seed, max_time, checkpoint, progress)
     judged = held_out.repeat(max(1, STEADY // len(held_out)), 1)
-
-    def run(recipe: Recipe, phase: str) -> History:
-        path = None if checkpoint is None else Path(f"{checkpoint}.{phase}")
-        return train(
-            net,
-            loss,
-            rows,
-            recipe,
-            held_out=judged,
-            weights=weight,
-            checkpoint=path,
-            progress=progress,
-            cuda_graph=x.is_cuda,
+    generator, parents = torch.Generator(x.device).manual_seed(seed), dict(parents or {})
+    net, slopes = _network(base, x, plan, seed), None
+    if plan.slopes:
+        slopes, objective = (
+            _network(base, x, plan, seed, slopes=True),
+            Slopes(base, FINEST, COARSEST, parents),
         )
+        history = job.run(slopes, objective, Rows(rows, weight, judged), ".slopes", 0.7)
+        chosen = objective.sets(len(held_out), generator)
+        level = _level(base, partial(slope_likelihood, slopes.eval(), held_out, chosen))
+        paths = _paths(chains(slopes, level, parents, slopes), plan, generator)
+        history.seconds += job.run(net, Distil(base, level, parents), paths, ".joint", 0.3).seconds
+    else:
+        loss = _Loss(base, plan, parents)
+        history = job.run(net, loss, Rows(rows, weight, judged), "", 1.0)
+        level = _level(base, partial(one_pass_likelihood, net.eval(), loss.filled(held_out, generator)))
+    return Density(net, level, plan, history, seed=seed, parents=parents, slopes=slopes)
 
-    history = _held_then_annealed(net, recipe, run)
-    judged = held_out if plan.slopes else loss.filled(held_out, torch.Generator(x.device).manual_seed(seed))
-    level = best_level(net.eval(), judged)
-    return Density(net, level, plan, history, seed=seed, parents=parents)
+
+class Rows(NamedTuple):
+    """What a training draws from and is judged by.
+
+    >>> Rows(torch.zeros(9, 2), torch.ones(1, 9), torch.zeros(3, 2)).rows.shape
+    torch.Size([9, 2])
+    """
+
+    rows: Tensor  # (n, columns)
+    weights: Tensor | None  # (n,) or (members, n)
+    held_out: Tensor  # member after member
 
 
-def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int) -> ClockNet:
+class _Job(NamedTuple):
+    """How every network of a fit is trained."""
+
+    plan: Plan
+    seed: int
+    max_time: float | None
+    checkpoint: str | Path | None
+    progress: bool
+
+    def run(self, net: ClockNet, loss: Objective, data: Rows, name: str, share: float) -> History:
+        """Train one network in its share of the time."""
+        recipe = replace(self.plan.recipe, seed=self.seed)
+        path = None if self.checkpoint is None else f"{self.checkpoint}{name}"
+        if self.max_time is not None:
+            recipe = replace(recipe, steps=_planned(share * self.max_time, net, loss, data, recipe, path))
+
+        def run(recipe: Recipe, phase: str) -> History:
+            return train(
+                net,
+                loss,
+                data.rows,
+                recipe,
+                held_out=data.held_out,
+                weights=data.weights,
+                checkpoint=None if path is None else f"{path}.{phase}",
+                progress=self.progress,
+                cuda_graph=data.rows.is_cuda,
+            )
+
+        return _held_then_annealed(net, recipe, run)
+
+
+def _level(base: ProductBase, likelihood: Callable[[float], float]) -> float:
+    return best_level(likelihood) if base.space.reals else FINEST
+
+
+def _paths(members: Sequence[Chain], plan: Plan, generator: torch.Generator) -> Rows:
+    """Rows drawn by every member in many orders, for its own eyes only; a tenth of them to stop by."""
+    k, orders = len(members), max(4, PATH_ORDERS // len(members))
+    each = -(-plan.paths // (k * orders))
+    drawn = [
+        torch.cat([draw_paths(chain, each, order, generator) for order in chain.orders(orders, generator)])
+        for chain in members
+    ]
+    drawn = [rows[torch.randperm(len(rows), generator=generator, device=rows.device)] for rows in drawn]
+    held = max(1, len(drawn[0]) // 10)
+    table = torch.eye(k, device=drawn[0].device).repeat_interleave(len(drawn[0]) - held, 1)
+    return Rows(
+        torch.cat([rows[held:] for rows in drawn]),
+        table,
+        torch.stack([rows[:held] for rows in drawn], 1).flatten(0, 1),
+    )
+
+
+def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int, slopes: bool = False) -> ClockNet:
     """Networks of the plan, which see the linear predictions among up to ``MAX_SCORES`` scores."""
     make = partial(
         ClockNet,
@@ -115,7 +179,7 @@ def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int) -> ClockNet:
         blocks=plan.blocks,
         harmonics=plan.harmonics,
         members=plan.members,
-        slopes=plan.slopes > 0,
+        slopes=slopes,
         seed=seed,
     )
     net = make().to(x.device)
@@ -167,22 +231,16 @@ class _Loss:
             )
         high = HIDDEN if space.reals else None
         if space.discretes:
-            moves = 1 if plan.slopes else 4
-            self.parts.append(
-                Clocks(base, moves=moves, floor=FINEST, high=high, consistency=plan.consistency)
-            )
-        self.slopes = Slopes(base, FINEST, COARSEST) if plan.slopes else None
-        self.weight = plan.slopes
+            self.parts.append(Clocks(base, floor=FINEST, high=high, consistency=plan.consistency))
         device = base.log_table.device
         self.child = torch.tensor(list(parents), dtype=torch.long, device=device)
         self.parent = torch.tensor(list(parents.values()), dtype=torch.long, device=device)
 
-    def __call__(self, g: ClockNet, x: Tensor, generator: torch.Generator) -> Tensor:
-        filled = self.filled(x, generator)
-        losses = [part(g, filled, generator) for part in self.parts]
-        if self.slopes is not None:
-            losses.append(self.weight * self.slopes(g, x, generator))
-        return torch.stack(losses).sum()
+    def __call__(
+        self, g: Callable[[Tensor, Tensor], Tensor], x: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        x = self.filled(x, generator)
+        return torch.stack([part(g, x, generator) for part in self.parts]).sum()
 
     def filled(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """x with base draws for the real parts that do not exist: their density is known, so nothing is lost."""
@@ -194,29 +252,35 @@ class _Loss:
         return x.index_copy(1, self.child, torch.where(absent, draw, part))
 
 
-def best_level(net: ClockNet, held_out: Tensor, count: int = 10) -> float:
-    """The level of real columns at which the held-out rows are most likely; ρ_s is normalised at every level s.
+def best_level(likelihood: Callable[[float], float], count: int = 10) -> float:
+    """The level of real columns at which held-out rows are most likely; ρ_s is normalised at every level s.
 
-    A bandwidth chosen by likelihood, from one training. Row r belongs to member r mod members.
+    A bandwidth chosen by likelihood, from one training.
+
+    >>> round(best_level(lambda level: -abs(level - 2e-4)), 5)
+    0.0002
     """
-    if not net.space.reals:
-        return FINEST
+    levels = torch.logspace(math.log10(FINEST), math.log10(COARSEST), count).tolist()
+    return max(levels, key=likelihood)
+
+
+def one_pass_likelihood(net: ClockNet, held_out: Tensor, level: float) -> float:
+    """The mean of g = log ρ_s/b over held-out rows. Row r belongs to member r mod members."""
     observed = ~held_out.isnan()
     x = torch.where(observed, held_out, 0.0)
-    shown = observed
-    if net.splines is not None:
-        shown = random_sets(observed, torch.Generator(x.device).manual_seed(0))
-    levels = torch.logspace(math.log10(FINEST), math.log10(COARSEST), count).tolist()
-    found = []
+    levels = torch.where(observed, torch.where(net.base.is_real, level, 0.0), math.inf)
     with torch.no_grad():
-        for s in levels:
-            level = torch.where(shown, torch.where(net.base.is_real, s, 0.0), math.inf)
-            if net.splines is None:
-                found.append(float(net(x, level).double().mean()))
-            else:
-                log_p = net.log_conditionals(x, level, x, torch.full_like(x[:, :1], s))
-                found.append(float(mean_of_asked(log_p, observed & ~shown)))
-    return levels[max(range(count), key=found.__getitem__)]
+        return float(net(x, levels).double().mean())
+
+
+def slope_likelihood(net: ClockNet, held_out: Tensor, chosen: Tensor, level: float) -> float:
+    """The mean log-density of cells of held-out rows given the chosen ones. Row r belongs to member r mod members."""
+    observed = ~held_out.isnan()
+    x = torch.where(observed, held_out, 0.0)
+    levels = torch.where(chosen & observed, torch.where(net.base.is_real, level, 0.0), math.inf)
+    with torch.no_grad():
+        log_p = net.log_conditionals(x, levels, x, torch.full_like(x[:, :1], level))
+    return float(mean_of_hidden(torch.where(observed & ~chosen, log_p, 0.0), chosen))
 
 
 def _split(
@@ -248,29 +312,27 @@ def _split(
 def _planned(
     seconds: float,
     net: ClockNet,
-    loss: _Loss,
-    rows: Tensor,
+    loss: Objective,
+    data: Rows,
     recipe: Recipe,
-    weights: Tensor | None,
-    checkpoint: str | Path | None,
+    checkpoint: str | None,
 ) -> int:
     """As many steps as fit into the time; a run that goes on keeps the number it began with."""
     if checkpoint is None:
-        return _affordable(seconds, net, loss, rows, recipe, weights)
+        return _affordable(seconds, net, loss, data, recipe)
     note = Path(f"{checkpoint}.steps")
     if not note.exists():
-        note.write_text(str(_affordable(seconds, net, loss, rows, recipe, weights)), encoding="utf8")
+        note.write_text(str(_affordable(seconds, net, loss, data, recipe)), encoding="utf8")
     return int(note.read_text(encoding="utf8"))
 
 
-def _affordable(
-    seconds: float, net: ClockNet, loss: _Loss, rows: Tensor, recipe: Recipe, weights: Tensor | None
-) -> int:
+def _affordable(seconds: float, net: ClockNet, loss: Objective, data: Rows, recipe: Recipe) -> int:
     """How many steps fit, the annealing included, judged by a short rehearsal on a copy of the network."""
     rehearsal = replace(recipe, steps=8, evaluate_every=8, patience=None)
-    copy = ClockNet(net.base, **net.options, members=net.members, correlation=net.correlation).to(rows.device)  # type: ignore[arg-type]
-    train(copy, loss, rows, replace(rehearsal, steps=2, evaluate_every=2), weights=weights)
+    make = partial(ClockNet, net.base, members=net.members, correlation=net.correlation)
+    copy = make(**net.options).to(data.rows.device)  # type: ignore[arg-type]
+    train(copy, loss, data.rows, replace(rehearsal, steps=2, evaluate_every=2), weights=data.weights)
     began = time.perf_counter()
-    train(copy, loss, rows, rehearsal, weights=weights)
+    train(copy, loss, data.rows, rehearsal, weights=data.weights)
     each = (time.perf_counter() - began) / 8
     return max(1, min(recipe.steps, int(seconds / each / 1.5)))

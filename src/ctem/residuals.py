@@ -9,10 +9,12 @@ A residual r_i is of order one however tightly the others determine x_i. Nothing
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_SCORES", "correlation_of", "predictions", "residuals"]
+__all__ = ["MAX_SCORES", "Inverse", "correlation_of", "inverses", "predictions", "residuals"]
 
 MAX_SCORES = 32  # beyond, d³ operations for each row are too many
 LEAST = 1e-4  # smallest eigenvalue of a correlation
@@ -43,7 +45,18 @@ def correlation_of(value: Tensor) -> Tensor:
     return (scale.unsqueeze(1) * c * scale).to(value.dtype)
 
 
-def residuals(value: Tensor, clear: Tensor, correlation: Tensor) -> Tensor:
+class Inverse(NamedTuple):
+    """Σ_s⁻¹ (n, d, d) and log det Σ_s (n,), or those of one row if all have the same levels.
+
+    >>> Inverse(torch.eye(2).unsqueeze(0), torch.zeros(1)).matrix.shape
+    torch.Size([1, 2, 2])
+    """
+
+    matrix: Tensor
+    log_det: Tensor
+
+
+def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
     """What N(0, Σ_s) says of scores (n, d) at clear = e^{−s}, 0 where hidden: (n, 2d + 1).
 
     asinh r, a bounded r², and asinh of the log-density ratio log N(x; 0, Σ_s) / N(x; 0, 1); all of them 0 for hidden
@@ -51,44 +64,48 @@ def residuals(value: Tensor, clear: Tensor, correlation: Tensor) -> Tensor:
 
     >>> c = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     >>> x, clear = torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    >>> residuals(x, clear, c)[:, :2].sinh()  # (1 − 0.8)/0.6 each; alone, x is its own residual
+    >>> residuals(x, clear, inverses(clear, c))[:, :2].sinh()  # (1 − 0.8)/0.6 each; alone, x is its own residual
     tensor([[0.3333, 0.3333],
             [1.0000, 0.0000]])
     """
-    with torch.no_grad():
-        inverse, log_det = _inverses(clear, correlation)
-    shared = len(inverse) == 1
-    pulled = value @ inverse[0] if shared else (inverse @ value.unsqueeze(2)).squeeze(2)
-    r = torch.where(clear > 0, pulled * inverse.diagonal(dim1=1, dim2=2).rsqrt(), 0.0)
+    matrix, log_det = inverse
+    pulled = value @ matrix[0] if len(matrix) == 1 else (matrix @ value.unsqueeze(2)).squeeze(2)
+    r = torch.where(clear > 0, pulled * matrix.diagonal(dim1=1, dim2=2).rsqrt(), 0.0)
     excess = ((value - pulled) * value).sum(1) - log_det
     return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh().unsqueeze(1)], 1)
 
 
-def predictions(value: Tensor, clear: Tensor, correlation: Tensor, ahead: Tensor) -> tuple[Tensor, Tensor]:
+def predictions(
+    value: Tensor, clear: Tensor, correlation: Tensor, ahead: Tensor, inverse: Inverse
+) -> tuple[Tensor, Tensor]:
     """Mean and spread under N(0, Σ_s) of every score at e^{−s} = ahead (n, 1), given those seen: (n, d) each.
 
     It means nothing for a score that is seen itself.
 
     >>> c = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
-    >>> mean, spread = predictions(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), c, torch.ones(1, 1))
+    >>> x, clear = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]])
+    >>> mean, spread = predictions(x, clear, c, torch.ones(1, 1), inverses(clear, c))
     >>> mean[0, 1], spread[0, 1]
     (tensor(0.8000), tensor(0.6000))
     """
     with torch.no_grad():
-        inverse, _ = _inverses(clear, correlation)
-        inverse = inverse.expand(len(value), -1, -1)
-        pulled = clear * (inverse @ value.unsqueeze(2)).squeeze(2)
+        pulled = clear * (inverse.matrix @ value.unsqueeze(2)).squeeze(2)
         cross = correlation * clear.unsqueeze(1)
-        told = ((cross @ inverse) * cross).sum(-1)
+        told = ((cross @ inverse.matrix) * cross).sum(-1)
         return ahead * (pulled @ correlation), (1 - ahead**2 * told).clamp_min(LEAST).sqrt()
 
 
-def _inverses(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_s⁻¹ (n, d, d) and log det Σ_s (n,); of one row if all have the same levels, which a CUDA graph cannot ask."""
+def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
+    """Σ_s⁻¹ and log det Σ_s at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
+
+    >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
+    torch.Size([1, 2, 2])
+    """
     capturing = clear.is_cuda and torch.cuda.is_current_stream_capturing()
     if len(clear) > 1 and not capturing and bool((clear == clear[:1]).all()):
         clear = clear[:1]
-    return _inverted(clear, correlation)
+    with torch.no_grad():
+        return Inverse(*_inverted(clear, correlation))
 
 
 def _inverted(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:

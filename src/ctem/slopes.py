@@ -16,16 +16,17 @@ likelihood, and samples without MCMC, in d passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
-from ctem.conditionals import Curve, Splines, Values
+from ctem.conditionals import Coefficients, Curve, Splines, Values
 from ctem.spacetime import show
 
-__all__ = ["Sloped", "Slopes", "draw_between", "mean_of_asked", "random_sets"]
+__all__ = ["Sloped", "Slopes", "draw_between", "mean_of_hidden"]
 
 MOST = 16  # real columns of a row that are asked at a time
 
@@ -33,26 +34,22 @@ MOST = 16  # real columns of a row that are asked at a time
 class Sloped(nn.Module):
     """A potential whose slopes are the coefficients of its one-column conditionals, e.g. ClockNet or ImageNet.
 
-    It has ``values``, ``splines`` if real columns have conditionals too, and ``slopes``.
+    It has ``values``, ``splines`` if real columns have conditionals too, and ``coefficients``.
 
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Real, Space
-    >>> g = ClockNet(ProductBase(Space([Real(), Category(2)])), width=8, slopes=True)
+    >>> g = ClockNet(ProductBase(Space([Real(), Category(2)])), width=8, slopes=True).eval()
     >>> x, hidden = torch.tensor([[0.0, 1.0]]), torch.full((1, 2), torch.inf)
-    >>> g.log_conditionals(x, hidden, x, torch.zeros(1, 1)).exp().tolist()  # untrained: N(0, 1) and ½
-    [[0.3989..., 0.5...]]
+    >>> g.log_conditionals(x, hidden, x, torch.zeros(1, 1)).exp()  # untrained: N(0, 1) and ½
+    tensor([[0.3989, 0.5000]], grad_fn=<ExpBackward0>)
     """
 
     base: ProductBase
     values: Values
     splines: Splines | None
 
-    def slopes(self, x: Tensor, level: Tensor) -> Tensor:
-        """Coefficients of every conditional given x at these levels, (n, size); those of visible columns are void."""
-        raise NotImplementedError
-
-    def predict(self, x: Tensor, level: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and spread of every real column at the level ``clock`` (n, 1), given x: (n, reals) each."""
+    def coefficients(self, x: Tensor, level: Tensor, clock: Tensor) -> Coefficients:
+        """Of every conditional at the level ``clock`` (n, 1), given x at these levels; void for visible columns."""
         raise NotImplementedError
 
     def log_conditionals(
@@ -62,11 +59,11 @@ class Sloped(nn.Module):
 
         ``some`` (n, m) are places among the real columns to which each row is limited; the others have 0.
         """
-        slopes = self.slopes(x, level)
-        out = self.values.log_prob(target, slopes[:, : len(self.values.owner)])
-        if self.splines is None:
+        values, curve = self.coefficients(x, level, clock)
+        out = self.values.log_prob(target, values)
+        if self.splines is None or curve is None:
             return out
-        t, curve = target.index_select(1, self.values.reals), self._curve(x, level, clock, slopes)
+        t = target.index_select(1, self.values.reals)
         if some is None:
             return out.index_copy(1, self.values.reals, self.splines.log_prob(t, curve))
         log_p = self.splines.log_prob(t.gather(1, some), curve.at(some))
@@ -74,36 +71,32 @@ class Sloped(nn.Module):
 
     def conditional(self, x: Tensor, level: Tensor, j: int, values: Tensor, clock: Tensor) -> Tensor:
         """log ρ(value | x at these levels) of values (n, q) of column j: all of a discrete one, any of a real one."""
-        slopes = self.slopes(x, level)
+        found = self.coefficients(x, level, clock)
         if self.values.sizes[j]:
-            return self.values.column(slopes, j)
-        splines, curve = self._one(x, level, j, clock, slopes)
+            return self.values.column(found.values, j)
+        splines, curve = self._one(found, j)
         return splines.log_density(values.unsqueeze(1), curve).squeeze(1)
 
     def draw(
         self, x: Tensor, level: Tensor, j: int, clock: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """A value of column j for each row and its log-density, (n,) each."""
-        slopes = self.slopes(x, level)
+        found = self.coefficients(x, level, clock)
         if self.values.sizes[j]:
-            log_p = self.values.column(slopes, j)
+            log_p = self.values.column(found.values, j)
             code = torch.multinomial(log_p.exp(), 1, generator=generator)
             return code.squeeze(1).to(x.dtype), log_p.gather(1, code).squeeze(1)
-        splines, curve = self._one(x, level, j, clock, slopes)
+        splines, curve = self._one(found, j)
         z, log_p = splines.on_nodes(curve)
         place, log_q = draw_between(z, log_p.squeeze(1), generator)
         t, jacobian = splines.unrolled(place.view(-1, 1, 1), curve)
         return t.flatten(), log_q - jacobian.flatten()
 
-    def _one(self, x: Tensor, level: Tensor, j: int, clock: Tensor, slopes: Tensor) -> tuple[Splines, Curve]:
-        if self.splines is None:
+    def _one(self, found: Coefficients, j: int) -> tuple[Splines, Curve]:
+        if self.splines is None or found.curve is None:
             raise ValueError(f"column {j}: real columns of this potential have no slopes.")
-        place = torch.tensor([self.base.space.reals.index(j)], device=x.device)
-        return self.splines, self._curve(x, level, clock, slopes).at(place)
-
-    def _curve(self, x: Tensor, level: Tensor, clock: Tensor, slopes: Tensor) -> Curve:
-        mean, spread = self.predict(x, level, clock)
-        return Curve(mean, spread, slopes[:, len(self.values.owner) :].view(*mean.shape, -1))
+        place = self.base.space.reals.index(j)
+        return self.splines, Curve(*(part[:, place : place + 1] for part in found.curve))
 
 
 def draw_between(nodes: Tensor, log_p: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -137,6 +130,7 @@ class Slopes:
         base: the base.
         floor: lowest level of real columns.
         high: highest level of real columns, which is drawn log-uniformly; None leaves them at the floor.
+        parents: for a real column that exists only where a category has code 0, that category.
 
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Space
@@ -149,17 +143,38 @@ class Slopes:
     base: ProductBase
     floor: float = 1e-3
     high: float | None = None
+    parents: Mapping[int, int] = field(default_factory=dict)
 
     def __call__(self, g: Sloped, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (n, d); nan marks a missing cell, which stays hidden and counts nothing."""
         observed = ~x0.isnan()
-        visible = random_sets(observed, generator)
-        shown = show(self.base, torch.where(observed, x0, 0.0), visible, self.floor, self.high, generator)
-        asked, some, weight = observed & ~visible, None, None
+        chosen = self.sets(len(x0), generator)
+        shown = show(
+            self.base, torch.where(observed, x0, 0.0), chosen & observed, self.floor, self.high, generator
+        )
+        asked, some = observed & ~chosen, None
+        weight = asked.to(x0.dtype)
         if len(self.base.space.reals) > MOST:
-            some, weight = self._some(asked, g.values.reals, generator)
+            some, share = self._some(asked, g.values.reals, generator)
+            weight = weight * share
         log_p = g.log_conditionals(shown.x, shown.level, shown.x, shown.clock, some)
-        return -mean_of_asked(log_p if weight is None else log_p * weight, asked)
+        return -mean_of_hidden(log_p * weight, chosen)
+
+    def sets(self, n: int, generator: torch.Generator) -> Tensor:
+        """A random set of columns to show for each of n rows, (n, d), its size uniform on 0 … d − 1.
+
+        It is drawn without a look at what is missing: a cell may be absent because of the value that is asked. For the
+        same reason no part of a column is shown without its parent.
+        """
+        d, device = self.base.space.dim, generator.device
+        u = torch.rand(n, d + 1, generator=generator, device=device)
+        # one size from each n-th part of the range: far less variance than n independent ones
+        part = torch.arange(n, device=device).unsqueeze(1)
+        size = ((part + u[:, d:]) / n * d).floor().clamp(max=d - 1)
+        chosen = u[:, :d].argsort(-1).argsort(-1) < size
+        for child, parent in self.parents.items():
+            chosen[:, parent] |= chosen[:, child]
+        return chosen
 
     def _some(self, asked: Tensor, reals: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """A few places of asked real columns for each row (n, 16), and weights (n, d) so that they stand for all."""
@@ -171,27 +186,10 @@ class Slopes:
         return some, torch.where(self.base.is_real, share, 1.0)
 
 
-def random_sets(observed: Tensor, generator: torch.Generator) -> Tensor:
-    """A visible set of observed columns for each row (n, d), its size uniform on 0 … all but one.
+def mean_of_hidden(log_p: Tensor, chosen: Tensor) -> Tensor:
+    """The mean over rows of the mean over the columns that are not chosen to be shown, log_p being 0 for missing ones.
 
-    >>> random_sets(torch.ones(4, 4, dtype=torch.bool), torch.Generator().manual_seed(0)).sum(1).tolist()
-    [0, 1, 2, 3]
-    """
-    n, d = observed.shape
-    u = torch.rand(n, d + 1, generator=generator, device=observed.device)
-    count = observed.sum(-1, keepdim=True)
-    # one size from each n-th part of the range: far less variance than n independent ones
-    part = torch.arange(n, device=observed.device).unsqueeze(1)
-    size = torch.minimum(((part + u[:, d:]) / n * count).floor(), count - 1)
-    return torch.where(observed, u[:, :d], 2.0).argsort(-1).argsort(-1) < size
-
-
-def mean_of_asked(log_p: Tensor, asked: Tensor) -> Tensor:
-    """The mean over rows of the mean over their asked columns; rows with none do not count.
-
-    >>> mean_of_asked(torch.tensor([[1.0, 2.0], [3.0, 9.0]]), torch.tensor([[True, True], [True, False]]))
+    >>> mean_of_hidden(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[False, False], [False, True]]))
     tensor(2.2500)
     """
-    count = asked.sum(-1)
-    mean = torch.where(asked, log_p, 0.0).sum(-1) / count.clamp_min(1)
-    return mean.sum() / (count > 0).sum().clamp_min(1)
+    return (log_p.sum(-1) / (~chosen).sum(-1).clamp_min(1)).mean()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, silu
 
 from ctem.bases import ProductBase
-from ctem.conditionals import Values
+from ctem.conditionals import Coefficients, Values
 from ctem.slopes import Sloped
 
 __all__ = ["ImageNet"]
@@ -140,6 +140,10 @@ class ImageNet(Sloped):
                 total = self._of_values(value, visible, levels).sum()
             parts.append(torch.autograd.grad(total, value, create_graph=training)[0])
         return 2 * torch.cat(parts)
+
+    def coefficients(self, x: Tensor, level: Tensor, clock: Tensor) -> Coefficients:
+        """The slopes as coefficients of the conditionals of hidden pixels; there is no real column with a clock."""
+        return Coefficients(self.slopes(x, level), None)
 
     def _energy(self, x: Tensor, level: Tensor) -> Tensor:
         visible = torch.isfinite(level)

@@ -14,6 +14,8 @@ __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
 
 FORMAT = 4  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
+SLOPES = "slopes."  # before the names of their tensors
+NO_SLOPES = {"slopes": False, "paths": 20_000}
 Header = dict[str, Any]
 
 
@@ -95,13 +97,11 @@ def _as_it_is(header: Header) -> Header:
 
 
 def _without_slopes(header: Header) -> Header:
-    """Format 3 had networks without slopes, and plans that did not ask for them."""
-    settings, network = header["settings"], header["network"]
+    """Format 3 had no networks of slopes, and plans that did not ask for them."""
+    settings = header["settings"]
     if settings["plan"] is not None:
-        settings = {**settings, "plan": {**settings["plan"], "slopes": 0.0}}
-    if "members" in network:  # a clock per column
-        network = {**network, "slopes": False}
-    return {**header, "settings": settings, "network": network, "plan": {**header["plan"], "slopes": 0.0}}
+        settings = {**settings, "plan": {**settings["plan"], **NO_SLOPES}}
+    return {**header, "settings": settings, "plan": {**header["plan"], **NO_SLOPES}}
 
 
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {1: _with_provenance, 2: _as_it_is, 3: _without_slopes}

@@ -17,7 +17,7 @@ from ctem.clocknet import ClockNet
 from ctem.density import Density, Plan
 from ctem.energies import MLP, Tilted
 from ctem.partition import LogZ
-from ctem.persistence.reading import Header, read, short
+from ctem.persistence.reading import SLOPES, Header, read, short
 from ctem.plain import PlainDensity
 from ctem.residuals import MAX_SCORES
 from ctem.spaces import Space
@@ -80,8 +80,16 @@ def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> Density
     if model.objective == "plain":
         f = _plain_net(model.schema_.space, header["network"], tensors)
         return PlainDensity(f.to(device), plan, history, log_z, model.seed_)
-    net = _clock_net(model.schema_.space, header["network"], tensors)
-    return Density(net.to(device), level, plan, history, log_z, model.seed_, model.schema_.parents)
+    space, shape, parents = model.schema_.space, header["network"], model.schema_.parents
+    of_slopes = {name.removeprefix(SLOPES): v for name, v in tensors.items() if name.startswith(SLOPES)}
+    if plan.slopes != bool(of_slopes):
+        raise ValueError(f"plan: expected slopes as there are tensors of them; got {plan.slopes}.")
+    own = {name: value for name, value in tensors.items() if not name.startswith(SLOPES)}
+    net, slopes = _clock_net(space, shape, own).to(device), None
+    if of_slopes:
+        shared = {name: value for name, value in own.items() if name in ("base.log_table", "correlation")}
+        slopes = _clock_net(space, shape, {**shared, **of_slopes}, slopes=True).to(device)
+    return Density(net, level, plan, history, log_z, model.seed_, parents, slopes)
 
 
 def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
@@ -92,12 +100,9 @@ def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"tensor {name!r}: expected finite float32 numbers; got {value.dtype}.")
 
 
-def _clock_net(space: Space, options: Header, tensors: dict[str, Tensor]) -> ClockNet:
+def _clock_net(space: Space, options: Header, tensors: dict[str, Tensor], slopes: bool = False) -> ClockNet:
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
-    sizes = {"width": int, "blocks": int, "harmonics": int, "members": int, "dropout": float}
-    _check_options({key: value for key, value in options.items() if key != "slopes"}, sizes)
-    if not isinstance(options["slopes"], bool) or options["slopes"] != ("head" in tensors):
-        raise ValueError(f"network: expected slopes as its tensors have them; got {options['slopes']!r}.")
+    _check_options(options, {"width": int, "blocks": int, "harmonics": int, "members": int, "dropout": float})
     members, inputs, width = tensors["first.weight"].shape
     blocks = len({name.split(".")[1] for name in tensors if name.startswith("body.")})
     found = {"members": members, "width": width, "blocks": blocks}
@@ -106,7 +111,7 @@ def _clock_net(space: Space, options: Header, tensors: dict[str, Tensor]) -> Clo
     if sum(max(k - 1, 0) for k in space.sizes) + space.dim > inputs:
         raise ValueError(f"network: expected inputs for every column; got {inputs}.")
     correlation = tensors.get("correlation")
-    net = ClockNet(_base(space, tensors["base.log_table"]), **options, correlation=correlation)
+    net = ClockNet(_base(space, tensors["base.log_table"]), **options, correlation=correlation, slopes=slopes)
     if correlation is not None:
         _check_correlation(correlation, len(net.scores))
     net.load_state_dict(tensors)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ctem.density import Density
-from ctem.persistence.reading import FORMAT, Header
+from ctem.persistence.reading import FORMAT, SLOPES, Header
 from ctem.plain import PlainDensity
 from ctem.spaces import Category, Ordinal, Real
 
@@ -43,7 +43,7 @@ def save(model: CTEM, path: str | Path) -> None:
     True
     """
     target = Path(path)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in _module(model).state_dict().items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(model).items()}
     metadata = {
         "format": "ctem",
         "version": str(FORMAT),
@@ -122,13 +122,18 @@ def _kind_name(kind: Any) -> str:
 
 def _options(density: Density | PlainDensity) -> Header:
     if isinstance(density, Density):
-        return {**density.net.options, "members": density.net.members}
+        shape = {key: value for key, value in density.net.options.items() if key != "slopes"}
+        return {**shape, "members": density.net.members}
     return {"width": density.plan.width}
 
 
-def _module(model: CTEM) -> torch.nn.Module:
+def _tensors(model: CTEM) -> dict[str, torch.Tensor]:
+    """Of the network, and under another name the weights of slopes, which have the same base and shape."""
     density = model.density_
-    return density.net if isinstance(density, Density) else density.f
+    if isinstance(density, PlainDensity):
+        return dict(density.f.state_dict())
+    slopes = {} if density.slopes is None else dict(density.slopes.named_parameters())
+    return {**density.net.state_dict(), **{SLOPES + name: value for name, value in slopes.items()}}
 
 
 def _plain(record: Mapping[str, Any]) -> Header:

@@ -1,0 +1,132 @@
+"""One pass learns what the chain rule knows."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ctem import Category, ProductBase, Real, Recipe, Space
+from ctem.chain import Chain
+from ctem.clocknet import ClockNet
+from ctem.density import Plan, chains
+from ctem.distil import Distil, draw_paths
+from ctem.fitting import fit_density
+
+SPACE = Space([Category(2), Real(), Category(3)])
+BASE = ProductBase(SPACE, [torch.tensor([0.3, 0.7]), torch.tensor([0.2, 0.3, 0.5])])
+PLAN = Plan(
+    width=32,
+    blocks=1,
+    members=1,
+    recipe=Recipe(steps=400, batch_size=120, learning_rate=3e-3, evaluate_every=100, ema=0.98),
+    log_z_samples=2000,
+    slopes=True,
+    paths=6000,
+)
+
+
+def awake(**options):
+    g = ClockNet(BASE, width=16, blocks=1, slopes=True, **options).eval()
+    with torch.no_grad():
+        for p, scale in ((g.last, 0.3), (g.head, 0.3), (g.hats, 0.03)):
+            p.copy_(scale * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    return g.requires_grad_(False)
+
+
+@pytest.mark.parametrize("astray", [0.0, 1.0])
+def test_a_path_knows_the_density_of_each_of_its_prefixes(astray):
+    g = awake()
+    chain, order = Chain(g, BASE, floor=0.05, slopes=g), [2, 0, 1]
+    paths = draw_paths(chain, 60, order, torch.Generator().manual_seed(0), astray=astray)
+    x, place, known = paths.split((3, 3, 4), 1)
+    assert place[0].tolist() == [1, 2, 0]
+    for k in range(4):
+        log_b = BASE.column_log_prob(x)[:, order[:k]].sum(1)
+        expected = chain.log_prob(x, order[:k]) - log_b
+        assert float((known[:, k] - expected).abs().mean()) < 0.01
+
+
+def test_cells_go_astray_as_often_as_asked():
+    """A chain that always says 1 on a base that says 0 half of the time."""
+
+    class Sure(ClockNet):
+        def coefficients(self, x, level, clock):
+            found = super().coefficients(x, level, clock)
+            return found._replace(values=found.values + 50)
+
+    base = ProductBase(Space([Category(2)] * 4))
+    g = Sure(base, width=8, slopes=True)
+    chain = Chain(g, base, slopes=g)
+    zeros = [
+        float(
+            (draw_paths(chain, 4000, range(4), torch.Generator().manual_seed(0), rate)[:, :4] == 0)
+            .sum(1)
+            .float()
+            .mean()
+        )
+        for rate in (0.0, 1.0)
+    ]
+    assert zeros[0] == 0
+    assert zeros[1] == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_loss_is_zero_at_the_truth_and_only_there():
+    base = ProductBase(Space([Category(2)] * 3))
+    truth = torch.tensor([0.5, -1.0, 0.25])
+
+    class Independent(ClockNet):
+        """log ρ/b of independent bits with these log-odds."""
+
+        def __init__(self, by=0.0):
+            super().__init__(base, width=8)
+            self.by = by
+
+        def forward(self, x, level):
+            log_p = torch.where(x > 0, truth, 0.0) - torch.log1p(truth.exp()) + math.log(2)
+            return torch.where(torch.isfinite(level), log_p, 0.0).sum(-1) + self.by * torch.isfinite(
+                level
+            ).all(-1)
+
+    chain = Chain(Independent(), base)
+    paths = draw_paths(chain, 200, [1, 2, 0], torch.Generator().manual_seed(0))
+    objective = Distil(base, 0.0)
+    assert objective(Independent(), paths, torch.Generator()).item() == pytest.approx(0, abs=1e-9)
+    assert objective(Independent(by=0.5), paths, torch.Generator()).item() > 0.03
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_fit_by_slopes_agrees_with_itself_and_with_the_data(members):
+    """A bit, a real column that follows it, and a label that follows both: one pass, chain rule and frequencies."""
+    generator = torch.Generator().manual_seed(0)
+    bit = (torch.rand(2000, generator=generator) < 0.7).float()
+    real = (bit * 2 - 1) * 0.8 + 0.6 * torch.randn(2000, generator=generator)
+    label = torch.where(torch.rand(2000, generator=generator) < 0.8, 2 * bit, 1.0)
+    x = torch.stack([bit, real, label], 1)
+    density = fit_density(SPACE, x, replace(PLAN, members=members))
+    one, exact = density.log_prob(x[:300]), density.log_prob_exact(x[:300])
+    assert float((one - exact).abs().mean()) < 0.2
+    asked = torch.full((1, 3), math.nan)
+    asked[0, 0] = 1
+    assert float(density.log_prob_exact(asked).exp()) == pytest.approx(0.7, abs=0.05)
+    _, log_p = density.conditional(asked, 2)
+    assert log_p.exp()[0].tolist() == pytest.approx([0, 0.2, 0.8], abs=0.06)
+    drawn = density.sample(2000, generator)
+    assert float(drawn[:, 0].mean()) == pytest.approx(float(bit.mean()), abs=0.05)
+    assert float(drawn[drawn[:, 0] == 1, 1].mean()) == pytest.approx(0.8, abs=0.1)
+
+
+def test_a_part_that_does_not_exist_is_skipped_and_drawn_from_the_base():
+    space, generator = Space([Category(2), Real()]), torch.Generator().manual_seed(0)
+    atom = (torch.rand(1500, generator=generator) < 0.5).float()
+    real = torch.where(atom > 0, math.nan, 0.3 * torch.randn(1500, generator=generator))
+    density = fit_density(space, torch.stack([atom, real], 1), PLAN, parents={1: 0})
+    asked = torch.tensor([[1.0, math.nan]])
+    assert float(density.log_prob_exact(asked).exp()) == pytest.approx(0.5, abs=0.05)
+    assert float(density.log_prob(asked).exp()) == pytest.approx(0.5, abs=0.1)
+    inside = density.members[0].log_prob(torch.tensor([[0.0, 0.0]]), [1], given=[0])
+    assert float(inside.exp()) == pytest.approx(1.33, abs=0.3)
+    chain = chains(density.slopes, density.level, {1: 0}, density.slopes)[0]
+    beyond = chain.sample(2000, generator, [1], given=asked.expand(2000, -1)).x[:, 1]
+    assert float(beyond.std()) == pytest.approx(1, abs=0.1)
+    assert all(order == [0, 1] for order in chain.orders(20, generator))
