@@ -12,6 +12,7 @@ from ctem.clocknet import ClockNet
 from ctem.density import Plan, chains
 from ctem.distil import Distil, draw_paths
 from ctem.fitting import fit_density
+from ctem.joint import log_weights
 
 SPACE = Space([Category(2), Real(), Category(3)])
 BASE = ProductBase(SPACE, [torch.tensor([0.3, 0.7]), torch.tensor([0.2, 0.3, 0.5])])
@@ -45,6 +46,20 @@ def test_a_path_knows_the_density_of_each_of_its_prefixes(astray):
         log_b = BASE.column_log_prob(x)[:, order[:k]].sum(1)
         expected = chain.log_prob(x, order[:k]) - log_b
         assert float((known[:, k] - expected).abs().mean()) < 0.01
+
+
+def test_weights_against_the_mixture_of_orders_have_the_same_mean_and_less_spread():
+    """Orders of an untrained chain disagree; each and their mixture are normalised, so that log Z is the same."""
+    g = awake()
+    base = ClockNet(BASE, width=16)  # untrained: log Z = 0
+    chain = Chain(base, BASE, floor=0.05, slopes=g)
+    mixed = log_weights(chain, 4000, torch.Generator().manual_seed(0))
+    single = []
+    for order in chain.orders(4, torch.Generator().manual_seed(0)):
+        drawn = chain.sample(1000, torch.Generator().manual_seed(1), order)
+        single.append(chain.joint(drawn.x) - drawn.log_prob)
+    assert float(mixed.exp().mean()) == pytest.approx(1, abs=0.1)
+    assert float(mixed.exp().std()) < float(torch.cat(single).exp().std())
 
 
 def test_cells_go_astray_as_often_as_asked():
