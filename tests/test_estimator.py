@@ -254,6 +254,24 @@ def test_missing_as_a_state_gives_missingness_a_probability():
         model.impute(X)
 
 
+@pytest.mark.filterwarnings("ignore:log Z rests on", "ignore:one pass and chain rule differ")
+def test_the_chain_rule_of_slopes_is_normalised_in_the_units_of_the_table():
+    rng = np.random.default_rng(0)
+    kind = rng.integers(2, size=600)
+    X = pd.DataFrame(
+        {"kind": np.where(kind, "a", "b"), "size": 50 + 10 * (kind + 0.3 * rng.normal(size=600))}
+    )
+    model = fitted(X, objective="slopes")
+    assert model.density_.slopes is not None
+    x = np.linspace(0, 120, 4001)
+    densities = [np.exp(model.score_samples(pd.DataFrame({"kind": v, "size": x}), exact=True)) for v in "ab"]
+    total = sum(np.trapezoid(p, x) for p in densities)
+    assert total == pytest.approx(1, abs=0.02)
+    drawn = model.conditional_sample(pd.DataFrame({"kind": ["a"] * 400, "size": np.nan}), random_state=0)
+    assert drawn["size"].mean() == pytest.approx(60, abs=2)
+    assert set(model.impute(X.assign(kind=None))["kind"]) <= {"a", "b"}
+
+
 def test_the_plain_objective_is_normalised_and_has_no_conditionals():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(2, size=300), rng.normal(size=300)])
@@ -322,7 +340,7 @@ def test_few_rows_are_warned_about_with_their_number():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "score"}, "objective: expected 'clocks' or 'plain'; got 'score'"),
+        ({"objective": "score"}, "objective: expected 'clocks', 'slopes' or 'plain'; got 'score'"),
         ({"missing": "drop"}, "missing: expected 'hidden' or 'state'; got 'drop'"),
         ({"max_steps": 0}, "max_steps: expected a whole number ≥ 1; got 0"),
         ({"orders": 1.5}, "orders: expected a whole number ≥ 1; got 1.5"),
