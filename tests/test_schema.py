@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from scipy.stats import norm
@@ -250,6 +250,8 @@ def test_log_det_is_the_numerical_derivative(name):
 @pytest.mark.parametrize(
     "name", ["normal", "heavy", "bounded", "rounded", "atoms", "whole", "steps", "hours"]
 )
+@example(a=2**-9, b=0.0)  # exact in float32, with nine decimals
+@example(a=2**-12, b=0.0)
 @given(a=st.floats(1e-6, 1e6), b=st.floats(-1e3, 1e3))
 @settings(max_examples=15, deadline=None)
 def test_new_units_leave_x_alone_and_shift_the_log_density_by_log_a(name, a, b):

@@ -3,6 +3,9 @@ r"""Fitting a density to encoded rows in one call: comparisons, held-out rows, s
 Small tables are cross-fitted: K networks, each blind to one fold of the rows, are trained as one program. The
 out-of-fold loss says when to stop, the out-of-fold likelihood how finely real columns are resolved, and the
 density is the mixture of the K. Larger tables have one network and held-out rows.
+
+A plan with slopes trains networks of the conditionals first, and then the one-pass density on rows that they draw;
+without, one network learns from pairs, and the chain rule takes its differences.
 """
 
 from __future__ import annotations

@@ -181,25 +181,38 @@ def _float_ruler(distinct: Vector, n: int) -> Ruler:
         return Ruler("float")
     with np.errstate(over="ignore"):
         single = bool((distinct.astype(np.float32).astype(np.float64) == distinct).all())
-    decimals = _decimals(distinct, single)
-    if decimals >= 0:
-        distinct, single = np.unique(np.round(distinct, decimals)), False
-    precision = float(np.finfo(np.float32 if single else np.float64).eps) * float(np.abs(distinct).max())
-    gaps = np.diff(distinct)
-    gaps = gaps[gaps > 64 * precision]
-    if len(gaps) == 0:
+    decimals = _decimals(distinct, np.float64)
+    if decimals < 0 and single:
+        decimals = _decimals(distinct, np.float32)
+    rounded = distinct if decimals < 0 else np.unique(np.round(distinct, decimals))
+    smallest, step = _lattice(rounded, single and decimals < 0)
+    if smallest == 0:
         return Ruler("float")
-    smallest = float(gaps.min())
-    step = _lattice(distinct, smallest, precision)
+    if (
+        step is None and single and decimals >= 0
+    ):  # halves of halves may need more decimals than are looked for
+        _, step = _lattice(distinct, single)
+        if step is not None:
+            return Ruler("float", "", 0, step, float(distinct[0]), -1, step)
     if step is None and decimals >= 0:
         step = 10.0**-decimals
     if step is None:
         return Ruler("float", width=smallest)
-    return Ruler("float", "", 0, step, float(distinct[0]), decimals, step)
+    return Ruler("float", "", 0, step, float(rounded[0]), decimals, step)
 
 
-def _lattice(distinct: Vector, smallest: float, precision: float) -> float | None:
-    """The w with every value at distinct[0] + w·k, if the smallest gap is w to 10 w; None if there is none."""
+def _lattice(distinct: Vector, single: bool) -> tuple[float, float | None]:
+    """The smallest gap, 0 if there is none; and the w with all values at distinct[0] + w·k, if the gap is w to 10 w."""
+    precision = float(np.finfo(np.float32 if single else np.float64).eps) * float(np.abs(distinct).max())
+    gaps = np.diff(distinct)
+    gaps = gaps[gaps > 64 * precision]
+    if len(gaps) == 0:
+        return 0.0, None
+    smallest = float(gaps.min())
+    return smallest, _step(distinct, smallest, precision)
+
+
+def _step(distinct: Vector, smallest: float, precision: float) -> float | None:
     for parts in range(1, 11):
         step = smallest / parts
         steps = np.round((distinct - distinct[0]) / step)
@@ -212,8 +225,8 @@ def _lattice(distinct: Vector, smallest: float, precision: float) -> float | Non
     return None
 
 
-def _decimals(distinct: Vector, single: bool) -> int:
-    kind = np.float32 if single else np.float64
+def _decimals(distinct: Vector, kind: type[np.floating[Any]]) -> int:
+    """Digits after the point that the values have in this precision, at most 9; −1 if they have more."""
     if np.abs(distinct).max() > ROUNDABLE:
         return -1
     for decimals in range(10):
