@@ -29,6 +29,7 @@ import ctem
 __all__ = ["QUICK", "RESULTS", "Record", "arguments", "replace_text", "summarise", "write"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
+FOLDERS = ("--out", "--arrays", "--build", "--data", "--fits", "--folder")
 QUICK = RESULTS / "quick"  # git ignores it
 
 
@@ -89,7 +90,7 @@ def write(
     Arguments:
         device: where it ran; a torch device is written out ("cpu (2 threads)", the name of the GPU).
         wall_s: seconds the run took.
-        command: the command that makes the file; by default this process's own, less ``--out``.
+        command: the command that makes the file; by default this process's own, less its folders.
     """
     content = {
         "experiment": name,
@@ -147,8 +148,12 @@ def _described(device: torch.device | str) -> str:
 
 
 def _command() -> str:
-    # without --out: the folder is a matter of the machine it ran on
+    return without_folders(shlex.join(["python", f"experiments/{Path(sys.argv[0]).name}", *sys.argv[1:]]))
+
+
+def without_folders(command: str) -> str:
+    """The command less the folders that it names: they are a matter of the machine it ran on."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--out")
-    _, rest = parser.parse_known_args(sys.argv[1:])
-    return shlex.join(["python", f"experiments/{Path(sys.argv[0]).name}", *rest])
+    for option in FOLDERS:
+        parser.add_argument(option)
+    return shlex.join(parser.parse_known_args(shlex.split(command))[1])

@@ -91,8 +91,9 @@ def test_quick_runs_stay_away_from_committed_results(results, render, tmp_path):
     assert render.page(tmp_path).count("## ") == 1
 
 
-def test_the_command_is_this_process_without_its_output_folder(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/some/where/table1.py", "--seeds", "5", "--out", str(tmp_path)])
+def test_the_command_is_this_process_without_its_folders(results, tmp_path, monkeypatch):
+    folders = ["--out", str(tmp_path), "--arrays", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["/some/where/table1.py", *folders, "--seeds", "5"])
     content = json.loads(written(results, tmp_path).read_text())
     assert content["command"] == "python experiments/table1.py --seeds 5"
 
