@@ -50,7 +50,8 @@ __all__ = ["app"]
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 KINDS = ("real", "category", "ordinal")
-PHASES = ("", *(part + end for part in ("", ".slopes", ".joint") for end in (".hold", ".anneal", ".steps")))
+ENDS = (".hold", ".anneal", ".steps")
+PHASES = ("", *(name + end for name in ("", ".slopes", ".joint") for end in ENDS))
 ERRORS = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
 
 

@@ -15,10 +15,10 @@ from ctem.bases import ProductBase
 from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
 from ctem.conditionals import Coefficients, Curve
-from ctem.distil import hide_absent
 from ctem.energies import grad_log_density
 from ctem.joint import mixture_log_z
 from ctem.partition import LogZ
+from ctem.parts import Parts
 from ctem.slopes import Sloped
 from ctem.training import History, Recipe
 
@@ -227,7 +227,7 @@ class Density:
         """A member for each row, drawn by its share of the density of the observed cells, (n,)."""
         if len(self.members) == 1:
             return torch.zeros(len(x), dtype=torch.long, device=x.device)
-        return torch.multinomial(self._shares(x).T.exp(), 1, generator=generator).squeeze(1)
+        return torch.multinomial(self._shares(x).T.exp().contiguous(), 1, generator=generator).squeeze(1)
 
     def _shares(self, x: Tensor) -> Tensor:
         """log of each member's share of the density of the observed cells, (members, n)."""
@@ -245,37 +245,26 @@ class _Gated(Sloped):
     Such a part has its base density.
     """
 
-    child: Tensor
-    parent: Tensor
-
     def __init__(self, g: nn.Module, parents: Mapping[int, int]):
         super().__init__()
-        self.g = g
+        self.g, self.parts = g, Parts(parents)
         if isinstance(g, Sloped):
             self.base, self.values, self.splines = g.base, g.values, g.splines
-        self.register_buffer("child", torch.tensor(list(parents), dtype=torch.long), persistent=False)
-        self.register_buffer(
-            "parent", torch.tensor(list(parents.values()), dtype=torch.long), persistent=False
-        )
         self.to(next(g.parameters()).device)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        return self.g(x, self._gated(x, level))
+        return self.g(x, self.parts.hide(x, level))
 
     def coefficients(self, x: Tensor, level: Tensor, clock: Tensor) -> Coefficients:
-        found = cast(Sloped, self.g).coefficients(x, self._gated(x, level), clock)
-        if found.curve is None or not len(self.child):
+        found = cast(Sloped, self.g).coefficients(x, self.parts.hide(x, level), clock)
+        if found.curve is None or not self.parts.parents:
             return found
-        shown = torch.zeros_like(level)  # were all columns shown, those hidden would be the absent ones
-        shown = torch.where(torch.isfinite(level) | self.base.is_real, shown, math.inf)
-        absent = torch.isinf(self._gated(x, shown)).index_select(1, self.values.reals)
-        curve = found.curve
+        absent = torch.zeros_like(x, dtype=torch.bool)
+        absent = absent.index_copy(1, self.parts.child, self.parts.absent(x, level))
+        absent, curve = absent.index_select(1, self.values.reals), found.curve
         gated = Curve(
             torch.where(absent, 0.0, curve.mean),
             torch.where(absent, 1.0, curve.spread),
             torch.where(absent.unsqueeze(-1), 0.0, curve.coefficients),
         )
         return Coefficients(found.values, gated)
-
-    def _gated(self, x: Tensor, level: Tensor) -> Tensor:
-        return hide_absent(x, level, self.child, self.parent)

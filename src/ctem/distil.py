@@ -17,8 +17,9 @@ from torch.nn.functional import smooth_l1_loss
 
 from ctem.bases import ProductBase
 from ctem.chain import Chain
+from ctem.parts import Parts
 
-__all__ = ["Distil", "draw_paths", "hide_absent"]
+__all__ = ["Distil", "draw_paths"]
 
 
 def draw_paths(
@@ -51,20 +52,6 @@ def draw_paths(
     return torch.cat([x, place.expand(n, -1), torch.stack(known, 1)], 1)
 
 
-def hide_absent(x: Tensor, level: Tensor, child: Tensor, parent: Tensor) -> Tensor:
-    """Levels with the real columns hidden that do not exist: their category is seen to have another code than 0.
-
-    >>> x, level = torch.tensor([[1.0, 5.0]]), torch.zeros(1, 2)
-    >>> hide_absent(x, level, torch.tensor([1]), torch.tensor([0]))
-    tensor([[0., inf]])
-    """
-    if not len(child):
-        return level
-    own, switch = level.index_select(1, child), level.index_select(1, parent)
-    absent = torch.isfinite(switch) & (x.index_select(1, parent) > 0)
-    return level.index_copy(1, child, torch.where(absent, math.inf, own))
-
-
 @dataclass(frozen=True)
 class Distil:
     """Robust regression of g(x; V) on log ρ_V/b of drawn rows; V is a prefix of their order, in half of them all of it.
@@ -86,13 +73,10 @@ class Distil:
     base: ProductBase
     level: float
     parents: Mapping[int, int] = field(default_factory=dict)
-    child: Tensor = field(init=False, repr=False)
-    parent: Tensor = field(init=False, repr=False)
+    parts: Parts = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        device = self.base.log_table.device
-        for name, columns in (("child", self.parents.keys()), ("parent", self.parents.values())):
-            object.__setattr__(self, name, torch.tensor(list(columns), dtype=torch.long, device=device))
+        object.__setattr__(self, "parts", Parts(self.parents).to(self.base.log_table.device))
 
     def __call__(
         self, g: Callable[[Tensor, Tensor], Tensor], paths: Tensor, generator: torch.Generator
@@ -104,5 +88,5 @@ class Distil:
         size = torch.where(u[0] < 0.5, 1 + (u[1] * d).floor(), d).clamp(max=d)
         level = torch.where(self.base.is_real, self.level, 0.0)
         level = torch.where(place < size, level, math.inf)
-        found = g(x, hide_absent(x, level, self.child, self.parent))
+        found = g(x, self.parts.hide(x, level))
         return smooth_l1_loss(found, known.gather(1, size.long()).squeeze(1))

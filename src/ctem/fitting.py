@@ -27,6 +27,7 @@ from ctem.clocknet import ClockNet
 from ctem.density import Density, Plan, chains
 from ctem.distil import Distil, draw_paths
 from ctem.noise import Noise
+from ctem.parts import Parts
 from ctem.residuals import MAX_SCORES, correlation_of
 from ctem.slopes import Slopes, mean_of_hidden
 from ctem.spaces import Category, Space
@@ -85,16 +86,14 @@ def fit_density(
         weight = torch.ones(len(x), device=x.device) if weights is None else weights
         rows, weight = x, weight.expand(plan.members, -1)
         held_out = held_out.repeat_interleave(plan.members, 0)
-    # several comparisons of a row: a steadier choice
     job = _Job(plan, seed, max_time, checkpoint, progress)
+    # several comparisons of a row: a steadier choice
     judged = held_out.repeat(max(1, STEADY // len(held_out)), 1)
     generator, parents = torch.Generator(x.device).manual_seed(seed), dict(parents or {})
     net, slopes = _network(base, x, plan, seed), None
     if plan.slopes:
-        slopes, objective = (
-            _network(base, x, plan, seed, slopes=True),
-            Slopes(base, FINEST, COARSEST, parents),
-        )
+        slopes = _network(base, x, plan, seed, slopes=True)
+        objective = Slopes(base, FINEST, COARSEST, parents)
         history = job.run(slopes, objective, Rows(rows, weight, judged), ".slopes", 0.7)
         chosen = objective.sets(len(held_out), generator)
         level = _level(base, partial(slope_likelihood, slopes.eval(), held_out, chosen))
@@ -235,9 +234,7 @@ class _Loss:
         high = HIDDEN if space.reals else None
         if space.discretes:
             self.parts.append(Clocks(base, floor=FINEST, high=high, consistency=plan.consistency))
-        device = base.log_table.device
-        self.child = torch.tensor(list(parents), dtype=torch.long, device=device)
-        self.parent = torch.tensor(list(parents.values()), dtype=torch.long, device=device)
+        self.parents = Parts(parents).to(base.log_table.device)
 
     def __call__(
         self, g: Callable[[Tensor, Tensor], Tensor], x: Tensor, generator: torch.Generator
@@ -247,12 +244,13 @@ class _Loss:
 
     def filled(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """x with base draws for the real parts that do not exist: their density is known, so nothing is lost."""
-        if not len(self.child):
+        child = self.parents.child
+        if not len(child):
             return x
-        draw = torch.randn(len(x), len(self.child), generator=generator, dtype=x.dtype, device=x.device)
-        part = x.index_select(1, self.child)
-        absent = part.isnan() & (x.index_select(1, self.parent) > 0)
-        return x.index_copy(1, self.child, torch.where(absent, draw, part))
+        draw = torch.randn(len(x), len(child), generator=generator, dtype=x.dtype, device=x.device)
+        part = x.index_select(1, child)
+        absent = part.isnan() & self.parents.absent(x, torch.zeros_like(x))
+        return x.index_copy(1, child, torch.where(absent, draw, part))
 
 
 def best_level(likelihood: Callable[[float], float], count: int = 10) -> float:
