@@ -52,7 +52,7 @@ mixed: .venv/.installed-dev ## the paper's mixed experiment, R² × {0..15}
 digits: .venv/.installed-dev ## 8×8 binary digits: train, sample and judge in under 5 minutes on two cores
 	@$(BIN)/python experiments/mnist.py --data 8
 
-mnist: .venv/.installed-dev ## binary MNIST: samples and likelihood, in under 9 minutes on an H200
+mnist: .venv/.installed-dev ## binary MNIST: samples and likelihood, in 11 minutes on an H200
 	@$(BIN)/python experiments/mnist.py --data 28 --device auto
 
 test: lint types ## lint, types, tests and doctests: what CI runs

@@ -7,6 +7,7 @@ it needs of a bin at once. A test holds the log-density to zuko's.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -54,6 +55,7 @@ class Couplings:
     def __init__(self, kind: str, dim: int, settings: FlowSettings):
         self.kind, self.dim, self.settings = kind, dim, settings
         flow = zuko_flow(kind, dim, settings, seed=0)
+        self.perceptron, self.transform = perceptron, spline if kind == "NSF" else affine
         self.kept = [0 if block.mask[0] else 1 for block in flow.transform.transforms]
         self.shapes = [tuple(p.shape) for p in flow.parameters()]
 
@@ -69,10 +71,9 @@ class Couplings:
         halves, each = [x[..., ::2], x[..., 1::2]], len(layers) // len(self.kept)
         total = x.new_full((), -self.dim / 2 * math.log(2 * math.pi))
         for i, kept in enumerate(self.kept):
-            h = perceptron(layers[i * each : (i + 1) * each], halves[kept])
+            h = self.perceptron(layers[i * each : (i + 1) * each], halves[kept])
             moved = halves[1 - kept]
-            transform = spline if self.kind == "NSF" else affine
-            halves[1 - kept], log_slope = transform(h.unflatten(-1, (moved.shape[-1], -1)), moved)
+            halves[1 - kept], log_slope = self.transform(h.unflatten(-1, (moved.shape[-1], -1)), moved)
             total = total + log_slope.sum(-1)
         return total - torch.cat(halves, -1).square().sum(-1) / 2
 
@@ -122,6 +123,15 @@ def spline(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     y = y0 + height * torch.addcmul(s * square, d0, u) / q
     slope = 2 * su + d0 * rest**2 + d1 * square
     return torch.where(inside, y, x), torch.where(inside, 2 * (s / q).log() + slope.log(), 0.0)
+
+
+def compiled(flows: Couplings, device: str) -> Couplings:
+    """The same with fused kernels on a CUDA device: a quarter of the time of a spline's many small ones."""
+    fused = copy.copy(flows)
+    if device.startswith("cuda"):
+        fused.perceptron = torch.compile(perceptron)
+        fused.transform = torch.compile(flows.transform)
+    return fused
 
 
 class FlowPairs:
@@ -188,7 +198,7 @@ def fit_flows(
         clip=settings.clip,
         evaluate_every=settings.steps,
     )
-    start, loss = flows.initial(seeds).to(device), FlowPairs(flows, rows, device)
+    start, loss = flows.initial(seeds).to(device), FlowPairs(compiled(flows, device), rows, device)
     trained = Program(start, loss, recipe, settings.weight_decay).run()
     last = trained.parameters[-1]
     return [Flow(flows, p, space) for p, space in zip(last, spaces, strict=True)], trained

@@ -138,10 +138,11 @@ class Importance(NamedTuple):
 
 def normalise_by_importance(energy: Mixture, space: Space, n: int, seed: int = 0) -> Importance:
     """The constant by n draws from the normal fitted to the rows, N(location, scale²) of the space."""
-    xi = torch.randn(n, space.dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator(energy.device).manual_seed(seed)
+    xi = torch.randn(n, space.dim, generator=generator, dtype=torch.float64, device=energy.device)
     log_q = -xi.square().sum(1) / 2 - space.dim / 2 * math.log(2 * math.pi) + space.log_det
     with torch.no_grad():
-        log_w = energy.values(torch.as_tensor(space.decode(xi)).to(energy.device)) - log_q.to(energy.log_z)
+        log_w = energy.values(energy.location + energy.scale * xi) - log_q
     total = log_w.logsumexp(1)
     energy.log_z = total - math.log(n)
     ess = float((2 * total - (2 * log_w).logsumexp(1)).exp().min())

@@ -1,7 +1,7 @@
 """Binary MNIST: energies of 784 bits, trained in minutes; samples, an exact likelihood, and what else they can do.
 
     python experiments/mnist.py --data 8                                              two cores, under 5 minutes
-    python experiments/mnist.py --data 28 --device cuda --objective soft slopes       one H200, under 9 minutes
+    python experiments/mnist.py --data 28 --device cuda --objective soft slopes       one H200, 11 minutes
 
 Objectives: ``soft`` and ``constant`` target at one shared noise level, ``paper`` (constant target, its levels, learning
 rate and batch, as many epochs as the time allows), ``spacetime`` (soft target, levels joined, so that one pass is
@@ -38,6 +38,7 @@ def parsed() -> Any:
     )
     parser.add_argument("--objective", nargs="+", choices=tuple(SCALES[28].jobs), default=["soft", "slopes"])
     parser.add_argument("--minutes", type=float, help="of the whole call; training gets its share")
+    parser.add_argument("--steps", type=int, help="of training (default: as many as its seconds allow)")
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=list(STAGES), help="default: all")
     parser.add_argument("--build", type=Path, help="folder of weights and arrays (default: build)")
     parser.add_argument("--seed", type=int, default=0)

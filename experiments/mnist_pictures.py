@@ -106,11 +106,15 @@ def _draw_samples(arrays: dict[str, Arrays], shape: tuple[int, int], path: Path)
     plt = _pyplot()
     panels: list[tuple[str, NDArray[Any]]] = [("real test digits", next(iter(arrays.values()))["real"])]
     panels += [(TITLES[key], one["samples"]) for key, one in arrays.items()]
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(3.3 * len(panels), 3.5), layout="constrained", squeeze=False
+        lines, columns, figsize=(3.3 * columns, 3.5 * lines), layout="constrained", squeeze=False
     )
-    for axis, (title, rows) in zip(axes[0], panels, strict=True):
+    for axis, (title, rows) in zip(axes.flat, panels, strict=False):
         _show(axis, tiles(rows[:100], shape, 10), title)
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
     return _save(plt, figure, path)
 
 
@@ -135,9 +139,14 @@ def _draw_lines(
 def _draw_curves(arrays: dict[str, Arrays], path: Path) -> Path:
     """Mean confidence and Fréchet distance against evaluations of the energy, a line for each sampler.
 
-    The chain rule is one point, so it goes where the other samplers are, if there are any.
+    The chain rule is one point, so it goes where the other samplers are, if there are any; an objective with one point
+    for every sampler gives way to those with lines.
     """
     plt = _pyplot()
+    lines = {
+        k: v for k, v in arrays.items() if any(len(p) > 1 for n, p in v.items() if n.startswith("curve|"))
+    }
+    arrays = {k: v for k, v in arrays.items() if k in lines or k in CHAINED} if lines else arrays
     chain = {k: v for one in arrays.values() for k, v in one.items() if k == "curve|chain rule"}
     arrays = {key: one | chain for key, one in arrays.items() if key not in CHAINED or len(arrays) == 1}
     figure, axes = plt.subplots(

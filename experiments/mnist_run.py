@@ -48,15 +48,14 @@ class Deadline:
         return self.seconds - self.spent
 
 
-def system_of(objective: str, job: Job) -> str:
-    return {
-        "soft": "soft target, shared clock",
-        "constant": "constant target, shared clock",
-        "paper": f"the paper's configuration for {job.seconds:.0f} s",
-        "spacetime": "space-time, shared clock",
-        "clocks": "a clock per pixel",
-        "slopes": "a clock per pixel, slopes",
-    }[objective]
+SYSTEMS = {
+    "soft": "soft target, shared clock",
+    "constant": "constant target, shared clock",
+    "paper": "the paper's configuration, cut to minutes",
+    "spacetime": "space-time, shared clock",
+    "clocks": "a clock per pixel",
+    "slopes": "a clock per pixel, slopes",
+}
 
 
 class Run:
@@ -92,7 +91,7 @@ class Run:
         }
         kind = "fixed" if self.job.bits == "fixed" and scale.side == 28 else "threshold ½"
         self.dataset = f"{'binary MNIST' if scale.side == 28 else '8×8 digits'}, {kind}"
-        self.system = system_of(objective, self.job)
+        self.system = SYSTEMS[objective]
 
     @property
     def clocks(self) -> bool:
@@ -129,6 +128,7 @@ class Run:
 
     def save(self) -> None:
         options = {"data": self.scale.side, "device": self.device, "objective": self.objective}
+        options |= {k: v for k in ("minutes", "steps") if (v := getattr(self.args, k))}
         command = " ".join(["python experiments/mnist.py", *(f"--{k} {v}" for k, v in options.items())])
         name = f"{self.scale.name}-{self.objective}"
         self.settings["wall clock of the call so far"] = round(self.deadline.spent, 1)
@@ -180,7 +180,7 @@ class Run:
         torch.backends.cudnn.benchmark = True
         pace = steps_per_second(self.g, loss, self.bits.train, self.job.recipe, cuda)
         seconds = self.job.seconds - (time.perf_counter() - began)
-        steps = 20 if self.args.quick else max(20, int(0.97 * seconds * pace))
+        steps = self.args.steps or (20 if self.args.quick else max(20, int(0.97 * seconds * pace)))
         recipe = replace(
             self.job.recipe, steps=steps, evaluate_every=max(1, steps // 10), seed=self.args.seed
         )
