@@ -3,7 +3,7 @@
     python experiments/binary.py --device cuda --data FOLDER [--objective slopes] [--seeds 3] [--quick]
 
 One configuration for all sets; the held-out loss on the validation split stops training. ``clocks`` trains one network
-on pairs; ``slopes`` trains the conditionals on all hidden bits at once and distils the joint from what they draw.
+on pairs; ``slopes`` trains the conditionals on all hidden bits at once, and the joint on pairs.
 --quick runs a small network on bits made on the spot, so that it needs no data.
 """
 
@@ -62,7 +62,6 @@ class Job:
     objective: str
     recipe: Recipe = RECIPE
     network: dict[str, int] = field(default_factory=lambda: NETWORK)
-    paths: int = 100_000  # rows drawn for the joint, with slopes
 
 
 def toy_splits() -> Splits:
@@ -98,8 +97,8 @@ def by_clocks(space: Space, x: Tensor, valid: Tensor, recipe: Recipe, job: Job) 
 
 
 def by_slopes(space: Space, x: Tensor, valid: Tensor, recipe: Recipe, job: Job) -> tuple[Chain, History]:
-    """Networks for the conditionals, and one for the joint that learns from what they draw."""
-    plan = Plan(**job.network, members=1, recipe=recipe, slopes=True, paths=job.paths, log_z_samples=1000)
+    """Networks for the conditionals, and one for the joint."""
+    plan = Plan(**job.network, members=1, recipe=recipe, slopes=True, log_z_samples=1000)
     density = fit_density(space, x, plan, seed=recipe.seed, held_out=valid)
     return density.members[0], density.history
 
@@ -171,7 +170,7 @@ def main() -> None:
     job = Job(args.objective)
     if args.quick:
         short = replace(RECIPE, steps=60, batch_size=128, evaluate_every=30)
-        job = Job(args.objective, short, {"width": 32, "blocks": 1}, paths=500)
+        job = Job(args.objective, short, {"width": 32, "blocks": 1})
     settings = {"job": asdict(job), "clocks": OBJECTIVE, "orders": ORDERS}
     prefix = "binary" if args.objective == "clocks" else f"binary-{args.objective}"
     for name in ["toy bits"] if args.quick else args.sets:

@@ -1,6 +1,6 @@
 """nltcs in depth: every marginal, missing values, chain samples, the constant of the joint.
 
-    python experiments/nltcs.py --data FOLDER [--device cuda] [--quick]
+    python experiments/nltcs.py [--data FOLDER] [--device cuda] [--slopes] [--quick]
 
 16 bits have 65 536 states, so that everything the model says can be checked by brute force. --quick uses six bits
 made on the spot.
@@ -20,7 +20,7 @@ from binary import toy_splits
 from ctem import Category, Space
 from ctem.chain import Chain
 from ctem.datasets import load_binary
-from ctem.density import Plan
+from ctem.density import Density, Plan
 from ctem.fitting import fit_density
 from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
@@ -29,54 +29,56 @@ from results import arguments, summarise, write
 ORDERS, SAMPLES, MISSING = 8, 100_000, 0.3
 
 
-def fitted(x: Tensor, valid: Tensor, space: Space, plan: Plan, seed: int) -> tuple[Chain, float]:
+def fitted(x: Tensor, valid: Tensor, space: Space, plan: Plan, seed: int) -> tuple[Density, float]:
     began = time.perf_counter()
     density = fit_density(space, x, plan, seed=seed, held_out=valid, progress=True)
-    return density.chain, time.perf_counter() - began
-
-
-def nats(chain: Chain, test: Tensor) -> float:
-    orders = chain.orders(ORDERS, torch.Generator().manual_seed(0))
-    return float(chain.log_prob_mixture(test, orders).mean())
+    return density, time.perf_counter() - began
 
 
 def _states(chain: Chain) -> Tensor:
     return chain.space.states(device=chain.base.log_table.device)
 
 
-def marginal_errors(chain: Chain) -> dict[str, float]:
-    """Largest error of P(x_V = 1…1) over all V of one and two columns: one pass against sums of the joint."""
-    space, states = chain.space, _states(chain)
+def marginal_errors(density: Density) -> dict[str, float]:
+    """Largest error of P(x_V = 1…1) over all V of one and two columns, against sums of the joint."""
+    chain, space, states = density.chain, density.space, _states(density.chain)
     joint = chain.joint(states).double().softmax(0)
     worst = {}
     for size in (1, 2):
-        errors = []
+        errors: dict[str, list[float]] = {}
         for V in itertools.combinations(range(space.dim), size):
             row = states.new_full((1, space.dim), math.nan)
             row[0, list(V)] = 1.0
             brute = float(joint[(states[:, list(V)] == 1).all(1)].sum())
-            errors.append(abs(math.exp(float(chain.joint(row))) - brute))
-        worst[f"largest error of a {size}-column marginal, one pass"] = max(errors)
+            said = {"chain rule": density.log_prob_exact(row, V)}
+            if density.slopes is None:
+                said["one pass"] = chain.joint(row)
+            for way, log_p in said.items():
+                errors.setdefault(way, []).append(abs(math.exp(float(log_p)) - brute))
+        for way, values in errors.items():
+            worst[f"largest error of a {size}-column marginal, {way}"] = max(values)
     return worst
 
 
-def incomplete_rows(chain: Chain, test: Tensor) -> dict[str, float]:
+def incomplete_rows(density: Density, test: Tensor) -> dict[str, float]:
     """Scores of rows with missing cells against brute-force marginals of the joint."""
     generator = torch.Generator().manual_seed(0)
     rows = test[:200].clone()
     rows[torch.rand(rows.shape, generator=generator).to(rows.device) < MISSING] = math.nan
-    states = _states(chain)
-    joint = chain.joint(states).double().log_softmax(0)
+    states = _states(density.chain)
+    joint = density.chain.joint(states).double().log_softmax(0)
     brute = []
     for row in rows:
         seen = ~row.isnan()
         brute.append(joint[(states[:, seen] == row[seen]).all(1)].logsumexp(0))
     truth = torch.stack(brute)
-    exact = chain.log_prob_mixture(rows, chain.orders(ORDERS, generator)).double()
-    return {
-        "incomplete rows, chain rule minus brute force, mean": float((exact - truth).mean()),
-        "incomplete rows, chain rule minus brute force, rms": float(((exact - truth) ** 2).mean().sqrt()),
-    }
+    said = {"as scored": density.log_prob(rows), "chain rule": density.log_prob_exact(rows).double()}
+    found = {}
+    for way, log_p in said.items():
+        error = log_p - truth
+        found[f"incomplete rows, {way} minus brute force, mean"] = float(error.mean())
+        found[f"incomplete rows, {way} minus brute force, rms"] = float((error**2).mean().sqrt())
+    return found
 
 
 def sample_errors(chain: Chain) -> dict[str, float]:
@@ -107,8 +109,12 @@ def sample_errors(chain: Chain) -> dict[str, float]:
 
 
 def measured(space: Space, x: Tensor, valid: Tensor, test: Tensor, plan: Plan, seed: int) -> dict[str, float]:
-    chain, seconds = fitted(x, valid, space, plan, seed)
-    found = {"exact nats, mixture of 8 orders": nats(chain, test), "seconds": seconds}
+    density, seconds = fitted(x, valid, space, plan, seed)
+    chain = density.chain
+    found = {
+        "exact nats, mixture of 8 orders": float(density.log_prob_exact(test).mean()),
+        "seconds": seconds,
+    }
     exact = log_z_enumerate(chain.joint, space, device=x.device)
     sampled = joint_log_z(chain, 20_000, torch.Generator(x.device).manual_seed(0))
     found |= {
@@ -117,11 +123,11 @@ def measured(space: Space, x: Tensor, valid: Tensor, test: Tensor, plan: Plan, s
         "constant, sampled minus enumerated": sampled.value - exact.value,
         "standard error of the sampled constant": sampled.stderr,
     }
-    found |= marginal_errors(chain) | incomplete_rows(chain, test) | sample_errors(chain)
+    found |= marginal_errors(density) | incomplete_rows(density, test) | sample_errors(density.members[0])
     gappy = x.clone()
     gappy[torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device) < MISSING] = math.nan
     missing, _ = fitted(gappy, valid, space, plan, seed)
-    found["exact nats, trained with 30 % of cells missing"] = nats(missing, test)
+    found["exact nats, trained with 30 % of cells missing"] = float(missing.log_prob_exact(test).mean())
     return found
 
 
@@ -130,13 +136,16 @@ def main() -> None:
     parser.add_argument(
         "--data", default=None, help="folder with debd/ (default: $CTEM_DATA, else downloaded)"
     )
+    parser.add_argument("--slopes", action="store_true", help="networks of their own for the chain rule")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     began, device = time.perf_counter(), args.device
     splits = toy_splits() if args.quick else load_binary("nltcs", args.data)
     space = Space([Category(2)] * splits.train.shape[1])
     x, valid, test = (space.encode(part).to(device) for part in splits)
-    plan = replace(Plan.suited(*x.shape, cuda=x.is_cuda), log_z_samples=20_000)
+    plan = replace(
+        Plan.suited(*x.shape, cuda=x.is_cuda), log_z_samples=20_000, orders=ORDERS, slopes=args.slopes
+    )
     settings = {"plan": asdict(plan), "orders": ORDERS, "missing": MISSING}
     if args.quick:
         recipe = replace(plan.recipe, steps=40, evaluate_every=20)
@@ -146,9 +155,10 @@ def main() -> None:
         for name, value in measured(space, x, valid, test, plan, seed).items():
             found.setdefault(name, []).append(value)
             print(f"seed {seed}, {name}: {value:.5f}", flush=True)
-        system = f"clock per column, {plan.width}×{plan.blocks}, {plan.members} members"
+        kind = "slopes" if plan.slopes else "clock per column"
+        system = f"{kind}, {plan.width}×{plan.blocks}, {plan.members} members"
         records = [summarise("nltcs", system, name, values) for name, values in found.items()]
-        name = "nltcs" if device == "cpu" else "nltcs-gpu"
+        name = f"nltcs{'-slopes' if plan.slopes else ''}{'' if device == 'cpu' else '-gpu'}"
         write(name, settings, records, device, time.perf_counter() - began, args.out, quick=args.quick)
 
 

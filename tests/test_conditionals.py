@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from ctem.conditionals import Curve, Splines
-from ctem.slopes import draw_between
 
 
 def curve(spread, wild=1.0, n=4):
@@ -17,13 +16,20 @@ def curve(spread, wild=1.0, n=4):
     return splines.double(), Curve(mean, torch.full_like(mean, spread), wild * noise * splines.scale)
 
 
+def grid(c, count=400_001):
+    """Numbers within reach of each mean, evenly spaced, (n, 1, count), and the step."""
+    return c.mean.unsqueeze(-1) + torch.linspace(-8, 8, count, dtype=torch.float64), 16 / (count - 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("wild", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("spread", [1.0, 0.3, 0.01])
-def test_a_spline_density_integrates_to_one(spread):
-    splines, c = curve(spread)
-    z = torch.linspace(-1, 1, 20_001, dtype=torch.float64).expand(4, 1, -1)
-    t, jacobian = splines.unrolled(z, c)
-    total = (splines.log_density(t, c) + jacobian).exp().sum(-1) * 1e-4
-    assert torch.allclose(total, torch.ones_like(total), atol=5e-3)
+def test_a_spline_density_integrates_to_one_however_wild(spread, wild, training):
+    """Hats of the margin may be steep far from a narrow prediction: none may hide between two nodes."""
+    splines, c = curve(spread, wild)
+    t, step = grid(c)
+    total = splines.train(training).log_density(t, c).exp().sum(-1) * step
+    assert torch.allclose(total, torch.ones_like(total), atol=0.03 if training else 0.01)
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.01])
@@ -36,20 +42,17 @@ def test_without_coefficients_it_is_the_prediction_and_a_little_of_the_base(spre
     assert torch.allclose(found, 0.9 * near + 0.1 * base, rtol=2e-3)
 
 
+@pytest.mark.parametrize("wild", [1.0, 5.0])
 @pytest.mark.parametrize("spread", [1.0, 0.05])
-def test_draws_follow_the_density_that_they_report(spread):
-    splines, c = curve(spread, n=1)
+def test_draws_follow_the_density_that_they_report(spread, wild):
+    splines, c = curve(spread, wild, n=1)
     many = Curve(*(part.expand(20_000, *part.shape[1:]) for part in c))
-    z, log_p = splines.on_nodes(many)
-    place, log_q = draw_between(z, log_p.squeeze(1), torch.Generator().manual_seed(0))
-    t, jacobian = splines.unrolled(place.view(-1, 1, 1), many)
-    reported, exact = log_q - jacobian.flatten(), splines.log_prob(t.flatten(1), many).flatten()
-    assert float((reported - exact).abs().mean()) < 0.01
+    t, reported = splines.draw(many, torch.Generator().manual_seed(0))
+    assert float((reported - splines.log_prob(t, many)).abs().mean()) < 0.01
     # the distribution function of draws is uniform
-    grid = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
-    at, slope = splines.unrolled(grid.view(1, 1, -1), c)
-    cdf = ((splines.log_density(at, c) + slope).exp() * 1e-4).flatten().cumsum(0)
-    u = cdf[torch.searchsorted(at.flatten(), t.flatten()).clamp(max=20_000)].sort().values
+    at, step = grid(c)
+    cdf = (splines.log_density(at, c).exp() * step).flatten().cumsum(0)
+    u = cdf[torch.searchsorted(at.flatten(), t.flatten()).clamp(max=400_000)].sort().values
     gap = (u - torch.linspace(0, 1, 20_000, dtype=torch.float64)).abs().max()
     assert float(gap) < 1.63 / math.sqrt(20_000)  # Kolmogorov–Smirnov at 1 %
 

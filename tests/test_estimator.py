@@ -164,6 +164,9 @@ def test_a_missing_cell_is_marginalised(mixed):
     gap = row.assign(city=None, height=np.nan)
     others = [name for name in X.columns if name not in ("city", "height")]
     assert model.score_samples(gap) == pytest.approx(model.log_density(row, columns=others), abs=1e-4)
+    whole = pd.concat([row.assign(city=city) for city in X["city"].dropna().unique()])
+    total = np.logaddexp.reduce(model.score_samples(whole))
+    assert model.score_samples(row.assign(city=None)) == pytest.approx(total, abs=1e-9)
 
 
 def test_imputation_leaves_the_observed_cells_and_fills_the_others(mixed):

@@ -214,7 +214,7 @@ class Chain:
         if self.slopes is not None and self.slopes.splines is not None:
             moved.slopes = copy.deepcopy(self.slopes)
             moved.slopes.splines = (
-                Splines(self.slopes.splines.knots, self.slopes.splines.fine + 1).to(x).eval()
+                Splines(self.slopes.splines.knots, 2 * self.slopes.splines.cuts).to(x).eval()
             )
         return float((self.log_prob(x, order) - moved.log_prob(x, order)).abs().max())
 

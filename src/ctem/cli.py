@@ -51,7 +51,7 @@ MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 KINDS = ("real", "category", "ordinal")
 ENDS = (".hold", ".anneal", ".steps")
-PHASES = ("", *(name + end for name in ("", ".slopes", ".joint") for end in ENDS))
+PHASES = ("", *(name + end for name in ("", ".slopes") for end in ENDS))
 ERRORS = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
 
 

@@ -117,31 +117,34 @@ class Coefficients(NamedTuple):
 class Splines(nn.Module):
     """Densities of real columns, piecewise log-linear on top of a prediction.
 
+    Every knot is a node of the quadrature, and between two nodes the density counts as log-linear: a hat may be as
+    steep as it likes and has its mass.
+
     Arguments:
         knots: of the hats in t and in asinh u.
-        points: nodes of the trapezoidal rule, evenly spaced in asinh u; a quarter of them while training.
+        cuts: parts of the way from a knot to the next; half as many while training.
 
-    >>> splines = Splines()
+    >>> splines = Splines(cuts=16).eval()
     >>> base = Curve(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1, splines.size))
     >>> splines.log_prob(torch.zeros(1, 1), base).exp()  # N(0, 1)
     tensor([[0.3989]])
     """
 
     scale: Tensor
+    in_t: Tensor
+    in_u: Tensor
 
-    def __init__(self, knots: tuple[int, int] = (33, 25), points: int = 481):
+    def __init__(self, knots: tuple[int, int] = (33, 25), cuts: int = 4):
         super().__init__()
-        self.knots, self.fine, self.size = knots, points, sum(knots)
+        self.knots, self.cuts, self.size = knots, cuts, sum(knots)
         # how often a standard normal is near a knot: coefficients of rare ones are allowed to be larger
         a, b = torch.linspace(-ENDS_A, ENDS_A, knots[0]), torch.linspace(-ENDS_B, ENDS_B, knots[1])
         near_a = (-(a**2) / 2).exp() * 2 * ENDS_A / (knots[0] - 1)
         near_b = (-(b.sinh() ** 2) / 2).exp() * b.cosh() * 2 * ENDS_B / (knots[1] - 1)
         share = torch.cat([near_a, near_b]) / math.sqrt(2 * math.pi)
         self.register_buffer("scale", share.sqrt().clamp_min(0.1), persistent=False)
-
-    @property
-    def points(self) -> int:
-        return self.fine // 4 + 1 if self.training else self.fine
+        self.register_buffer("in_t", a, persistent=False)
+        self.register_buffer("in_u", b.sinh(), persistent=False)
 
     def log_prob(self, t: Tensor, curve: Curve) -> Tensor:
         """log ρ(t) of one number per column, (n, c)."""
@@ -149,42 +152,65 @@ class Splines(nn.Module):
 
     def log_density(self, t: Tensor, curve: Curve) -> Tensor:
         """log ρ(t) of q numbers per column, (n, c, q)."""
-        u = (t - curve.mean.unsqueeze(-1)) / curve.spread.unsqueeze(-1)
-        return self._score(t, u.asinh(), curve) - self._log_total(curve)
+        score = self._score(t - curve.mean.unsqueeze(-1), curve)
+        return score - self._cells(curve).log_mass.logsumexp(-1, keepdim=True)
 
-    def on_nodes(self, curve: Curve) -> tuple[Tensor, Tensor]:
-        """Nodes z in [−1, 1] (q,), and the log-density in z there, (n, c, q)."""
-        z = self._nodes(curve)
-        score = self._on(z, curve)
-        return z, score - score.logsumexp(-1, keepdim=True) - math.log(2 / (self.points - 1))
+    def draw(self, curve: Curve, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A number for each row and column, and its log-density, (n, c) each."""
+        r, score, log_mass = self._cells(curve)
+        log_mass = log_mass.log_softmax(-1)
+        shape = log_mass.shape[:-1]
+        cell = torch.multinomial(log_mass.exp().flatten(0, 1), 1, generator=generator).view(*shape, 1)
+        left, right, start = score.gather(-1, cell), score.gather(-1, cell + 1), r.gather(-1, cell)
+        width, rise = r.gather(-1, cell + 1) - start, (right - left).abs()
+        u = torch.rand(cell.shape, generator=generator, dtype=r.dtype, device=r.device)
+        # a number in [0, 1] whose log-density rises evenly
+        steep = rise.clamp_min(1e-3)
+        place = torch.where(rise < 1e-3, u, 1 + (u + (1 - u) * (-steep).exp()).log() / steep)
+        place = torch.where(right < left, 1 - place, place)
+        mass = width.log() + _log_mean_exp(left, right)
+        log_q = left + (right - left) * place + log_mass.gather(-1, cell) - mass
+        return (curve.mean.unsqueeze(-1) + start + width * place).squeeze(-1), log_q.squeeze(-1)
 
-    def unrolled(self, z: Tensor, curve: Curve) -> tuple[Tensor, Tensor]:
-        """t = m + σ sinh(z · asinh(reach/σ)) and log dt/dz, for z (n, c, q)."""
-        spread = curve.spread.unsqueeze(-1)
-        far = (REACH / spread).asinh()
-        w = z * far
-        return curve.mean.unsqueeze(-1) + spread * w.sinh(), (spread * far).log() + w.cosh().log()
+    def _cells(self, curve: Curve) -> _Cells:
+        """Between all knots within reach, each way cut in a few parts."""
+        mean, spread = curve.mean.unsqueeze(-1), curve.spread.unsqueeze(-1)
+        ends = mean.new_tensor([-REACH, REACH]).expand(*mean.shape[:-1], 2)
+        knots = torch.cat([self.in_t - mean, self.in_u * spread, ends], -1).clamp(-REACH, REACH)
+        knots = knots.sort(-1).values
+        cuts = max(1, self.cuts // 2) if self.training else self.cuts
+        share = torch.arange(cuts, dtype=mean.dtype, device=mean.device) / cuts
+        inner = knots[..., :-1, None] + knots.diff(dim=-1).unsqueeze(-1) * share
+        r = torch.cat([inner.flatten(-2), knots[..., -1:]], -1)
+        score = self._score(r, curve)
+        log_width = r.diff(dim=-1).clamp_min(1e-30).log()
+        return _Cells(r, score, log_width + _log_mean_exp(score[..., :-1], score[..., 1:]))
 
-    def _nodes(self, curve: Curve) -> Tensor:
-        return torch.linspace(-1, 1, self.points, dtype=curve.mean.dtype, device=curve.mean.device)
-
-    def _on(self, z: Tensor, curve: Curve) -> Tensor:
-        """Unnormalised log-density in z at the nodes, (n, c, q)."""
-        t, jacobian = self.unrolled(z.expand(*curve.mean.shape, -1), curve)
-        return self._score(t, z * (REACH / curve.spread.unsqueeze(-1)).asinh(), curve) + jacobian
-
-    def _log_total(self, curve: Curve) -> Tensor:
-        """log ∫ of the unnormalised density, (n, c, 1)."""
-        score = self._on(self._nodes(curve), curve)
-        return score.logsumexp(-1, keepdim=True) + math.log(2 / (self.points - 1))
-
-    def _score(self, t: Tensor, w: Tensor, curve: Curve) -> Tensor:
-        """log q(t) + A(t)·a + B(w)·b."""
-        spread = curve.spread.unsqueeze(-1)
-        near = -0.5 * w.sinh() ** 2 - spread.log() + math.log(1 - WIDE)
+    def _score(self, r: Tensor, curve: Curve) -> Tensor:
+        """log q(t) + A(t)·a + B(u)·b at t = m + r, not normalised."""
+        mean, spread = curve.mean.unsqueeze(-1), curve.spread.unsqueeze(-1)
+        t, u = mean + r, r / spread
+        near = -0.5 * u**2 - spread.log() + math.log(1 - WIDE)
         log_q = torch.logaddexp(near, -0.5 * t**2 + math.log(WIDE)) - 0.5 * math.log(2 * math.pi)
         a, b = (curve.coefficients / self.scale).split(self.knots, -1)
-        return log_q + _interpolated(a, t / ENDS_A) + _interpolated(b, w / ENDS_B)
+        return log_q + _interpolated(a, t / ENDS_A) + _interpolated(b, u.asinh() / ENDS_B)
+
+
+class _Cells(NamedTuple):
+    """Nodes r = t − m (n, c, q), the score there, and log ∫ e^score between each and the next (n, c, q − 1)."""
+
+    r: Tensor
+    score: Tensor
+    log_mass: Tensor
+
+
+def _log_mean_exp(left: Tensor, right: Tensor) -> Tensor:
+    """log ∫₀¹ exp(left + (right − left) s) ds = (left + right)/2 + log sinh(h)/h with h = (right − left)/2."""
+    h = ((right - left) / 2).abs()
+    steep = h.clamp_min(0.1)
+    long = steep + torch.log1p(-(-2 * steep).exp()) - (2 * steep).log()
+    short = h**2 / 6 - h**4 / 180
+    return (left + right) / 2 + torch.where(h < 0.1, short, long)
 
 
 def _interpolated(heights: Tensor, at: Tensor) -> Tensor:

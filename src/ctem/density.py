@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -25,6 +25,7 @@ from ctem.training import History, Recipe
 __all__ = ["Density", "Plan", "chain_of", "chains"]
 
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
+COMPLETIONS = 1024  # of a row with gaps, at most, that are summed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +40,7 @@ class Plan:
         members: networks; with more than one the rows are cross-fitted.
         recipe: how long and how fast, at most.
         whole: share of the comparisons of real columns in which every column is visible.
-        slopes: the chain rule has networks of its own, trained on first-order comparisons (``ctem.slopes``), and the
-            one-pass density learns from what it draws (``ctem.distil``). Without, one network learns from pairs.
-        paths: rows drawn for the one-pass density.
+        slopes: the chain rule has networks of its own, trained on first-order comparisons (``ctem.slopes``).
         consistency: weight of the local normalisation of columns with two values.
         orders: of the columns, in exact densities.
         log_z_samples: chain samples for the constant of the one-pass density.
@@ -57,7 +56,6 @@ class Plan:
     harmonics: int = 3
     whole: float = 0.5
     slopes: bool = False
-    paths: int = 20_000
     consistency: float = 0.0
     orders: int = 4
     log_z_samples: int = 2000
@@ -159,16 +157,14 @@ class Density:
         self.slopes = None if slopes is None else slopes.eval()
         self.base, self.space = net.base, net.space
         self.parents = dict(parents or {})
+        self.parts = Parts(self.parents).to(self.base.log_table.device)
         g = _Gated(net if net.members == 1 else Ensemble(net), self.parents)
-        self.chain = chain_of(g, self.base, level, self.parents)
+        self.members = chains(net, level, self.parents, self.slopes)
+        self.chain = chain_of(g, self.base, level, self.parents, self.members[0].slopes)
         # in float64 a row's value is the same to 1e-12 whatever batch it comes in
         double = copy.deepcopy(g).double(), copy.deepcopy(self.base).double()
         self.double = chain_of(*double, level, self.parents)
-        self.members = chains(net, level, self.parents, self.slopes)
-        if self.slopes is not None and net.members == 1:
-            self.chain = self.members[0]
-        generator = torch.Generator().manual_seed(seed)
-        self.orders = self.members[0].orders(plan.orders, generator)
+        self.orders = self.members[0].orders(plan.orders, torch.Generator().manual_seed(seed))
         if log_z is None:
             device = self.base.log_table.device
             generator = torch.Generator(device).manual_seed(seed)
@@ -176,8 +172,33 @@ class Density:
         self.log_z = log_z
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The one-pass log-density log b + g − log Z of the observed cells, float64, shape (n,)."""
-        return self.double.joint(x.double()) - self.log_z.value
+        """The one-pass log-density log b + g − log Z, float64, shape (n,).
+
+        A row with gaps in discrete columns is summed over all that the gaps may hold, up to 1024 completions; gaps that
+        hold more, or numbers, are left to the chain rule.
+        """
+        gap = self.parts.gaps(x)
+        out = torch.empty(len(x), dtype=torch.float64, device=x.device)
+        count = torch.where(gap, self.base.sizes, 1).double().prod(1)
+        summed = (count <= COMPLETIONS) & ~(gap & self.base.is_real).any(1)
+        if bool(summed.any()):
+            out[summed] = self._summed(x[summed].double(), gap[summed])
+        if not bool(summed.all()):
+            out[~summed] = self.log_prob_exact(x[~summed]).double()
+        return out
+
+    def _summed(self, x: Tensor, gap: Tensor) -> Tensor:
+        """The log-density of rows, summed over the values of their gaps."""
+        if not bool(gap.any()):
+            return self.double.joint(x) - self.log_z.value
+        count = torch.where(gap, self.base.sizes, 1).prod(1)
+        _, lengths = (count.cumsum(0) // self.double.batch_size).unique_consecutive(return_counts=True)
+        sizes = lengths.tolist()
+        parts = zip(x.split(sizes), gap.split(sizes), count.split(sizes), strict=True)
+        return (
+            torch.cat([_log_sum(self.double.joint, *part, self.base.sizes) for part in parts])
+            - self.log_z.value
+        )
 
     def log_prob_exact(
         self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()
@@ -231,12 +252,32 @@ class Density:
 
     def _shares(self, x: Tensor) -> Tensor:
         """log of each member's share of the density of the observed cells, (members, n)."""
-        return torch.stack([chain.joint(x) for chain in self.members]).log_softmax(0)
+        if self.slopes is None:
+            return torch.stack([chain.joint(x) for chain in self.members]).log_softmax(0)
+        known = (~x.isnan()).any(0).tolist()
+        orders = [[j for j in order if known[j]] for order in self.orders]
+        return torch.stack([chain.log_prob_mixture(x, orders) for chain in self.members]).log_softmax(0)
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns of complete rows, zero elsewhere, (n, d)."""
         grad = grad_log_density(self.chain.potential, x)
         return torch.where(self.base.is_real, grad, 0.0)
+
+
+def _log_sum(
+    log_density: Callable[[Tensor], Tensor], x: Tensor, gap: Tensor, count: Tensor, sizes: Tensor
+) -> Tensor:
+    """log Σ over the ``count`` completions of each row, its gaps being in columns of so many values."""
+    row = torch.arange(len(x), device=x.device).repeat_interleave(count)
+    place = torch.arange(len(row), device=x.device) - (count.cumsum(0) - count)[row]
+    whole = x[row]
+    for j in gap.any(0).nonzero().flatten().tolist():
+        open_ = gap[row, j]
+        whole[:, j] = torch.where(open_, (place % sizes[j]).to(x.dtype), whole[:, j])
+        place = torch.where(open_, place // sizes[j], place)
+    log_p = log_density(whole)
+    most = log_p.new_full((len(x),), -math.inf).scatter_reduce(0, row, log_p, "amax")
+    return most + torch.zeros_like(most).index_add(0, row, (log_p - most[row]).exp()).log()
 
 
 class _Gated(Sloped):

@@ -56,7 +56,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Arguments:
         columns: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
-        objective: "clocks"; "slopes", whose chain rule is faster and often better, whose one pass is rougher; or
+        objective: "clocks"; "slopes", which trains twice and whose exact answers are far faster; or
             "plain" for the paper's: no missing cells, no conditionals, sampling by MCMC.
         plan: sizes and recipe; chosen from the size of the table when None.
         max_steps: at most this many training steps; annealing the rate ("clocks") adds at most half as many.

@@ -4,15 +4,15 @@ Small tables are cross-fitted: K networks, each blind to one fold of the rows, a
 out-of-fold loss says when to stop, the out-of-fold likelihood how finely real columns are resolved, and the
 density is the mixture of the K. Larger tables have one network and held-out rows.
 
-A plan with slopes trains networks of the conditionals first, and then the one-pass density on rows that they draw;
-without, one network learns from pairs, and the chain rule takes its differences.
+One network learns from pairs; its differences are the conditionals of the chain rule, and its values the density in one
+pass. A plan with slopes has other networks for the conditionals, so that the first learns of complete rows only.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,8 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
 from ctem.clocknet import ClockNet
-from ctem.density import Density, Plan, chains
-from ctem.distil import Distil, draw_paths
+from ctem.density import Density, Plan
 from ctem.noise import Noise
 from ctem.parts import Parts
 from ctem.residuals import MAX_SCORES, correlation_of
@@ -39,7 +37,6 @@ __all__ = ["fit_density"]
 Objective = Callable[[ClockNet, Tensor, torch.Generator], Tensor]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen
-PATH_ORDERS = 40  # of the columns, in rows drawn for the one-pass density
 HIDDEN = 5.0  # a level as good as the base
 STEADY = 2048  # held-out comparisons at least
 
@@ -90,18 +87,16 @@ def fit_density(
     # several comparisons of a row: a steadier choice
     judged = held_out.repeat(max(1, STEADY // len(held_out)), 1)
     generator, parents = torch.Generator(x.device).manual_seed(seed), dict(parents or {})
-    net, slopes = _network(base, x, plan, seed), None
+    net, slopes, data = _network(base, x, plan, seed), None, Rows(rows, weight, judged)
+    loss, share = _Loss(base, plan, parents), 0.5 if plan.slopes else 1.0
+    history = job.run(net, loss, data, "", share)
     if plan.slopes:
         slopes = _network(base, x, plan, seed, slopes=True)
         objective = Slopes(base, FINEST, COARSEST, parents)
-        history = job.run(slopes, objective, Rows(rows, weight, judged), ".slopes", 0.7)
+        history = _both(job.run(slopes, objective, data, ".slopes", share), history)
         chosen = objective.sets(len(held_out), generator)
         level = _level(base, partial(slope_likelihood, slopes.eval(), held_out, chosen))
-        paths = _paths(chains(slopes, level, parents, slopes), plan, generator)
-        history.seconds += job.run(net, Distil(base, level, parents), paths, ".joint", 0.3).seconds
     else:
-        loss = _Loss(base, plan, parents)
-        history = job.run(net, loss, Rows(rows, weight, judged), "", 1.0)
         level = _level(base, partial(one_pass_likelihood, net.eval(), loss.filled(held_out, generator)))
     return Density(net, level, plan, history, seed=seed, parents=parents, slopes=slopes)
 
@@ -154,22 +149,10 @@ def _level(base: ProductBase, likelihood: Callable[[float], float]) -> float:
     return best_level(likelihood) if base.space.reals else FINEST
 
 
-def _paths(members: Sequence[Chain], plan: Plan, generator: torch.Generator) -> Rows:
-    """Rows drawn by every member in many orders, for its own eyes only; a tenth of them to stop by."""
-    k, orders = len(members), max(4, PATH_ORDERS // len(members))
-    each = -(-plan.paths // (k * orders))
-    drawn = [
-        torch.cat([draw_paths(chain, each, order, generator) for order in chain.orders(orders, generator)])
-        for chain in members
-    ]
-    drawn = [rows[torch.randperm(len(rows), generator=generator, device=rows.device)] for rows in drawn]
-    held = max(1, len(drawn[0]) // 10)
-    table = torch.eye(k, device=drawn[0].device).repeat_interleave(len(drawn[0]) - held, 1)
-    return Rows(
-        torch.cat([rows[held:] for rows in drawn]),
-        table,
-        torch.stack([rows[:held] for rows in drawn], 1).flatten(0, 1),
-    )
+def _both(slopes: History, pairs: History) -> History:
+    """The history of the conditionals, with the seconds of all training."""
+    slopes.seconds += pairs.seconds
+    return slopes
 
 
 def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int, slopes: bool = False) -> ClockNet:
@@ -227,7 +210,7 @@ class _Loss:
         self.parts: list[Clocks | SharedClock] = []
         space = base.space
         if space.reals:
-            whole = plan.whole if space.dim > 1 else 1.0
+            whole = 1.0 if plan.slopes or space.dim == 1 else plan.whole
             self.parts.append(
                 SharedClock(_noise_of_reals(base), low=FINEST, high=HIDDEN, reach=1.5, whole=whole, clean=1.0)
             )

@@ -36,6 +36,12 @@ class Parts(nn.Module):
         seen = torch.isfinite(level.index_select(1, self.parent))
         return seen & (x.index_select(1, self.parent) > 0)
 
+    def gaps(self, x: Tensor) -> Tensor:
+        """Which cells are missing, (n, d): nan, but not the nan of a part that does not exist."""
+        gap = x.isnan()
+        own = gap.index_select(1, self.child) & ~(x.index_select(1, self.parent) > 0)
+        return gap.index_copy(1, self.child, own)
+
     def hide(self, x: Tensor, level: Tensor) -> Tensor:
         """Levels with the parts hidden that do not exist."""
         if not self.parents:

@@ -41,7 +41,7 @@ class Sloped(nn.Module):
     >>> g = ClockNet(ProductBase(Space([Real(), Category(2)])), width=8, slopes=True).eval()
     >>> x, hidden = torch.tensor([[0.0, 1.0]]), torch.full((1, 2), torch.inf)
     >>> g.log_conditionals(x, hidden, x, torch.zeros(1, 1)).exp()  # untrained: N(0, 1) and ½
-    tensor([[0.3989, 0.5000]], grad_fn=<ExpBackward0>)
+    tensor([[0.3990, 0.5000]], grad_fn=<ExpBackward0>)
     """
 
     base: ProductBase
@@ -87,10 +87,8 @@ class Sloped(nn.Module):
             code = torch.multinomial(log_p.exp(), 1, generator=generator)
             return code.squeeze(1).to(x.dtype), log_p.gather(1, code).squeeze(1)
         splines, curve = self._one(found, j)
-        z, log_p = splines.on_nodes(curve)
-        place, log_q = draw_between(z, log_p.squeeze(1), generator)
-        t, jacobian = splines.unrolled(place.view(-1, 1, 1), curve)
-        return t.flatten(), log_q - jacobian.flatten()
+        t, log_q = splines.draw(curve, generator)
+        return t.squeeze(1), log_q.squeeze(1)
 
     def _one(self, found: Coefficients, j: int) -> tuple[Splines, Curve]:
         if self.splines is None or found.curve is None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
 
-FORMAT = 4  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 5  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
 SLOPES = "slopes."  # before the names of their tensors
-NO_SLOPES = {"slopes": False, "paths": 20_000}
+NO_SLOPES = {"slopes": False, "paths": 0}
 Header = dict[str, Any]
 
 
@@ -104,7 +104,20 @@ def _without_slopes(header: Header) -> Header:
     return {**header, "settings": settings, "plan": {**header["plan"], **NO_SLOPES}}
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {1: _with_provenance, 2: _as_it_is, 3: _without_slopes}
+def _without_drawn_rows(header: Header) -> Header:
+    """Format 4 trained the one-pass density on rows that were drawn, and plans said how many."""
+    for plan in (header["plan"], header["settings"]["plan"]):
+        if plan is not None:
+            del plan["paths"]
+    return header
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {
+    1: _with_provenance,
+    2: _as_it_is,
+    3: _without_slopes,
+    4: _without_drawn_rows,
+}
 
 
 def short(error: BaseException) -> str:

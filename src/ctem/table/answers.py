@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.density import Density
+from ctem.parts import Parts
 from ctem.plain import PlainDensity
 from ctem.table.cells import Cells
 from ctem.table.codecs import Numbers
@@ -98,13 +99,10 @@ class TableDensity:
 
     def complete(self, x: Tensor) -> Tensor:
         """Which rows have no gap, (n,); the real part of an atom is none."""
-        gap = x.isnan()
-        for child, parent in self.schema.parents.items():
-            gap[:, child] &= ~(x[:, parent] > 0)
-        return ~gap.any(1)
+        return ~Parts(self.schema.parents).to(x.device).gaps(x).any(1)
 
     def log_prob(self, frame: Frame, exact: bool = False) -> Vector:
-        """log ρ of every row: complete rows in one pass unless ``exact``, the others by the chain rule."""
+        """log ρ of every row: by the chain rule if ``exact``, else complete rows in one pass, others as it suits."""
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
             one_pass = torch.zeros(len(x), dtype=torch.bool, device=x.device) if exact else self.complete(x)
@@ -112,7 +110,9 @@ class TableDensity:
             if bool(one_pass.any()):
                 out[one_pass] = self.density.log_prob(x[one_pass])
             if not bool(one_pass.all()):
-                out[~one_pass] = self.clocks("the chain rule").log_prob_exact(x[~one_pass]).double()
+                density = self.clocks("the chain rule")
+                answered = density.log_prob_exact if exact else density.log_prob
+                out[~one_pass] = answered(x[~one_pass]).double()
             return out.cpu().numpy() + log_det.sum(1)
 
         return self._answers(frame, answer)
