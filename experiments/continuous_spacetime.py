@@ -1,6 +1,6 @@
 """Space-time CTEM on real and mixed densities with known truth: normalised without importance sampling.
 
-    python experiments/continuous_spacetime.py --device cuda [--seeds 5] [--quick]
+    python experiments/continuous_spacetime.py --device cuda [--seeds 5] [--slopes] [--only CASE …] [--quick]
 
 The paper's four 2-D sets (ISE), its 10-D and 30-D mixtures (Fisher divergence, density error), two Gaussians 12σ
 apart (mode weights), and the labelled ring R²×{0..15} (KL). One configuration for all of them; CHOICES.md says which
@@ -54,10 +54,13 @@ class TwoFar:
 class Fit:
     """A fitted density in the user's units; ``log_density`` is one pass."""
 
-    def __init__(self, space: Space, X: np.ndarray, seed: int, device: str, quick: bool):
+    def __init__(
+        self, space: Space, X: np.ndarray, seed: int, device: str, quick: bool, slopes: bool = False
+    ):
         self.space, self.device = space.standardised(X, missing=True), device
         x = self.space.encode(X, missing=True).to(device)
         plan = Plan.suited(len(X), sum(max(k - 1, 1) for k in space.sizes), cuda=device.startswith("cuda"))
+        plan = replace(plan, slopes=slopes)
         if quick:
             recipe = replace(plan.recipe, steps=20, batch_size=10 * plan.members, evaluate_every=10)
             plan = replace(plan, width=16, blocks=1, log_z_samples=100, orders=2, recipe=recipe)
@@ -108,14 +111,10 @@ def mixture(fit: Fit, target: GaussianMixture) -> dict[str, float]:
 
 def far(fit: Fit, target: TwoFar, quick: bool) -> dict[str, float]:
     generator = torch.Generator(fit.device).manual_seed(0)
-    order = list(range(target.dim))
-    X = fit.space.decode(fit.density.chain.sample(40 if quick else 4000, generator, order).x)
+    X = fit.space.decode(fit.density.sample(40 if quick else 4000, generator))
     # the marginal of the first column, exactly: weight to the left of 0
-    values, log_p = fit.density.chain.conditional(
-        torch.full((1, target.dim), float("nan"), device=fit.device),
-        torch.zeros(1, target.dim, dtype=torch.bool, device=fit.device),
-        0,
-    )
+    nothing = torch.full((1, target.dim), float("nan"), device=fit.device)
+    values, log_p = fit.density.conditional(nothing, 0)
     left = values.cpu() * fit.space.columns[0].scale + fit.space.columns[0].location < 0
     mass = log_p[0].cpu().exp()
     return {
@@ -161,10 +160,14 @@ def cases(quick: bool):
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="*", default=None, help="cases (default: all)")
+    parser.add_argument("--slopes", action="store_true", help="networks of their own for the chain rule")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     began = time.perf_counter()
-    settings = {f"plan for {n} rows": asdict(Plan.suited(n, 2, cuda=True)) for n in (1000, 20_000)}
+    cuda = args.device.startswith("cuda")
+    settings = {f"plan for {n} rows": asdict(Plan.suited(n, 2, cuda)) for n in (1000, 20_000)}
+    file = "continuous_spacetime-slopes" if args.slopes else "continuous_spacetime"
+    system = "space-time CTEM, slopes" if args.slopes else "space-time CTEM"
     records: list[Record] = []
     for name, target, rows, measure, paper in cases(args.quick):
         if args.only and name not in args.only:
@@ -173,7 +176,7 @@ def main() -> None:
         for seed in range(1 if args.quick else args.seeds or (5 if "apart" in name else 3)):
             X = target.sample(rows, seed)
             X = gappy(X, seed) if "missing" in name else X
-            fit = Fit(target.space, X, seed, args.device, args.quick)
+            fit = Fit(target.space, X, seed, args.device, args.quick, args.slopes)
             values = measure(fit, target) | {
                 "log Z of the one pass": fit.density.log_z.value,
                 "level chosen by held-out likelihood": fit.density.level,
@@ -184,9 +187,9 @@ def main() -> None:
             print(f"{name} seed {seed}: " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()), flush=True)
         for metric, values in found.items():
             published = paper if any(word in metric for word in ("ISE", "Fisher", "MSE")) else None
-            records.append(summarise(name, "space-time CTEM", metric, values, paper=published))
+            records.append(summarise(name, system, metric, values, paper=published))
         seconds = time.perf_counter() - began  # written after every case: a run cut short keeps what it has
-        write("continuous_spacetime", settings, records, args.device, seconds, args.out, quick=args.quick)
+        write(file, settings, records, args.device, seconds, args.out, quick=args.quick)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class Job(NamedTuple):
     quick: bool
     fits: Path
     seeds: range
+    denoisers: bool = True  # train score networks too, which are in no table
 
     def systems(self, name: str) -> dict[str, Density]:
         """Truth first, then the fits of seed 0."""

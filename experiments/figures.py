@@ -2,10 +2,12 @@
 
     python experiments/table1.py --device cuda      (first: it keeps the fits of seed 0 in build/fits)
     python experiments/figures.py --device cuda [--only densities scores langevin sweep curves] [--quick]
+    python experiments/figures.py --only scores langevin --sets "10-D mixture" --name flows-10d    (some fits only)
 
 What is computed goes to build/figures/NAME.npz and its numbers to experiments/results/figures-NAME.json; pictures are
 drawn from the former into docs/. ``--stage compute`` and ``--stage draw`` do one without the other, so that the
-machine that computes needs no matplotlib.
+machine that computes needs no matplotlib. With ``--name`` both files have it in their names, and a picture has the
+panels of all of them: fits that come later, from another machine, need no others again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from continuous_sets import GROUPS, TARGETS, exam
 from crossfit import PLAIN
 from ctem.metrics import fisher_divergence
 from ctem.training import PAPER_2D
-from drawing import COARSE, FINE, SWEEP_C, draw, field_points, load_arrays, save_arrays
+from drawing import COARSE, FINE, SWEEP_C, Arrays, draw, field_points, load_arrays, save_arrays
 from figure_curves import compute_curves, compute_sweep
 from figure_job import TEST_ROWS, TEST_SEED, Computed, Job
 from figure_langevin import CHAINS, LANGEVIN_STEPS, STEP, compute_langevin
@@ -82,12 +84,13 @@ def denoisers(job: Job) -> dict[str, Density]:
 
 def compute_scores(job: Job) -> Computed:
     """Score magnitude and direction on a square, and the Fisher divergence on fresh rows."""
-    extra, records, arrays = denoisers(job), [], {}
+    extra, records, arrays = denoisers(job) if job.denoisers else {}, [], {}
     for name in job.names:
         fine, coarse = field_points(name, FINE)[1], field_points(name, COARSE)[1]
         X = torch.as_tensor(TARGETS[name].sample(TEST_ROWS, TEST_SEED))
         truth = TARGETS[name].grad_log_density(X)
-        for system, density in {**job.systems(name), f"DSM, σ = {DSM_NOISE:g}": extra[name]}.items():
+        more = {f"DSM, σ = {DSM_NOISE:g}": extra[name]} if name in extra else {}
+        for system, density in {**job.systems(name), **more}.items():
             arrows = torch.nn.functional.normalize(grad_of(density, coarse)[:, :2], dim=1)
             length = grad_of(density, fine).norm(dim=1, keepdim=True)
             arrays[name, system] = torch.cat([length.flatten(), arrows.flatten()]).numpy()
@@ -116,36 +119,47 @@ def settings_of(figure: str) -> dict[str, Any]:
     }[figure]
 
 
-def compute(figure: str, job: Job, out: Path, arrays: Path) -> None:
-    """Run one figure, and leave its arrays and numbers."""
+def compute(figure: str, job: Job, out: Path, arrays: Path, end: str = "") -> None:
+    """Run one figure, and leave its arrays and numbers in files with this end of their names."""
     began, computed = time.perf_counter(), COMPUTE[figure](job)
-    save_arrays(arrays / f"{figure}.npz", computed.arrays)
+    save_arrays(arrays / f"{figure}{end}.npz", computed.arrays)
     wall = time.perf_counter() - began
     print(f"{figure}: {wall:.0f} s", flush=True)
     if computed.records:
         settings = settings_of(figure)
-        write(f"figures-{figure}", settings, computed.records, job.device, wall, out, quick=job.quick)
+        write(f"figures-{figure}{end}", settings, computed.records, job.device, wall, out, quick=job.quick)
+
+
+def computed_arrays(figure: str, folder: Path) -> Arrays:
+    """The arrays of a figure from all runs, those of a named run before the others."""
+    found: Arrays = {}
+    for path in sorted(folder.glob(f"{figure}*.npz"), key=lambda path: len(path.name)):
+        found |= load_arrays(path)
+    return found
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="*", choices=COMPUTE, default=list(COMPUTE), help="which figures")
+    parser.add_argument("--sets", nargs="*", choices=TARGETS, help="which sets (default: all)")
+    parser.add_argument("--name", help="of the files of this run, after the figure's")
     parser.add_argument("--stage", choices=("both", "compute", "draw"), default="both", help="do half of it")
     parser.add_argument("--fits", type=Path, help="folder of table1's fits (default: build/fits)")
     parser.add_argument("--arrays", type=Path, help="folder of the arrays (default: build/figures)")
     args = parser.parse_args()
     fits = args.fits or (FITS / "quick" if args.quick else FITS)
     arrays = args.arrays or (QUICK if args.quick else ARRAYS)
-    names = ["Spiral", "2-Gaussian", "10-D mixture"] if args.quick else list(TARGETS)
+    names = args.sets or (["Spiral", "2-Gaussian", "10-D mixture"] if args.quick else list(TARGETS))
     if args.quick and args.stage != "draw":
         table1(list(FAMILIES), GROUPS[:2], Run(range(1), args.device, True, args.out, fits))
     seeds = range(args.seeds or (1 if args.quick else 5))
-    job = Job(names, args.device, args.quick, fits, seeds)
+    job = Job(names, args.device, args.quick, fits, seeds, denoisers=not args.name)
+    end = f"-{args.name}" if args.name else ""
     for figure in args.only:
         if args.stage != "draw":
-            compute(figure, job, args.out, arrays)
+            compute(figure, job, args.out, arrays, end)
         if args.stage != "compute":
-            draw(figure, load_arrays(arrays / f"{figure}.npz"), QUICK if args.quick else DOCS)
+            draw(figure, computed_arrays(figure, arrays), QUICK if args.quick else DOCS)
 
 
 if __name__ == "__main__":

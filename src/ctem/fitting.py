@@ -89,11 +89,12 @@ def fit_density(
     generator, parents = torch.Generator(x.device).manual_seed(seed), dict(parents or {})
     net, slopes, data = _network(base, x, plan, seed), None, Rows(rows, weight, judged)
     loss, share = _Loss(base, plan, parents), 0.5 if plan.slopes else 1.0
-    history = job.run(net, loss, data, "", share)
+    history = pairs = job.run(net, loss, data, "", share)
     if plan.slopes:
         slopes = _network(base, x, plan, seed, slopes=True)
         objective = Slopes(base, FINEST, COARSEST, parents)
-        history = _both(job.run(slopes, objective, data, ".slopes", share), history)
+        history = job.run(slopes, objective, data, ".slopes", share)
+        history.seconds += pairs.seconds
         chosen = objective.sets(len(held_out), generator)
         level = _level(base, partial(slope_likelihood, slopes.eval(), held_out, chosen))
     else:
@@ -147,12 +148,6 @@ class _Job(NamedTuple):
 
 def _level(base: ProductBase, likelihood: Callable[[float], float]) -> float:
     return best_level(likelihood) if base.space.reals else FINEST
-
-
-def _both(slopes: History, pairs: History) -> History:
-    """The history of the conditionals, with the seconds of all training."""
-    slopes.seconds += pairs.seconds
-    return slopes
 
 
 def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int, slopes: bool = False) -> ClockNet:
