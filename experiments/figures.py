@@ -131,9 +131,9 @@ def compute(figure: str, job: Job, out: Path, arrays: Path, end: str = "") -> No
 
 
 def computed_arrays(figure: str, folder: Path) -> Arrays:
-    """The arrays of a figure from all runs, those of a named run before the others."""
+    """The arrays of a figure from all runs; of two that have a panel, the newer."""
     found: Arrays = {}
-    for path in sorted(folder.glob(f"{figure}*.npz"), key=lambda path: len(path.name)):
+    for path in sorted(folder.glob(f"{figure}*.npz"), key=lambda path: path.stat().st_mtime):
         found |= load_arrays(path)
     return found
 

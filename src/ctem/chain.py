@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from ctem.bases import ProductBase
 from ctem.conditionals import Splines
-from ctem.slopes import Sloped, draw_between
+from ctem.slopes import Sloped
 
-__all__ = ["Chain", "Drawn", "nodes"]
+__all__ = ["Chain", "Drawn", "draw_between", "nodes"]
 
 
 class Drawn(NamedTuple):
@@ -201,14 +201,11 @@ class Chain:
         code = torch.multinomial(log_p.exp(), 1, generator=generator)
         return values[code.squeeze(1)], log_p.gather(1, code).squeeze(1)
 
-    def log_conditional(self, x: Tensor, j: int, value: Tensor) -> Tensor:
-        """log ρ(x_j = value | the observed cells of x), x_j being nan: (n,)."""
-        whole = x.clone()
-        whole[:, j] = value
-        return self._at_value(whole, ~x.isnan(), j)
-
     def quadrature_error(self, x: Tensor, order: Sequence[int]) -> float:
-        """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error."""
+        """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error.
+
+        With slopes, when there are twice as many nodes.
+        """
         moved = copy.copy(self)
         moved.shift = self.limit / (self.points - 1)
         if self.slopes is not None and self.slopes.splines is not None:
@@ -310,6 +307,26 @@ def rows_to_fill(base: ProductBase, n: int, order: Sequence[int], given: Tensor 
     if left:
         raise ValueError(f"order: expected every column that is not given; missing {left}.")
     return x
+
+
+def draw_between(nodes: Tensor, log_p: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A number for each row from the piecewise linear density through its nodes, (q,) and (n, q); its log-density.
+
+    >>> nodes, log_p = torch.tensor([0.0, 1.0]), torch.zeros(3, 2)
+    >>> draw_between(nodes, log_p, torch.Generator().manual_seed(0))[1]
+    tensor([0., 0., 0.])
+    """
+    p = log_p.exp()
+    width = nodes[1] - nodes[0]
+    mass = (p[:, :-1] + p[:, 1:]) * width / 2
+    cell = torch.multinomial(mass, 1, generator=generator)
+    left, right = p.gather(1, cell), p.gather(1, cell + 1)
+    u = torch.rand(cell.shape, generator=generator, dtype=p.dtype, device=p.device)
+    # invert u = (left t + (right − left) t²/2) / ((left + right)/2) in a form that is stable for left ≈ right
+    root = (left**2 + u * (right**2 - left**2)).clamp_min(0).sqrt()
+    t = (u * (left + right) / (left + root)).clamp(0, 1)
+    density = left + (right - left) * t
+    return (nodes[cell] + t * width).squeeze(1), density.log().squeeze(1)
 
 
 def nodes(level: float, limit: float) -> int:

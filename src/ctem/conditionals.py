@@ -158,9 +158,8 @@ class Splines(nn.Module):
     def draw(self, curve: Curve, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """A number for each row and column, and its log-density, (n, c) each."""
         r, score, log_mass = self._cells(curve)
-        log_mass = log_mass.log_softmax(-1)
-        shape = log_mass.shape[:-1]
-        cell = torch.multinomial(log_mass.exp().flatten(0, 1), 1, generator=generator).view(*shape, 1)
+        share = log_mass.softmax(-1)
+        cell = torch.multinomial(share.flatten(0, 1), 1, generator=generator).view(*share.shape[:-1], 1)
         left, right, start = score.gather(-1, cell), score.gather(-1, cell + 1), r.gather(-1, cell)
         width, rise = r.gather(-1, cell + 1) - start, (right - left).abs()
         u = torch.rand(cell.shape, generator=generator, dtype=r.dtype, device=r.device)
@@ -168,8 +167,7 @@ class Splines(nn.Module):
         steep = rise.clamp_min(1e-3)
         place = torch.where(rise < 1e-3, u, 1 + (u + (1 - u) * (-steep).exp()).log() / steep)
         place = torch.where(right < left, 1 - place, place)
-        mass = width.log() + _log_mean_exp(left, right)
-        log_q = left + (right - left) * place + log_mass.gather(-1, cell) - mass
+        log_q = left + (right - left) * place - log_mass.logsumexp(-1, keepdim=True)
         return (curve.mean.unsqueeze(-1) + start + width * place).squeeze(-1), log_q.squeeze(-1)
 
     def _cells(self, curve: Curve) -> _Cells:

@@ -157,8 +157,8 @@ class Density:
         self.slopes = None if slopes is None else slopes.eval()
         self.base, self.space = net.base, net.space
         self.parents = dict(parents or {})
-        self.parts = Parts(self.parents).to(self.base.log_table.device)
         g = _Gated(net if net.members == 1 else Ensemble(net), self.parents)
+        self.parts = g.parts
         self.members = chains(net, level, self.parents, self.slopes)
         self.chain = chain_of(g, self.base, level, self.parents, self.members[0].slopes)
         # in float64 a row's value is the same to 1e-12 whatever batch it comes in

@@ -26,7 +26,7 @@ from ctem.bases import ProductBase
 from ctem.conditionals import Coefficients, Curve, Splines, Values
 from ctem.spacetime import show
 
-__all__ = ["Sloped", "Slopes", "draw_between", "mean_of_hidden"]
+__all__ = ["Sloped", "Slopes", "mean_of_hidden"]
 
 MOST = 16  # real columns of a row that are asked at a time
 
@@ -95,26 +95,6 @@ class Sloped(nn.Module):
             raise ValueError(f"column {j}: real columns of this potential have no slopes.")
         place = self.base.space.reals.index(j)
         return self.splines, Curve(*(part[:, place : place + 1] for part in found.curve))
-
-
-def draw_between(nodes: Tensor, log_p: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A number for each row from the piecewise linear density through its nodes, (q,) and (n, q); its log-density.
-
-    >>> nodes, log_p = torch.tensor([0.0, 1.0]), torch.zeros(3, 2)
-    >>> draw_between(nodes, log_p, torch.Generator().manual_seed(0))[1]
-    tensor([0., 0., 0.])
-    """
-    p = log_p.exp()
-    width = nodes[1] - nodes[0]
-    mass = (p[:, :-1] + p[:, 1:]) * width / 2
-    cell = torch.multinomial(mass, 1, generator=generator)
-    left, right = p.gather(1, cell), p.gather(1, cell + 1)
-    u = torch.rand(cell.shape, generator=generator, dtype=p.dtype, device=p.device)
-    # invert u = (left t + (right − left) t²/2) / ((left + right)/2) in a form that is stable for left ≈ right
-    root = (left**2 + u * (right**2 - left**2)).clamp_min(0).sqrt()
-    t = (u * (left + right) / (left + root)).clamp(0, 1)
-    density = left + (right - left) * t
-    return (nodes[cell] + t * width).squeeze(1), density.log().squeeze(1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
 FORMAT = 5  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
 SLOPES = "slopes."  # before the names of their tensors
-NO_SLOPES = {"slopes": False, "paths": 0}
+NO_SLOPES = {"slopes": False}
 Header = dict[str, Any]
 
 
@@ -108,7 +108,7 @@ def _without_drawn_rows(header: Header) -> Header:
     """Format 4 trained the one-pass density on rows that were drawn, and plans said how many."""
     for plan in (header["plan"], header["settings"]["plan"]):
         if plan is not None:
-            del plan["paths"]
+            plan.pop("paths", None)
     return header
 
 
