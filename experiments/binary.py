@@ -98,7 +98,8 @@ def by_clocks(space: Space, x: Tensor, valid: Tensor, recipe: Recipe, job: Job) 
 
 def by_slopes(space: Space, x: Tensor, valid: Tensor, recipe: Recipe, job: Job) -> tuple[Chain, History]:
     """Networks for the conditionals, and one for the joint."""
-    plan = Plan(**job.network, members=1, recipe=recipe, slopes=True, log_z_samples=1000)
+    plan = Plan(**job.network, members=1, recipe=recipe, log_z_samples=1000)
+    plan = replace(plan, slopes=plan.own)
     density = fit_density(space, x, plan, seed=recipe.seed, held_out=valid)
     return density.members[0], density.history
 

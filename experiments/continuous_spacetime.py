@@ -60,10 +60,10 @@ class Fit:
         self.space, self.device = space.standardised(X, missing=True), device
         x = self.space.encode(X, missing=True).to(device)
         plan = Plan.suited(len(X), sum(max(k - 1, 1) for k in space.sizes), cuda=device.startswith("cuda"))
-        plan = replace(plan, slopes=slopes)
         if quick:
             recipe = replace(plan.recipe, steps=20, batch_size=10 * plan.members, evaluate_every=10)
-            plan = replace(plan, width=16, blocks=1, log_z_samples=100, orders=2, recipe=recipe)
+            plan = replace(plan, width=16, blocks=1, log_z_samples=100, orders=2, recipe=recipe, slopes=None)
+        plan = replace(plan, slopes=(plan.slopes or plan.own) if slopes else None)
         began = time.perf_counter()
         self.density = fit_density(self.space, x, plan, seed=seed)
         self.seconds = time.perf_counter() - began

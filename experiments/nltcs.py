@@ -152,8 +152,12 @@ def main() -> None:
     splits = toy_splits() if args.quick else load_binary("nltcs", args.data)
     space = Space([Category(2)] * splits.train.shape[1])
     x, valid, test = (space.encode(part).to(device) for part in splits)
+    suited = Plan.suited(*x.shape, cuda=x.is_cuda)
     plan = replace(
-        Plan.suited(*x.shape, cuda=x.is_cuda), log_z_samples=20_000, orders=ORDERS, slopes=args.slopes
+        suited,
+        log_z_samples=20_000,
+        orders=ORDERS,
+        slopes=(suited.slopes or suited.own) if args.slopes else None,
     )
     settings = {"plan": asdict(plan), "orders": ORDERS, "missing": MISSING}
     if args.quick:

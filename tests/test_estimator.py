@@ -78,7 +78,7 @@ def test_the_exact_density_of_an_atom_and_a_real_part_integrates_to_one():
 def test_the_chain_rule_of_columns_holds_for_one_order():
     model = fitted(table()[["city", "height", "smoker"]].dropna(), orders=1)
     X = table(20, seed=1)[["city", "height", "smoker"]].dropna()
-    order = [model.schema_.space.names[j] for j in model.density_.orders[0]]
+    order = [model.schema_.space.names[j] for j in model.density_.orders[0][0]]
     parts = [model.log_density(X, columns=[name], given=order[:i]) for i, name in enumerate(order)]
     assert np.allclose(sum(parts), model.score_samples(X, exact=True), atol=1e-4)
 
@@ -381,3 +381,13 @@ def test_max_time_is_kept():
     plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=100_000, batch_size=64), log_z_samples=200)
     model = fitted(X, plan, max_time=1.0)
     assert model.density_.history.seconds < 6
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("objective", ["clocks", "slopes"])
+@pytest.mark.parametrize("rows", [2, 9, 13, 17])
+def test_a_handful_of_rows_is_a_table(rows, objective):
+    """Folds are fewer then, and batches must divide among them."""
+    X = np.random.default_rng(0).normal(size=(rows, 2))
+    model = CTEM(objective=objective, max_steps=2, random_state=0).fit(X)
+    assert np.isfinite(model.score_samples(X)).all()

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import struct
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from test_steps import preferring
 
 from ctem import CTEM, Category, Recipe, persistence
-from ctem.density import Plan
+from ctem.density import Networks, Plan
 from ctem.table.steps import Steps
 
 PLAN = Plan(
@@ -102,12 +102,13 @@ def test_no_path_of_this_machine_is_saved(tmp_path):
 
 def without_slopes(path, X):
     """A model as formats 1 to 3 had it, its tensors and its header."""
-    model = CTEM(plan=replace(PLAN, slopes=False), random_state=3).fit(X)
+    model = CTEM(plan=PLAN, random_state=3).fit(X)
     model.save(path)
     tensors, metadata = parts(path)
     header = json.loads(metadata["model"])
     for part in (header["plan"], header["settings"]["plan"]):
         del part["slopes"]
+    del header["slopes"]
     return model, tensors, header
 
 
@@ -135,7 +136,7 @@ def test_a_file_of_format_2_is_read(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:log Z rests on", "ignore:.*one pass")
 def test_networks_of_slopes_are_saved(tmp_path):
-    plan = replace(PLAN, slopes=True)
+    plan = replace(PLAN, slopes=Networks(width=12, blocks=1, members=4, recipe=PLAN.recipe))
     model = CTEM(plan=plan, columns={"city": Category()}, random_state=3).fit(table())
     model.save(tmp_path / "model.ctem")
     again = CTEM.load(tmp_path / "model.ctem")
@@ -145,22 +146,23 @@ def test_networks_of_slopes_are_saved(tmp_path):
     tensors, metadata = parts(tmp_path / "model.ctem")
     own = {name: value for name, value in tensors.items() if not name.startswith("slopes.")}
     save_file(own, tmp_path / "model.ctem", metadata)
-    with pytest.raises(ValueError, match="plan: expected slopes as there are tensors of them; got True"):
+    with pytest.raises(ValueError, match="plan: expected slopes as there are tensors of them"):
         CTEM.load(tmp_path / "model.ctem")
 
 
-@pytest.mark.filterwarnings("ignore:log Z rests on", "ignore:.*one pass")
-def test_a_file_of_format_4_is_read(tmp_path):
+@pytest.mark.parametrize("version", [4, 5])
+def test_files_of_formats_4_and_5_are_read_unless_they_have_loose_splines(tmp_path, version):
     path = tmp_path / "model.ctem"
-    model = CTEM(plan=replace(PLAN, slopes=True), random_state=3).fit(table())
-    model.save(path)
-    tensors, metadata = parts(path)
-    header = json.loads(metadata["model"])
-    for part in (header["plan"], header["settings"]["plan"]):
-        part["paths"] = 400
-    save_file(tensors, path, {"format": "ctem", "version": "4", "model": json.dumps(header)})
-    again = CTEM.load(path)
-    assert np.array_equal(again.score_samples(table()), model.score_samples(table()))
+    model, tensors, header = without_slopes(path, table())
+    for slopes in (False, True):
+        for part in (header["plan"], header["settings"]["plan"]):
+            part |= {"slopes": slopes, **({"paths": 400} if version == 4 else {})}
+        save_file(tensors, path, {"format": "ctem", "version": str(version), "model": json.dumps(header)})
+        if slopes:
+            with pytest.raises(ValueError, match="fit the model again"):
+                CTEM.load(path)
+        else:
+            assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
 
 
 def test_a_file_of_format_3_is_read(tmp_path):
@@ -200,7 +202,7 @@ def test_every_older_format_has_a_migration():
 def test_a_newer_format_asks_for_a_newer_ctem(path):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(persistence.FORMAT + 1)})
-    with pytest.raises(ValueError, match=r"has format '6'; this ctem reads 1 … 5. Update ctem"):
+    with pytest.raises(ValueError, match=r"has format '7'; this ctem reads 1 … 6. Update ctem"):
         CTEM.load(path)
 
 
@@ -254,7 +256,7 @@ CHANGES = {
     "deep network": lambda h: h["network"].update(blocks=10**9),
     "many members": lambda h: h["network"].update(members=10**9),
     "many waves": lambda h: h["network"].update(harmonics=10**12),
-    "slopes that are not there": lambda h: h["plan"].update(slopes=True),
+    "slopes that are not there": lambda h: h["plan"].update(slopes=asdict(PLAN.own)),
     "slopes of text": lambda h: h["plan"].update(slopes="yes"),
     "extra option": lambda h: h["network"].update(device="meta"),
     "level": lambda h: h.update(level=-1.0),

@@ -54,6 +54,7 @@ class Chain:
         slopes: a potential whose slopes give the conditionals (``ctem.slopes``), instead of differences of g.
         parents: for a real column that exists only where a category has code 0, that category. ``orders`` have it
             first: a part that does not exist is skipped, which is normalised only if it is known by then to be absent.
+        fine: level of visible real columns for the slopes; ``floor`` when left out.
 
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Real, Space
@@ -74,13 +75,14 @@ class Chain:
         batch_size: int = 2**17,
         slopes: Sloped | None = None,
         parents: Mapping[int, int] | None = None,
+        fine: float | None = None,
     ):
         if points < 5 or points % 2 == 0:
             raise ValueError(f"points: expected an odd number ≥ 5; got {points}.")
         self.g, self.base, self.space = g, base, base.space
         self.floor, self.points, self.limit, self.batch_size = floor, points, limit, batch_size
         self.shift = 0.0  # of the nodes, to check the rule
-        self.slopes, self.parents = slopes, dict(parents or {})
+        self.slopes, self.parents, self.fine = slopes, dict(parents or {}), floor if fine is None else fine
         if any(_drops(part) for part in (g, slopes)):
             raise ValueError("g: dropout is switched on, so that every call would differ; pass g.eval().")
         width, enough = 2 * limit / (points - 1), nodes(floor, limit)
@@ -140,13 +142,13 @@ class Chain:
         with torch.no_grad():
             for part, seen in rows:
                 log_b = torch.where(seen, self.base.column_log_prob(part), 0.0).sum(-1)
-                parts.append(log_b + self.g(part, self._level(part, seen)))
+                parts.append(log_b + self.g(part, self._level(part, seen, self.floor)))
         return torch.cat(parts)
 
     def potential(self, x: Tensor) -> Tensor:
         """log b(x) + g(x) of complete rows, differentiable: the joint as a log-potential for samplers."""
         seen = torch.ones_like(x, dtype=torch.bool)
-        return self.base.log_prob(x) + self.g(x, self._level(x, seen))
+        return self.base.log_prob(x) + self.g(x, self._level(x, seen, self.floor))
 
     def conditional(self, x: Tensor, visible: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Values of column j and log ρ(value | x_visible) of each: (q,), (n, q). For a real column, densities."""
@@ -191,7 +193,7 @@ class Chain:
             rows = zip(filled.split(self.batch_size), visible.split(self.batch_size), strict=True)
             with torch.no_grad():
                 drawn = [
-                    self.slopes.draw(part, self._level(part, v), j, self._clock(part), generator)
+                    self.slopes.draw(part, self._level(part, v, self.fine), j, self._clock(part), generator)
                     for part, v in rows
                 ]
             return torch.cat([value for value, _ in drawn]), torch.cat([log_q for _, log_q in drawn])
@@ -221,9 +223,9 @@ class Chain:
                 f"order, given: expected different columns of 0 … {self.space.dim - 1}; got {list(columns)}."
             )
 
-    def _level(self, x: Tensor, visible: Tensor) -> Tensor:
+    def _level(self, x: Tensor, visible: Tensor, floor: float) -> Tensor:
         level = torch.zeros_like(x)
-        level[:, list(self.space.reals)] = self.floor
+        level[:, list(self.space.reals)] = floor
         return torch.where(visible, level, math.inf)
 
     def _values(self, j: int, like: Tensor) -> Tensor:
@@ -246,7 +248,7 @@ class Chain:
                 rows = slice(start, start + step)
                 many = filled[rows].repeat_interleave(q, 0)
                 many[:, j] = values[rows].flatten()
-                level = self._level(filled[rows], shown[rows]).repeat_interleave(q, 0)
+                level = self._level(filled[rows], shown[rows], self.floor).repeat_interleave(q, 0)
                 log_b = self.base.column_log_prob(many)[:, j]
                 parts.append((log_b + self.g(many, level)).view(-1, q))
         return torch.cat(parts)
@@ -258,13 +260,13 @@ class Chain:
         with torch.no_grad():
             return torch.cat(
                 [
-                    slopes.conditional(part, self._level(part, v), j, at, self._clock(part))
+                    slopes.conditional(part, self._level(part, v, self.fine), j, at, self._clock(part))
                     for part, v, at in rows
                 ]
             )
 
     def _clock(self, x: Tensor) -> Tensor:
-        return torch.full_like(x[:, :1], self.floor)
+        return torch.full_like(x[:, :1], self.fine)
 
     def _log_total(self, score: Tensor, j: int, values: Tensor) -> Tensor:
         if self.space.sizes[j]:

@@ -131,7 +131,7 @@ class ClockNet(Sloped):
         self.head = nn.Parameter(torch.zeros(members, width, len(self.owner))) if slopes else None
         if slopes and self.space.reals:
             self.splines = Splines()
-            size = self.splines.size * len(self.space.reals)
+            size = (2 + self.splines.size) * len(self.space.reals)
             self.hats = nn.Parameter(torch.zeros(members, width, size))
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class ClockNet(Sloped):
             return Coefficients(values, None)
         hats = torch.bmm(h[:, :-1], self.hats).transpose(0, 1).flatten(0, 1)
         mean, spread = self._predictions(x, level, clock, inverse)
-        return Coefficients(values, Curve(mean, spread, hats.view(*mean.shape, -1)))
+        return Coefficients(values, Curve.around(mean, spread, hats.view(*mean.shape, -1)))
 
     def _predictions(
         self, x: Tensor, level: Tensor, clock: Tensor, inverse: Inverse | None

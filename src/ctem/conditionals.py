@@ -3,8 +3,9 @@ r"""One-column conditionals with a few coefficients: normalised, whatever the co
     a discrete column   ρ(v) ∝ b(v) e^{c_v},   c = 0 for its first value
     a real column       ρ(t) ∝ q(t) exp(A(t)·a + B(u)·b),   u = (t − m)/σ,   q = 0.9 N(m, σ²) + 0.1 N(0, 1)
 
-A and B are hat functions, in t and in asinh u: log ρ/q is piecewise linear. m and σ are a prediction of t, linear in
-what is visible; where it is good, B resolves what is left however narrow that is, and A has the shape of the margin.
+A and B are hat functions, in t and in asinh u: log ρ/q is piecewise linear. m and σ are a prediction of t: one that is
+linear in what is visible, corrected by a network. Where it is good, B resolves what is left however narrow that is, and
+A has the shape of the margin.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from ctem.bases import ProductBase
 
 __all__ = ["Coefficients", "Curve", "Splines", "Values"]
 
-REACH = 8.0  # a real column is normalised on m ± 8
+FAR = 8.0  # no prediction is beyond
+LEAST, MOST = 0.01, 1.5  # … nor a spread
+TAILS = (5.0, 6.5, 8.0, 16.0)  # nodes beyond the hats; what is beyond the last has no mass to speak of
 WIDE = 0.1  # share of the base in q: no prediction is trusted altogether
 ENDS_A, ENDS_B = 4.0, 4.5  # the hats' outermost knots, in t and in asinh u
 
@@ -94,6 +97,16 @@ class Curve(NamedTuple):
     spread: Tensor  # (n, c)
     coefficients: Tensor  # (n, c, size)
 
+    @classmethod
+    def around(cls, mean: Tensor, spread: Tensor, found: Tensor) -> Curve:
+        """On a prediction that ``found`` corrects: a shift and a stretch of it for each column, then coefficients."""
+        stretch = 3 * torch.tanh(found[..., 1] / 3)
+        return cls(
+            (mean + spread * found[..., 0]).clamp(-FAR, FAR),
+            (spread * stretch.exp()).clamp(LEAST, MOST),
+            found[..., 2:],
+        )
+
     def at(self, column: Tensor) -> Curve:
         """Those of the columns with these places, (n, c) each row its own or (c,)."""
         column = column.expand(len(self.mean), -1)
@@ -133,6 +146,7 @@ class Splines(nn.Module):
     scale: Tensor
     in_t: Tensor
     in_u: Tensor
+    tails: Tensor
 
     def __init__(self, knots: tuple[int, int] = (33, 25), cuts: int = 4):
         super().__init__()
@@ -145,6 +159,8 @@ class Splines(nn.Module):
         self.register_buffer("scale", share.sqrt().clamp_min(0.1), persistent=False)
         self.register_buffer("in_t", a, persistent=False)
         self.register_buffer("in_u", b.sinh(), persistent=False)
+        tails = torch.tensor([*(-t for t in reversed(TAILS)), *TAILS])
+        self.register_buffer("tails", tails, persistent=False)
 
     def log_prob(self, t: Tensor, curve: Curve) -> Tensor:
         """log ρ(t) of one number per column, (n, c)."""
@@ -152,54 +168,66 @@ class Splines(nn.Module):
 
     def log_density(self, t: Tensor, curve: Curve) -> Tensor:
         """log ρ(t) of q numbers per column, (n, c, q)."""
-        score = self._score(t - curve.mean.unsqueeze(-1), curve)
-        return score - self._cells(curve).log_mass.logsumexp(-1, keepdim=True)
+        cells = self._cells(curve)
+        log_mass = torch.cat([cells.log_mass, self._beyond(cells.score, curve)], -1)
+        return self._score(t, curve) - log_mass.logsumexp(-1, keepdim=True)
+
+    def _beyond(self, score: Tensor, curve: Curve) -> Tensor:
+        """log of the mass beyond the first and the last node, where the hats stay as they are there: (n, c, 2)."""
+        mean, spread, end = curve.mean.unsqueeze(-1), curve.spread.unsqueeze(-1), TAILS[-1]
+        far = torch.cat([(-end - mean) / spread, (mean - end) / spread], -1)
+        near = torch.special.log_ndtr(far) + math.log(1 - WIDE)
+        log_mass = torch.logaddexp(near, torch.special.log_ndtr(torch.full_like(far, -end)) + math.log(WIDE))
+        ends = self.tails[:: len(self.tails) - 1].expand_as(far)
+        return log_mass + score[..., :: score.shape[-1] - 1] - _log_q(ends, mean, spread)
 
     def draw(self, curve: Curve, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A number for each row and column, and its log-density, (n, c) each."""
-        r, score, log_mass = self._cells(curve)
+        """A number between the first and the last node for each row and column, and its log-density, (n, c) each."""
+        t, score, log_mass = self._cells(curve)
         share = log_mass.softmax(-1)
         cell = torch.multinomial(share.flatten(0, 1), 1, generator=generator).view(*share.shape[:-1], 1)
-        left, right, start = score.gather(-1, cell), score.gather(-1, cell + 1), r.gather(-1, cell)
-        width, rise = r.gather(-1, cell + 1) - start, (right - left).abs()
-        u = torch.rand(cell.shape, generator=generator, dtype=r.dtype, device=r.device)
+        left, right, start = score.gather(-1, cell), score.gather(-1, cell + 1), t.gather(-1, cell)
+        width, rise = t.gather(-1, cell + 1) - start, (right - left).abs()
+        u = torch.rand(cell.shape, generator=generator, dtype=t.dtype, device=t.device)
         # a number in [0, 1] whose log-density rises evenly
         steep = rise.clamp_min(1e-3)
         place = torch.where(rise < 1e-3, u, 1 + (u + (1 - u) * (-steep).exp()).log() / steep)
         place = torch.where(right < left, 1 - place, place)
         log_q = left + (right - left) * place - log_mass.logsumexp(-1, keepdim=True)
-        return (curve.mean.unsqueeze(-1) + start + width * place).squeeze(-1), log_q.squeeze(-1)
+        return (start + width * place).squeeze(-1), log_q.squeeze(-1)
 
     def _cells(self, curve: Curve) -> _Cells:
-        """Between all knots within reach, each way cut in a few parts."""
-        mean, spread = curve.mean.unsqueeze(-1), curve.spread.unsqueeze(-1)
-        ends = mean.new_tensor([-REACH, REACH]).expand(*mean.shape[:-1], 2)
-        knots = torch.cat([self.in_t - mean, self.in_u * spread, ends], -1).clamp(-REACH, REACH)
-        knots = knots.sort(-1).values
+        """Between all knots and the nodes of the tails, each way cut in a few parts."""
+        mean, spread, end = curve.mean.unsqueeze(-1), curve.spread.unsqueeze(-1), TAILS[-1]
+        fixed = torch.cat([self.in_t, self.tails]).expand(*mean.shape[:-1], -1)
+        knots = torch.cat([fixed, (mean + self.in_u * spread).clamp(-end, end)], -1).sort(-1).values
         cuts = max(1, self.cuts // 2) if self.training else self.cuts
         share = torch.arange(cuts, dtype=mean.dtype, device=mean.device) / cuts
         inner = knots[..., :-1, None] + knots.diff(dim=-1).unsqueeze(-1) * share
-        r = torch.cat([inner.flatten(-2), knots[..., -1:]], -1)
-        score = self._score(r, curve)
-        log_width = r.diff(dim=-1).clamp_min(1e-30).log()
-        return _Cells(r, score, log_width + _log_mean_exp(score[..., :-1], score[..., 1:]))
+        t = torch.cat([inner.flatten(-2), knots[..., -1:]], -1)
+        score = self._score(t, curve)
+        log_width = t.diff(dim=-1).clamp_min(1e-30).log()
+        return _Cells(t, score, log_width + _log_mean_exp(score[..., :-1], score[..., 1:]))
 
-    def _score(self, r: Tensor, curve: Curve) -> Tensor:
-        """log q(t) + A(t)·a + B(u)·b at t = m + r, not normalised."""
+    def _score(self, t: Tensor, curve: Curve) -> Tensor:
+        """log q(t) + A(t)·a + B(u)·b, not normalised; hats end where the cells do."""
         mean, spread = curve.mean.unsqueeze(-1), curve.spread.unsqueeze(-1)
-        t, u = mean + r, r / spread
-        near = -0.5 * u**2 - spread.log() + math.log(1 - WIDE)
-        log_q = torch.logaddexp(near, -0.5 * t**2 + math.log(WIDE)) - 0.5 * math.log(2 * math.pi)
         a, b = (curve.coefficients / self.scale).split(self.knots, -1)
-        return log_q + _interpolated(a, t / ENDS_A) + _interpolated(b, u.asinh() / ENDS_B)
+        u = (t.clamp(-TAILS[-1], TAILS[-1]) - mean) / spread
+        return _log_q(t, mean, spread) + _interpolated(a, t / ENDS_A) + _interpolated(b, u.asinh() / ENDS_B)
 
 
 class _Cells(NamedTuple):
-    """Nodes r = t − m (n, c, q), the score there, and log ∫ e^score between each and the next (n, c, q − 1)."""
+    """Nodes t (n, c, q), the score there, and log ∫ e^score between each and the next (n, c, q − 1)."""
 
-    r: Tensor
+    t: Tensor
     score: Tensor
     log_mass: Tensor
+
+
+def _log_q(t: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+    near = -0.5 * ((t - mean) / spread) ** 2 - spread.log() + math.log(1 - WIDE)
+    return torch.logaddexp(near, -0.5 * t**2 + math.log(WIDE)) - 0.5 * math.log(2 * math.pi)
 
 
 def _log_mean_exp(left: Tensor, right: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -16,16 +16,33 @@ from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
 from ctem.conditionals import Coefficients, Curve
 from ctem.energies import grad_log_density
-from ctem.joint import mixture_log_z
+from ctem.joint import METHOD, mixture_log_z
 from ctem.partition import LogZ
+from ctem.partition.contract import estimate
 from ctem.parts import Parts
 from ctem.slopes import Sloped
 from ctem.training import History, Recipe
 
-__all__ = ["Density", "Plan", "chain_of", "chains"]
+__all__ = ["Density", "Networks", "Plan", "chain_of", "chains"]
 
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
+MOST_NODES = 1025  # of a conditional by slopes, whose normalisation does not rest on them
 COMPLETIONS = 1024  # of a row with gaps, at most, that are summed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """How large networks are, how many, and how long they are trained at most.
+
+    >>> Networks(width=64, blocks=2, members=1, recipe=Recipe()).harmonics
+    3
+    """
+
+    width: int
+    blocks: int
+    members: int
+    recipe: Recipe
+    harmonics: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +57,8 @@ class Plan:
         members: networks; with more than one the rows are cross-fitted.
         recipe: how long and how fast, at most.
         whole: share of the comparisons of real columns in which every column is visible.
-        slopes: the chain rule has networks of its own, trained on first-order comparisons (``ctem.slopes``).
+        slopes: networks of the chain rule's own, trained on first-order comparisons (``ctem.slopes``), if any; those of
+            the plan then learn from complete rows.
         consistency: weight of the local normalisation of columns with two values.
         orders: of the columns, in exact densities.
         log_z_samples: chain samples for the constant of the one-pass density.
@@ -55,10 +73,21 @@ class Plan:
     recipe: Recipe
     harmonics: int = 3
     whole: float = 0.5
-    slopes: bool = False
+    slopes: Networks | None = None
     consistency: float = 0.0
     orders: int = 4
     log_z_samples: int = 2000
+
+    @property
+    def own(self) -> Networks:
+        """The size and the recipe of the plan's own networks, e.g. to have slopes of that size."""
+        return Networks(
+            width=self.width,
+            blocks=self.blocks,
+            members=self.members,
+            recipe=self.recipe,
+            harmonics=self.harmonics,
+        )
 
     @classmethod
     def suited(cls, rows: int, features: int, cuda: bool = False) -> Plan:
@@ -72,10 +101,13 @@ class Plan:
         )
         if cuda and small:
             recipe = replace(recipe, steps=3000, batch_size=10 * 256, evaluate_every=150)
-            return cls(width=128, blocks=2, members=10, harmonics=1, recipe=recipe)
+            decayed = replace(recipe, batch_size=5 * 512, weight_decay=0.3)
+            slopes = Networks(width=256, blocks=3, members=5, harmonics=1, recipe=decayed)
+            return cls(width=128, blocks=2, members=10, harmonics=1, recipe=recipe, slopes=slopes)
         if cuda:
             recipe = replace(recipe, steps=6000, batch_size=1024, ema=0.999, evaluate_every=300)
-            return cls(width=512, blocks=4, members=1, recipe=recipe)
+            slopes = Networks(width=512, blocks=4, members=1, recipe=recipe)
+            return cls(width=512, blocks=4, members=1, recipe=recipe, slopes=slopes)
         if rows <= 3000:
             recipe = replace(
                 recipe,
@@ -87,21 +119,33 @@ class Plan:
                 patience=5,
             )
             return cls(width=64, blocks=2, members=5, harmonics=2, recipe=recipe, log_z_samples=400)
-        return cls(width=128, blocks=2, members=1, recipe=recipe, log_z_samples=1000)
+        slopes = Networks(width=128, blocks=2, members=1, recipe=recipe)
+        return cls(width=128, blocks=2, members=1, recipe=recipe, slopes=slopes, log_z_samples=1000)
 
 
 def chains(
-    net: ClockNet, level: float, parents: Mapping[int, int], slopes: ClockNet | None = None
+    net: ClockNet,
+    level: float,
+    parents: Mapping[int, int],
+    slopes: ClockNet | None = None,
+    fine: float | None = None,
 ) -> list[Chain]:
-    """The chain rule of every member of the networks, its conditionals from slopes if there are any.
+    """The chain rule of every member of the networks; or of every member of slopes, with one joint of all of net.
 
     >>> from ctem.spaces import Category, Space
     >>> len(chains(ClockNet(ProductBase(Space([Category(2)] * 3)), width=8, members=3), 1e-3, {}))
     3
     """
-    gated = [_Gated(net.member(k), parents) for k in range(net.members)]
-    conditionals = [None if slopes is None else _Gated(slopes.member(k), parents) for k in range(net.members)]
-    return [chain_of(g, net.base, level, parents, s) for g, s in zip(gated, conditionals, strict=True)]
+    if slopes is None:
+        alone = [_Gated(net.member(k), parents) for k in range(net.members)]
+        return [chain_of(g, net.base, level, parents) for g in alone]
+    joint = _joint(net, parents)
+    conditionals = [_Gated(slopes.member(k), parents) for k in range(slopes.members)]
+    return [chain_of(joint, net.base, level, parents, each, fine) for each in conditionals]
+
+
+def _joint(net: ClockNet, parents: Mapping[int, int]) -> _Gated:
+    return _Gated(net if net.members == 1 else Ensemble(net), parents)
 
 
 def chain_of(
@@ -110,6 +154,7 @@ def chain_of(
     level: float,
     parents: Mapping[int, int],
     slopes: Sloped | None = None,
+    fine: float | None = None,
 ) -> Chain:
     """The chain rule of g with the nodes and the batches that suit its level and its device.
 
@@ -119,7 +164,8 @@ def chain_of(
     8192
     """
     batch_size = 2**17 if base.log_table.is_cuda else 2**13  # what fits a CPU's cache
-    return Chain(g, base, level, max(65, nodes(level, LIMIT)), LIMIT, batch_size, slopes, parents)
+    enough = nodes(level, LIMIT) if fine is None else min(nodes(fine, LIMIT), MOST_NODES)
+    return Chain(g, base, level, max(65, enough), LIMIT, batch_size, slopes, parents, fine)
 
 
 class Density:
@@ -134,6 +180,7 @@ class Density:
         seed: of the orders of columns.
         parents: for a real column that exists only where a category has code 0, that category.
         slopes: networks of the conditionals of single columns; without them the chain rule takes differences of net.
+        fine: noise level at which real columns are resolved by the slopes.
 
     >>> from ctem.spaces import Category, Space
     >>> base, plan = ProductBase(Space([Category(2)] * 3)), Plan.suited(rows=300, features=3)
@@ -152,24 +199,34 @@ class Density:
         seed: int = 0,
         parents: Mapping[int, int] | None = None,
         slopes: ClockNet | None = None,
+        fine: float | None = None,
     ):
         self.net, self.level, self.plan, self.history = net.eval(), level, plan, history
-        self.slopes = None if slopes is None else slopes.eval()
+        self.slopes, self.fine = None if slopes is None else slopes.eval(), fine
         self.base, self.space = net.base, net.space
         self.parents = dict(parents or {})
-        g = _Gated(net if net.members == 1 else Ensemble(net), self.parents)
+        g = _joint(net, self.parents)
         self.parts = g.parts
-        self.members = chains(net, level, self.parents, self.slopes)
-        self.chain = chain_of(g, self.base, level, self.parents, self.members[0].slopes)
+        self.members = chains(net, level, self.parents, self.slopes, fine)
+        self.chain = self.members[0] if slopes is not None else chain_of(g, self.base, level, self.parents)
         # in float64 a row's value is the same to 1e-12 whatever batch it comes in
         double = copy.deepcopy(g).double(), copy.deepcopy(self.base).double()
         self.double = chain_of(*double, level, self.parents)
-        self.orders = self.members[0].orders(plan.orders, torch.Generator().manual_seed(seed))
-        if log_z is None:
-            device = self.base.log_table.device
-            generator = torch.Generator(device).manual_seed(seed)
-            log_z = mixture_log_z(self.members, plan.log_z_samples, generator)
-        self.log_z = log_z
+        turns = torch.Generator().manual_seed(seed)
+        self.orders = [chain.orders(plan.orders, turns) for chain in self.members]  # each member has its own
+        self.log_z = (
+            self._log_z(torch.Generator(self.base.log_table.device).manual_seed(seed))
+            if log_z is None
+            else log_z
+        )
+
+    def _log_z(self, generator: torch.Generator) -> LogZ:
+        """Of the one-pass density: importance sampling, with slopes from the mixture of all members and orders."""
+        n = self.plan.log_z_samples
+        if self.slopes is None:
+            return mixture_log_z(self.members, n, generator)
+        x = self.sample(n, generator)
+        return estimate((self.chain.joint(x) - self.log_prob_exact(x)).double(), METHOD)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z, float64, shape (n,).
@@ -206,10 +263,9 @@ class Density:
         """log ρ(x_columns | x_given) by the chain rule: normalised by construction, a mixture of a few orders."""
         given = list(given)
         asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
-        orders = [[j for j in order if j in asked] for order in self.orders]
         if self.slopes is None:
-            return self.chain.log_prob_mixture(x, orders, given)
-        each = torch.stack([chain.log_prob_mixture(x, orders, given) for chain in self.members])
+            return self.chain.log_prob_mixture(x, _among(self.orders[0], asked), given)
+        each = self._by_member(x, asked, given)
         known = torch.full_like(x, math.nan)
         known[:, given] = x[:, given]
         return (each + self._shares(known)).logsumexp(0)
@@ -238,8 +294,8 @@ class Density:
         member = self._responsible(x, generator)
         for k, chain in enumerate(self.members):
             mine = (member == k).nonzero().squeeze(1)
-            for i, order in enumerate(self.orders):
-                rows = mine[i :: len(self.orders)]
+            for i, order in enumerate(self.orders[k]):
+                rows = mine[i :: len(self.orders[k])]
                 if len(rows):
                     out[rows] = chain.sample(len(rows), generator, order, given=x[rows]).x
         return out
@@ -254,14 +310,24 @@ class Density:
         """log of each member's share of the density of the observed cells, (members, n)."""
         if self.slopes is None:
             return torch.stack([chain.joint(x) for chain in self.members]).log_softmax(0)
-        known = (~x.isnan()).any(0).tolist()
-        orders = [[j for j in order if known[j]] for order in self.orders]
-        return torch.stack([chain.log_prob_mixture(x, orders) for chain in self.members]).log_softmax(0)
+        known = (~x.isnan()).any(0).nonzero().flatten().tolist()
+        return self._by_member(x, known).log_softmax(0)
+
+    def _by_member(self, x: Tensor, asked: Collection[int], given: Iterable[int] = ()) -> Tensor:
+        """log ρ(x_asked | x_given) by the chain rule of every member, (members, n)."""
+        turns = zip(self.members, self.orders, strict=True)
+        return torch.stack(
+            [chain.log_prob_mixture(x, _among(orders, asked), given) for chain, orders in turns]
+        )
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns of complete rows, zero elsewhere, (n, d)."""
         grad = grad_log_density(self.chain.potential, x)
         return torch.where(self.base.is_real, grad, 0.0)
+
+
+def _among(orders: Sequence[Sequence[int]], asked: Collection[int]) -> list[list[int]]:
+    return [[j for j in order if j in asked] for order in orders]
 
 
 def _log_sum(

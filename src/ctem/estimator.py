@@ -24,7 +24,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ctem.density import Density, Plan
+from ctem.density import Density, Networks, Plan
 from ctem.fitting import fit_density
 from ctem.partition import LogZ
 from ctem.persistence import load, save
@@ -43,6 +43,7 @@ Vector = NDArray[np.float64]
 FEW = 100  # rows below which dependence between columns can hardly be learned
 CHECKED = 16  # rows on which one pass and chain rule are compared after a fit
 APART = 0.5  # nats between them that are worth a warning
+OBJECTIVES = ("auto", "clocks", "slopes", "plain")
 
 
 class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
@@ -56,11 +57,12 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Arguments:
         columns: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
-        objective: "clocks"; "slopes", which trains twice and whose exact answers are far faster; or
-            "plain" for the paper's: no missing cells, no conditionals, sampling by MCMC.
+        objective: "clocks", one potential for everything; "slopes", which trains other networks for the chain rule,
+            so that exact answers are better and far faster; "auto", slopes but for small tables on a CPU; or "plain",
+            the paper's: no missing cells, no conditionals, sampling by MCMC.
         plan: sizes and recipe; chosen from the size of the table when None.
-        max_steps: at most this many training steps; annealing the rate ("clocks") adds at most half as many.
-        max_time: about this many seconds for those steps ("clocks" only); annealing and log Z come on top.
+        max_steps: at most this many training steps; annealing the rate adds at most half as many (not for "plain").
+        max_time: about this many seconds for those steps (not for "plain"); annealing and log Z come on top.
         orders: of the columns, in exact densities.
         random_state: a seed; the same one gives the same bits on the same machine.
         device: "auto" (CUDA where there is one), "cpu", "cuda".
@@ -102,7 +104,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         *,
         columns: Mapping[str, Any] | None = None,
         missing: str = "hidden",
-        objective: str = "clocks",
+        objective: str = "auto",
         plan: Plan | None = None,
         max_steps: int | None = None,
         max_time: float | None = None,
@@ -303,8 +305,8 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}
 
     def _check_settings(self) -> None:
-        if self.objective not in ("clocks", "slopes", "plain"):
-            raise ValueError(f"objective: expected 'clocks', 'slopes' or 'plain'; got {self.objective!r}.")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective: expected one of {OBJECTIVES}; got {self.objective!r}.")
         if self.plan is not None and not isinstance(self.plan, Plan):
             raise TypeError(f"plan: expected a ctem.density.Plan or None; got {self.plan!r}.")
         _check_count("orders", self.orders)
@@ -339,11 +341,23 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The plan, with what was said in the constructor; a fold has at least four rows."""
         features = sum(max(k - 1, 1) for k in self.schema_.space.sizes)
         plan = Plan.suited(len(x), features, x.is_cuda) if self.plan is None else self.plan
-        steps = plan.recipe.steps if self.max_steps is None else int(self.max_steps)
-        recipe = replace(plan.recipe, steps=steps, evaluate_every=min(steps, plan.recipe.evaluate_every))
-        members = max(1, min(plan.members, len(x) // 4))
-        slopes = plan.slopes or self.objective == "slopes"
-        return replace(plan, recipe=recipe, orders=int(self.orders), members=members, slopes=slopes)
+        limited = self._limited(plan.own, len(x))
+        plan = replace(plan, recipe=limited.recipe, orders=int(self.orders), members=limited.members)
+        return replace(plan, slopes=self._slopes(plan, len(x)))
+
+    def _limited(self, networks: Networks, rows: int) -> Networks:
+        recipe, members = networks.recipe, max(1, min(networks.members, rows // 4))
+        steps = recipe.steps if self.max_steps is None else int(self.max_steps)
+        batch_size = recipe.batch_size // networks.members * members
+        every = min(steps, recipe.evaluate_every)
+        recipe = replace(recipe, steps=steps, evaluate_every=every, batch_size=batch_size)
+        return replace(networks, recipe=recipe, members=members)
+
+    def _slopes(self, plan: Plan, rows: int) -> Networks | None:
+        """Networks for the chain rule: the plan's, or for "slopes" in any case some of the size of its others."""
+        if self.objective == "clocks" or (self.objective == "auto" and plan.slopes is None):
+            return None
+        return self._limited(plan.own if plan.slopes is None else plan.slopes, rows)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state
@@ -387,7 +401,7 @@ def _need_whole_rows(schema: Schema, x: Tensor) -> None:
     if bool(gap.any()):
         name = schema.space.names[int(gap.long().argmax())]
         raise ValueError(
-            f"column {name!r} has missing cells or atoms, which objective='plain' cannot take; use 'clocks'."
+            f"column {name!r} has missing cells or atoms, which objective='plain' cannot take; use 'auto'."
         )
 
 

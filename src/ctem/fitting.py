@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.density import Density, Plan
+from ctem.density import Density, Networks, Plan
 from ctem.noise import Noise
 from ctem.parts import Parts
 from ctem.residuals import MAX_SCORES, correlation_of
@@ -36,7 +36,8 @@ __all__ = ["fit_density"]
 
 Objective = Callable[[ClockNet, Tensor, torch.Generator], Tensor]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
-FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen
+FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen for one pass
+FINE, COARSE = 1e-5, 1e-2  # … and for slopes, which resolve more
 HIDDEN = 5.0  # a level as good as the base
 STEADY = 2048  # held-out comparisons at least
 
@@ -76,30 +77,32 @@ def fit_density(
     >>> bool(density.log_prob_exact(x[:1]) > math.log(0.4))
     True
     """
-    base = ProductBase.fit(space, x).to(x.device)
-    if held_out is None:
-        rows, weight, held_out = _split(x, weights, plan.members, jitter, seed)
-    else:
-        weight = torch.ones(len(x), device=x.device) if weights is None else weights
-        rows, weight = x, weight.expand(plan.members, -1)
-        held_out = held_out.repeat_interleave(plan.members, 0)
-    job = _Job(plan, seed, max_time, checkpoint, progress)
-    # several comparisons of a row: a steadier choice
-    judged = held_out.repeat(max(1, STEADY // len(held_out)), 1)
-    generator, parents = torch.Generator(x.device).manual_seed(seed), dict(parents or {})
-    net, slopes, data = _network(base, x, plan, seed), None, Rows(rows, weight, judged)
-    loss, share = _Loss(base, plan, parents), 0.5 if plan.slopes else 1.0
-    history = pairs = job.run(net, loss, data, "", share)
-    if plan.slopes:
-        slopes = _network(base, x, plan, seed, slopes=True)
-        objective = Slopes(base, FINEST, COARSEST, parents)
-        history = job.run(slopes, objective, data, ".slopes", share)
-        history.seconds += pairs.seconds
-        chosen = objective.sets(len(held_out), generator)
-        level = _level(base, partial(slope_likelihood, slopes.eval(), held_out, chosen))
-    else:
-        level = _level(base, partial(one_pass_likelihood, net.eval(), loss.filled(held_out, generator)))
-    return Density(net, level, plan, history, seed=seed, parents=parents, slopes=slopes)
+    base, parents = ProductBase.fit(space, x).to(x.device), dict(parents or {})
+    generator = torch.Generator(x.device).manual_seed(seed)
+    job = _Job(
+        seed, max_time if max_time is None or plan.slopes is None else max_time / 2, checkpoint, progress
+    )
+
+    def rows_for(members: int) -> tuple[Rows, Tensor]:
+        rows, weight, held = _split(x, weights, members, jitter, seed, held_out)
+        # several comparisons of a row: a steadier choice
+        return Rows(rows, weight, held.repeat(max(1, STEADY // len(held)), 1)), held
+
+    data, held = rows_for(plan.members)
+    net, loss = _network(base, x, plan, seed), _Loss(base, plan, parents)
+    history = job.run(net, loss, data, plan.recipe, "")
+    level = _level(
+        base, partial(one_pass_likelihood, net.eval(), loss.filled(held, generator)), FINEST, COARSEST
+    )
+    if plan.slopes is None:
+        return Density(net, level, plan, history, seed=seed, parents=parents)
+    data, held = rows_for(plan.slopes.members)
+    slopes, objective = _network(base, x, plan.slopes, seed, slopes=True), Slopes(base, FINE, COARSE, parents)
+    of_slopes = job.run(slopes, objective, data, plan.slopes.recipe, ".slopes")
+    of_slopes.seconds += history.seconds
+    chosen = objective.sets(len(held), generator)
+    fine = _level(base, partial(slope_likelihood, slopes.eval(), held, chosen), FINE, COARSE)
+    return Density(net, level, plan, of_slopes, seed=seed, parents=parents, slopes=slopes, fine=fine)
 
 
 class Rows(NamedTuple):
@@ -117,18 +120,17 @@ class Rows(NamedTuple):
 class _Job(NamedTuple):
     """How every network of a fit is trained."""
 
-    plan: Plan
     seed: int
     max_time: float | None
     checkpoint: str | Path | None
     progress: bool
 
-    def run(self, net: ClockNet, loss: Objective, data: Rows, name: str, share: float) -> History:
-        """Train one network in its share of the time."""
-        recipe = replace(self.plan.recipe, seed=self.seed)
+    def run(self, net: ClockNet, loss: Objective, data: Rows, recipe: Recipe, name: str) -> History:
+        """Train one network."""
+        recipe = replace(recipe, seed=self.seed)
         path = None if self.checkpoint is None else f"{self.checkpoint}{name}"
         if self.max_time is not None:
-            recipe = replace(recipe, steps=_planned(share * self.max_time, net, loss, data, recipe, path))
+            recipe = replace(recipe, steps=_planned(self.max_time, net, loss, data, recipe, path))
 
         def run(recipe: Recipe, phase: str) -> History:
             return train(
@@ -146,11 +148,13 @@ class _Job(NamedTuple):
         return _held_then_annealed(net, recipe, run)
 
 
-def _level(base: ProductBase, likelihood: Callable[[float], float]) -> float:
-    return best_level(likelihood) if base.space.reals else FINEST
+def _level(base: ProductBase, likelihood: Callable[[float], float], finest: float, coarsest: float) -> float:
+    return best_level(likelihood, finest, coarsest) if base.space.reals else finest
 
 
-def _network(base: ProductBase, x: Tensor, plan: Plan, seed: int, slopes: bool = False) -> ClockNet:
+def _network(
+    base: ProductBase, x: Tensor, plan: Plan | Networks, seed: int, slopes: bool = False
+) -> ClockNet:
     """Networks of the plan, which see the linear predictions among up to ``MAX_SCORES`` scores."""
     make = partial(
         ClockNet,
@@ -205,7 +209,7 @@ class _Loss:
         self.parts: list[Clocks | SharedClock] = []
         space = base.space
         if space.reals:
-            whole = 1.0 if plan.slopes or space.dim == 1 else plan.whole
+            whole = 1.0 if plan.slopes is not None or space.dim == 1 else plan.whole
             self.parts.append(
                 SharedClock(_noise_of_reals(base), low=FINEST, high=HIDDEN, reach=1.5, whole=whole, clean=1.0)
             )
@@ -231,7 +235,9 @@ class _Loss:
         return x.index_copy(1, child, torch.where(absent, draw, part))
 
 
-def best_level(likelihood: Callable[[float], float], count: int = 10) -> float:
+def best_level(
+    likelihood: Callable[[float], float], finest: float = FINEST, coarsest: float = COARSEST, count: int = 10
+) -> float:
     """The level of real columns at which held-out rows are most likely; ρ_s is normalised at every level s.
 
     A bandwidth chosen by likelihood, from one training.
@@ -239,7 +245,7 @@ def best_level(likelihood: Callable[[float], float], count: int = 10) -> float:
     >>> round(best_level(lambda level: -abs(level - 2e-4)), 5)
     0.0002
     """
-    levels = torch.logspace(math.log10(FINEST), math.log10(COARSEST), count).tolist()
+    levels = torch.logspace(math.log10(finest), math.log10(coarsest), count).tolist()
     return max(levels, key=likelihood)
 
 
@@ -263,12 +269,21 @@ def slope_likelihood(net: ClockNet, held_out: Tensor, chosen: Tensor, level: flo
 
 
 def _split(
-    x: Tensor, weights: Tensor | None, members: int, jitter: Jitter | None, seed: int
+    x: Tensor,
+    weights: Tensor | None,
+    members: int,
+    jitter: Jitter | None,
+    seed: int,
+    held_out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Training rows, their weights for each member, and held-out rows, member after member.
 
-    One member leaves out a tenth of the rows (at most 10 000); K members leave out one fold each.
+    One member leaves out a tenth of the rows (at most 10 000); K members leave out one fold each, unless held-out rows
+    are given.
     """
+    if held_out is not None:
+        given = torch.ones(len(x), device=x.device) if weights is None else weights
+        return x, given.expand(members, -1), held_out.repeat_interleave(members, 0)
     n, generator = len(x), torch.Generator().manual_seed(seed)
     order = torch.randperm(n, generator=generator).to(x.device)
     copies = 1 if jitter is None else max(1, 20_000 // n)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
 
-FORMAT = 5  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 6  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
 SLOPES = "slopes."  # before the names of their tensors
 NO_SLOPES = {"slopes": False}
@@ -112,11 +112,23 @@ def _without_drawn_rows(header: Header) -> Header:
     return header
 
 
+def _without_loose_splines(header: Header) -> Header:
+    """Format 5 had slopes of the networks' own shape, whose real columns were not normalised far out."""
+    for plan in (header["plan"], header["settings"]["plan"]):
+        if plan is not None and plan["slopes"]:
+            raise ValueError("its slopes were not normalised far out (format 5); fit the model again.")
+    settings, nothing = header["settings"], {"slopes": None}
+    if settings["plan"] is not None:
+        settings = {**settings, "plan": {**settings["plan"], **nothing}}
+    return {**header, "settings": settings, "plan": {**header["plan"], **nothing}, **nothing}
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     1: _with_provenance,
     2: _as_it_is,
     3: _without_slopes,
     4: _without_drawn_rows,
+    5: _without_loose_splines,
 }
 
 

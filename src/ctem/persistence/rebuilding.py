@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.density import Density, Plan
+from ctem.density import Density, Networks, Plan
 from ctem.energies import MLP, Tilted
 from ctem.partition import LogZ
 from ctem.persistence.reading import SLOPES, Header, read, short
@@ -73,23 +73,31 @@ def _rebuilt(cls: type[CTEM], header: Header, tensors: dict[str, Tensor], device
 
 def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> Density | PlainDensity:
     plan, history, log_z = _plan(header["plan"]), _history(header["history"]), _log_z(header["log_z"])
-    level, device = float(header["level"]), find_device(model.device)
-    if not 0 <= level < 1:
-        raise ValueError(f"level: expected a number in [0, 1); got {level}.")
+    level, device = _checked_level(header["level"]), find_device(model.device)
     _check_tensors(tensors)
     if model.objective == "plain":
         f = _plain_net(model.schema_.space, header["network"], tensors)
         return PlainDensity(f.to(device), plan, history, log_z, model.seed_)
     space, shape, parents = model.schema_.space, header["network"], model.schema_.parents
     of_slopes = {name.removeprefix(SLOPES): v for name, v in tensors.items() if name.startswith(SLOPES)}
-    if plan.slopes != bool(of_slopes):
+    told = header["slopes"]
+    if not (plan.slopes is None) == (told is None) == (not of_slopes):
         raise ValueError(f"plan: expected slopes as there are tensors of them; got {plan.slopes}.")
     own = {name: value for name, value in tensors.items() if not name.startswith(SLOPES)}
-    net, slopes = _clock_net(space, shape, own).to(device), None
-    if of_slopes:
-        shared = {name: value for name, value in own.items() if name in ("base.log_table", "correlation")}
-        slopes = _clock_net(space, shape, {**shared, **of_slopes}, slopes=True).to(device)
-    return Density(net, level, plan, history, log_z, model.seed_, parents, slopes)
+    net = _clock_net(space, shape, own).to(device)
+    if not of_slopes:
+        return Density(net, level, plan, history, log_z, model.seed_, parents)
+    shared = {name: value for name, value in own.items() if name in ("base.log_table", "correlation")}
+    slopes = _clock_net(space, told["network"], {**shared, **of_slopes}, slopes=True).to(device)
+    fine = _checked_level(told["level"])
+    return Density(net, level, plan, history, log_z, model.seed_, parents, slopes, fine)
+
+
+def _checked_level(value: Any) -> float:
+    level = float(value)
+    if not 0 <= level < 1:
+        raise ValueError(f"level: expected a number in [0, 1); got {level}.")
+    return level
 
 
 def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
@@ -162,8 +170,17 @@ def _check_options(options: Header, types: Mapping[str, type[int] | type[float]]
 
 
 def _plan(data: Header) -> Plan:
-    recipe = Recipe(**_checked(Recipe(), data["recipe"]))
-    return Plan(**_checked(Plan.suited(1000, 1), {**data, "recipe": recipe}))
+    plan, slopes = Plan.suited(1000, 1), data["slopes"]
+    rest = {key: value for key, value in data.items() if key != "slopes"}
+    known = _checked(replace(plan, slopes=None), {**rest, "recipe": _recipe(rest), "slopes": None})
+    if slopes is None:
+        return Plan(**known)
+    like = Networks(width=1, blocks=1, members=1, recipe=plan.recipe)
+    return Plan(**{**known, "slopes": Networks(**_checked(like, {**slopes, "recipe": _recipe(slopes)}))})
+
+
+def _recipe(data: Header) -> Recipe:
+    return Recipe(**_checked(Recipe(), data["recipe"]))
 
 
 def _history(data: Header) -> History:

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from ctem.clocknet import ClockNet
 from ctem.density import Density
 from ctem.persistence.reading import FORMAT, SLOPES, Header
 from ctem.plain import PlainDensity
@@ -76,6 +77,7 @@ def _header(model: CTEM) -> Header:
         "plan": asdict(density.plan),
         "network": _options(density),
         "level": density.level,
+        "slopes": _slopes(density),
         "log_z": _plain(density.log_z._asdict()),
         "history": _plain(asdict(density.history)),
         "provenance": _provenance(model),
@@ -121,14 +123,21 @@ def _kind_name(kind: Any) -> str:
 
 
 def _options(density: Density | PlainDensity) -> Header:
-    if isinstance(density, Density):
-        shape = {key: value for key, value in density.net.options.items() if key != "slopes"}
-        return {**shape, "members": density.net.members}
-    return {"width": density.plan.width}
+    return _shape(density.net) if isinstance(density, Density) else {"width": density.plan.width}
+
+
+def _shape(net: ClockNet) -> Header:
+    return {**{key: value for key, value in net.options.items() if key != "slopes"}, "members": net.members}
+
+
+def _slopes(density: Density | PlainDensity) -> Header | None:
+    if not isinstance(density, Density) or density.slopes is None:
+        return None
+    return {"network": _shape(density.slopes), "level": density.fine}
 
 
 def _tensors(model: CTEM) -> dict[str, torch.Tensor]:
-    """Of the network, and under another name the weights of slopes, which have the same base and shape."""
+    """Of the network, and under another name the weights of slopes, which have the same base."""
     density = model.density_
     if isinstance(density, PlainDensity):
         return dict(density.f.state_dict())
