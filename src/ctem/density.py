@@ -99,15 +99,19 @@ class Plan:
         recipe = Recipe(
             steps=4000, batch_size=256, weight_decay=0.01, ema=0.998, evaluate_every=200, patience=6
         )
-        if cuda and small:
-            recipe = replace(recipe, steps=3000, batch_size=10 * 256, evaluate_every=150)
-            decayed = replace(recipe, batch_size=5 * 512, weight_decay=0.3)
-            slopes = Networks(width=256, blocks=3, members=5, harmonics=1, recipe=decayed)
-            return cls(width=128, blocks=2, members=10, harmonics=1, recipe=recipe, slopes=slopes)
         if cuda:
-            recipe = replace(recipe, steps=6000, batch_size=1024, ema=0.999, evaluate_every=300)
-            slopes = Networks(width=512, blocks=4, members=1, recipe=recipe)
-            return cls(width=512, blocks=4, members=1, recipe=recipe, slopes=slopes)
+            brief = replace(recipe, steps=3000, batch_size=10 * 256, evaluate_every=150)
+            long = replace(recipe, steps=6000, batch_size=1024, ema=0.999, evaluate_every=300)
+            slopes = Networks(width=512, blocks=4, members=1, recipe=long)
+            if rows <= 30_000:
+                decayed = replace(brief, batch_size=10 * 512, weight_decay=0.3)
+                slopes = Networks(width=256, blocks=3, members=10, harmonics=1, recipe=decayed)
+            if rows <= 5000:
+                decayed = replace(brief, weight_decay=1.0)
+                slopes = Networks(width=128, blocks=2, members=10, harmonics=1, recipe=decayed)
+            if small:
+                return cls(width=128, blocks=2, members=10, harmonics=1, recipe=brief, slopes=slopes)
+            return cls(width=512, blocks=4, members=1, recipe=replace(long, steps=4000), slopes=slopes)
         if rows <= 3000:
             recipe = replace(
                 recipe,
