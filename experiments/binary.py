@@ -21,10 +21,10 @@ from ctem import Category, ProductBase, Recipe, Space, train
 from ctem.chain import Chain
 from ctem.clocknet import ClockNet
 from ctem.datasets import BINARY, Splits, load_binary
-from ctem.density import Plan
 from ctem.fitting import fit_density
 from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
+from ctem.plans import Plan
 from ctem.spacetime import Clocks
 from ctem.training import History
 from results import Record, arguments, summarise, write

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from ctem.chain import Chain
-from ctem.density import Density, Plan
+from ctem.density import Density
 from ctem.fitting import FINEST, fit_density
 from ctem.joint import joint_log_z
+from ctem.plans import Plan
 from ctem.targets import PAPER_2D, GaussianMixture
 from results import Record, arguments, summarise, write
 
 DRAWS = 200  # from each member's chain, for its constant
-PLAN = Plan.suited(rows=1000, features=2, cuda=True)
+PLAN = replace(Plan.suited(rows=1000, features=2, cuda=True), slopes=None)
 RECIPE = PLAN.recipe
 VARIANTS: dict[str, Plan] = {
     "default": PLAN,

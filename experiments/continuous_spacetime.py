@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ctem import Real, Space
-from ctem.density import Plan
 from ctem.fitting import fit_density
 from ctem.metrics import fisher_divergence, ise, relative_density_mse
+from ctem.plans import Plan
 from ctem.targets import PAPER_2D, GaussianMixture, LabelledRing, grid
 from results import Record, arguments, summarise, write
 
@@ -161,12 +161,13 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="*", default=None, help="cases (default: all)")
     parser.add_argument("--slopes", action="store_true", help="networks of their own for the chain rule")
+    parser.add_argument("--name", default="", help="end of the result file's name, e.g. for a few cases")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     began = time.perf_counter()
     cuda = args.device.startswith("cuda")
     settings = {f"plan for {n} rows": asdict(Plan.suited(n, 2, cuda)) for n in (1000, 20_000)}
-    file = "continuous_spacetime-slopes" if args.slopes else "continuous_spacetime"
+    file = "continuous_spacetime" + "-slopes" * args.slopes + (f"-{args.name}" if args.name else "")
     system = "space-time CTEM, slopes" if args.slopes else "space-time CTEM"
     records: list[Record] = []
     for name, target, rows, measure, paper in cases(args.quick):

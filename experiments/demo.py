@@ -20,7 +20,7 @@ from rich.table import Table
 
 from ctem import CTEM, Recipe
 from ctem.datasets import load_penguins
-from ctem.density import Plan
+from ctem.plans import Plan
 from ctem.report import write_report
 from ctem.table.answers import TableDensity
 from ctem.table.frames import read_frame

@@ -15,8 +15,8 @@ import pandas as pd
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from ctem import Recipe
-from ctem.density import Plan
 from ctem.metrics import classifier_two_sample
+from ctem.plans import Plan
 
 __all__ = [
     "TINY",

@@ -132,10 +132,12 @@ def main() -> None:
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )
+    parser.add_argument("--name", help="of the result file, after imputation- (default: none, or peers)")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     began = time.perf_counter()
-    name = "imputation-peers" if args.peers else "imputation"
+    end = args.name or ("peers" if args.peers else "")
+    name = f"imputation-{end}" if end else "imputation"
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": ROWS}
     tables: dict[str, Found] = {data: {} for data in (["toy"] if args.quick else args.sets)}
 

@@ -19,8 +19,8 @@ from torch.func import vmap
 from baselines import FlowLoss, FlowSettings
 from batched import Networks, Program, Trained
 from ctem import Recipe, Space, brier
-from ctem.density import Plan
 from ctem.fitting import fit_density
+from ctem.plans import Plan
 from ctem.targets import Grid, LabelledRing
 
 __all__ = [

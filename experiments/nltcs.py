@@ -1,6 +1,6 @@
 """nltcs in depth: every marginal, missing values, chain samples, the constant of the joint.
 
-    python experiments/nltcs.py [--data FOLDER] [--device cuda] [--slopes] [--quick]
+    python experiments/nltcs.py [--data FOLDER] [--device cuda] [--slopes [--members 8]] [--quick]
 
 16 bits have 65 536 states, so that everything the model says can be checked by brute force. --quick uses six bits
 made on the spot.
@@ -20,10 +20,11 @@ from binary import toy_splits
 from ctem import Category, Space
 from ctem.chain import Chain
 from ctem.datasets import load_binary
-from ctem.density import Density, Plan
+from ctem.density import Density
 from ctem.fitting import fit_density
 from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
+from ctem.plans import Plan
 from results import arguments, summarise, write
 
 ORDERS, SAMPLES, MISSING = 8, 100_000, 0.3
@@ -146,6 +147,9 @@ def main() -> None:
         "--data", default=None, help="folder with debd/ (default: $CTEM_DATA, else downloaded)"
     )
     parser.add_argument("--slopes", action="store_true", help="networks of their own for the chain rule")
+    parser.add_argument(
+        "--members", type=int, help="networks of slopes, which share the orders (default: the plan's)"
+    )
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     began, device = time.perf_counter(), args.device
@@ -159,19 +163,26 @@ def main() -> None:
         orders=ORDERS,
         slopes=(suited.slopes or suited.own) if args.slopes else None,
     )
+    if plan.slopes is not None and args.members:
+        recipe = replace(plan.slopes.recipe, batch_size=128 * args.members)
+        slopes = replace(plan.slopes, members=args.members, recipe=recipe)
+        plan = replace(plan, slopes=slopes, orders=max(1, ORDERS // args.members))
     settings = {"plan": asdict(plan), "orders": ORDERS, "missing": MISSING}
     if args.quick:
         recipe = replace(plan.recipe, steps=40, evaluate_every=20)
-        plan = replace(plan, recipe=recipe, log_z_samples=1000)
+        brief = None if plan.slopes is None else replace(plan.slopes, recipe=recipe)
+        plan = replace(plan, recipe=recipe, log_z_samples=1000, slopes=brief)
     found: dict[str, list[float]] = {}
     for seed in range(1 if args.quick else args.seeds or (3 if x.is_cuda else 1)):
         for name, value in measured(space, x, valid, test, plan, seed).items():
             found.setdefault(name, []).append(value)
             print(f"seed {seed}, {name}: {value:.5f}", flush=True)
+        networks = plan.slopes or plan.own
         kind = "slopes" if plan.slopes else "clock per column"
-        system = f"{kind}, {plan.width}×{plan.blocks}, {plan.members} members"
+        system = f"{kind}, {networks.width}×{networks.blocks}, {networks.members} members"
         records = [summarise("nltcs", system, name, values) for name, values in found.items()]
-        name = f"nltcs{'-slopes' if plan.slopes else ''}{'' if device == 'cpu' else '-gpu'}"
+        many = f"-{args.members}" if args.members else ""
+        name = f"nltcs{'-slopes' if plan.slopes else ''}{many}{'' if device == 'cpu' else '-gpu'}"
         write(name, settings, records, device, time.perf_counter() - began, args.out, quick=args.quick)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from ctem import CTEM, Recipe
-from ctem.density import Plan
+from ctem.plans import Plan
 from ctem.report import write_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

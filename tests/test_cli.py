@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from ctem import CTEM, Recipe, cli
 from ctem.datasets import load_penguins
-from ctem.density import Plan
+from ctem.plans import Plan
 from ctem.table import streams
 from ctem.table.files import Source, open_sink, open_source, reservoir, typed
 

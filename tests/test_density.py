@@ -10,8 +10,9 @@ import torch
 from ctem import Category, Noise, Ordinal, ProductBase, Real, Recipe, Space, train
 from ctem.chain import Chain
 from ctem.clocknet import ClockNet, Ensemble
-from ctem.density import Density, Plan
+from ctem.density import Density
 from ctem.fitting import FINEST, _split, best_level, fit_density, one_pass_likelihood
+from ctem.plans import Plan
 from ctem.spacetime import Clocks, SharedClock
 from ctem.training import History
 

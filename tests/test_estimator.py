@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ctem import CTEM, Category, Ordinal, Real, Recipe
-from ctem.density import Plan
+from ctem.plans import Plan
 
 RECIPE = Recipe(steps=60, batch_size=128, learning_rate=0.02, evaluate_every=60)
 PLAN = Plan(width=16, blocks=1, members=1, recipe=RECIPE, log_z_samples=400)
@@ -343,7 +343,7 @@ def test_few_rows_are_warned_about_with_their_number():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "score"}, "objective: expected 'clocks', 'slopes' or 'plain'; got 'score'"),
+        ({"objective": "score"}, "objective: expected one of .*; got 'score'"),
         ({"missing": "drop"}, "missing: expected 'hidden' or 'state'; got 'drop'"),
         ({"max_steps": 0}, "max_steps: expected a whole number ≥ 1; got 0"),
         ({"orders": 1.5}, "orders: expected a whole number ≥ 1; got 1.5"),
@@ -391,3 +391,19 @@ def test_a_handful_of_rows_is_a_table(rows, objective):
     X = np.random.default_rng(0).normal(size=(rows, 2))
     model = CTEM(objective=objective, max_steps=2, random_state=0).fit(X)
     assert np.isfinite(model.score_samples(X)).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("objective", "labels", "slopes"),
+    [("auto", 1, True), ("auto", 4, False), ("slopes", 4, True), ("clocks", 1, False)],
+)
+def test_slopes_are_for_tables_of_numbers_unless_one_says_otherwise(objective, labels, slopes):
+    rng = np.random.default_rng(0)
+    numbers = {f"number {i}": rng.normal(size=3001) for i in range(2)}
+    words = {f"label {i}": rng.choice(["a", "b"], 3001) for i in range(labels)}
+    model = CTEM(objective=objective, max_steps=1, orders=1, random_state=0, device="cpu").fit(
+        pd.DataFrame(numbers | words)
+    )
+    assert (model.density_.slopes is not None) == slopes
+    assert np.isfinite(model.score_samples(pd.DataFrame(numbers | words)[:5])).all()

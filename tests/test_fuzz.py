@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from ctem import CTEM, Recipe
-from ctem.density import Plan
+from ctem.plans import Plan
 
 RECIPE = Recipe(steps=2, batch_size=8, evaluate_every=2)
 PLAN = Plan(width=4, blocks=1, members=1, harmonics=1, recipe=RECIPE, log_z_samples=8)
@@ -143,20 +143,25 @@ def same(a, b):
     return a.equals(b)
 
 
-def fitted_or_refused(X, missing):
+def fitted_or_refused(X, missing, objective="clocks"):
     try:
-        return CTEM(plan=PLAN, orders=1, missing=missing, random_state=0).fit(X), ""
+        return CTEM(plan=PLAN, objective=objective, orders=1, missing=missing, random_state=0).fit(X), ""
     except (ValueError, TypeError) as error:
         return None, str(error)
 
 
 @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(columns(), st.sampled_from(sorted(BACKENDS)), st.sampled_from(["hidden", "state"]))
-def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing):
+@given(
+    columns(),
+    st.sampled_from(sorted(BACKENDS)),
+    st.sampled_from(["hidden", "state"]),
+    st.sampled_from(["clocks", "slopes"]),
+)
+def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing, objective):
     X = BACKENDS[backend](made)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fitted on|log Z rests on|one pass and chain rule", UserWarning)
-        model, refusal = fitted_or_refused(X, missing)
+        model, refusal = fitted_or_refused(X, missing, objective)
     if model is None:
         assert refusal.startswith(DOCUMENTED)
         event("refused: " + refusal.split(";")[0].split(" holds")[0][-60:])
@@ -165,6 +170,7 @@ def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing):
     few = rows(X, 6)
     scores = model.score_samples(few)
     assert np.isfinite(scores).all()
+    assert np.isfinite(model.score_samples(few, exact=True)).all()
     drawn = model.sample(4, random_state=1)
     assert type(drawn) is type(X)
     assert np.isfinite(model.score_samples(drawn)).all()

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from test_steps import preferring
 
 from ctem import CTEM, Category, Recipe, persistence
-from ctem.density import Networks, Plan
+from ctem.plans import Networks, Plan
 from ctem.table.steps import Steps
 
 PLAN = Plan(

@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics import mutual_info_score
 
 from ctem import CTEM, Recipe
-from ctem.density import Plan
+from ctem.plans import Plan
 from ctem.report import findings, write_report
 from ctem.report.axes import lay_out, nice, plain_text
 from ctem.report.compare import compare_column, mutual_information

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ctem import CTEM, CTEMOutlier, Recipe
-from ctem.density import Plan
+from ctem.plans import Plan
 
 RECIPE = Recipe(steps=10, batch_size=32, evaluate_every=10)
 TINY = Plan(width=8, blocks=1, members=1, recipe=RECIPE, orders=1, log_z_samples=200)

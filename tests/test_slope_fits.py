@@ -9,9 +9,10 @@ import torch
 from ctem import Category, ProductBase, Real, Recipe, Space
 from ctem.chain import Chain
 from ctem.clocknet import ClockNet
-from ctem.density import Plan, chains
+from ctem.density import chains
 from ctem.fitting import fit_density
 from ctem.joint import log_weights
+from ctem.plans import Plan
 
 SPACE = Space([Category(2), Real(), Category(3)])
 BASE = ProductBase(SPACE, [torch.tensor([0.3, 0.7]), torch.tensor([0.2, 0.3, 0.5])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -20,111 +19,15 @@ from ctem.joint import METHOD, mixture_log_z
 from ctem.partition import LogZ
 from ctem.partition.contract import estimate
 from ctem.parts import Parts
+from ctem.plans import Plan
 from ctem.slopes import Sloped
-from ctem.training import History, Recipe
+from ctem.training import History
 
-__all__ = ["Density", "Networks", "Plan", "chain_of", "chains"]
+__all__ = ["Density", "chain_of", "chains"]
 
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
 MOST_NODES = 1025  # of a conditional by slopes, whose normalisation does not rest on them
 COMPLETIONS = 1024  # of a row with gaps, at most, that are summed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Networks:
-    """How large networks are, how many, and how long they are trained at most.
-
-    >>> Networks(width=64, blocks=2, members=1, recipe=Recipe()).harmonics
-    3
-    """
-
-    width: int
-    blocks: int
-    members: int
-    recipe: Recipe
-    harmonics: int = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How large a model and how long a training; ``Plan.suited`` chooses by the size of the table.
-
-    Training holds the learning rate until the held-out loss stops falling, goes back to the best weights, and lets the
-    rate fall to zero over half as many steps.
-
-    Arguments:
-        width, blocks, harmonics: of the networks.
-        members: networks; with more than one the rows are cross-fitted.
-        recipe: how long and how fast, at most.
-        whole: share of the comparisons of real columns in which every column is visible.
-        slopes: networks of the chain rule's own, trained on first-order comparisons (``ctem.slopes``), if any; those of
-            the plan then learn from complete rows.
-        consistency: weight of the local normalisation of columns with two values.
-        orders: of the columns, in exact densities.
-        log_z_samples: chain samples for the constant of the one-pass density.
-
-    >>> Plan.suited(rows=300, features=8).members
-    5
-    """
-
-    width: int
-    blocks: int
-    members: int
-    recipe: Recipe
-    harmonics: int = 3
-    whole: float = 0.5
-    slopes: Networks | None = None
-    consistency: float = 0.0
-    orders: int = 4
-    log_z_samples: int = 2000
-
-    @property
-    def own(self) -> Networks:
-        """The size and the recipe of the plan's own networks, e.g. to have slopes of that size."""
-        return Networks(
-            width=self.width,
-            blocks=self.blocks,
-            members=self.members,
-            recipe=self.recipe,
-            harmonics=self.harmonics,
-        )
-
-    @classmethod
-    def suited(cls, rows: int, features: int, cuda: bool = False) -> Plan:
-        """The default for a table of so many rows and features (one per number, k − 1 per column of k values).
-
-        Networks that are too large memorise a small table; on a GPU many small ones cost no more than one.
-        """
-        small = (rows <= 30_000 and features <= 32) or (rows <= 5000 and features <= 100)
-        recipe = Recipe(
-            steps=4000, batch_size=256, weight_decay=0.01, ema=0.998, evaluate_every=200, patience=6
-        )
-        if cuda:
-            brief = replace(recipe, steps=3000, batch_size=10 * 256, evaluate_every=150)
-            long = replace(recipe, steps=6000, batch_size=1024, ema=0.999, evaluate_every=300)
-            slopes = Networks(width=512, blocks=4, members=1, recipe=long)
-            if rows <= 30_000:
-                decayed = replace(brief, batch_size=10 * 512, weight_decay=0.3)
-                slopes = Networks(width=256, blocks=3, members=10, harmonics=1, recipe=decayed)
-            if rows <= 5000:
-                decayed = replace(brief, weight_decay=1.0)
-                slopes = Networks(width=128, blocks=2, members=10, harmonics=1, recipe=decayed)
-            if small:
-                return cls(width=128, blocks=2, members=10, harmonics=1, recipe=brief, slopes=slopes)
-            return cls(width=512, blocks=4, members=1, recipe=replace(long, steps=4000), slopes=slopes)
-        if rows <= 3000:
-            recipe = replace(
-                recipe,
-                steps=min(max(3 * rows, 800), 6000),
-                batch_size=5 * 32,
-                learning_rate=2e-3,
-                ema=0.99,
-                evaluate_every=100,
-                patience=5,
-            )
-            return cls(width=64, blocks=2, members=5, harmonics=2, recipe=recipe, log_z_samples=400)
-        slopes = Networks(width=128, blocks=2, members=1, recipe=recipe)
-        return cls(width=128, blocks=2, members=1, recipe=recipe, slopes=slopes, log_z_samples=1000)
 
 
 def chains(

@@ -24,11 +24,12 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ctem.density import Density, Networks, Plan
+from ctem.density import Density
 from ctem.fitting import fit_density
 from ctem.partition import LogZ
 from ctem.persistence import load, save
 from ctem.plain import PlainDensity, fit_plain
+from ctem.plans import Networks, Plan
 from ctem.table.answers import Outlier, TableDensity, find_device
 from ctem.table.conditionals import Conditional
 from ctem.table.frames import Frame, Kind, build_frame, read_frame
@@ -58,8 +59,8 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         columns: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
         objective: "clocks", one potential for everything; "slopes", which trains other networks for the chain rule,
-            so that exact answers are better and far faster; "auto", slopes but for small tables on a CPU; or "plain",
-            the paper's: no missing cells, no conditionals, sampling by MCMC.
+            so that exact answers are better and far faster; "auto", slopes where they pay (``Plan.suited``); or the
+            paper's "plain": no missing cells, no conditionals, sampling by MCMC.
         plan: sizes and recipe; chosen from the size of the table when None.
         max_steps: at most this many training steps; annealing the rate adds at most half as many (not for "plain").
         max_time: about this many seconds for those steps (not for "plain"); annealing and log Z come on top.
@@ -308,7 +309,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective: expected one of {OBJECTIVES}; got {self.objective!r}.")
         if self.plan is not None and not isinstance(self.plan, Plan):
-            raise TypeError(f"plan: expected a ctem.density.Plan or None; got {self.plan!r}.")
+            raise TypeError(f"plan: expected a ctem.plans.Plan or None; got {self.plan!r}.")
         _check_count("orders", self.orders)
         if self.max_steps is not None:
             _check_count("max_steps", self.max_steps)
@@ -339,8 +340,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _suited(self, x: Tensor) -> Plan:
         """The plan, with what was said in the constructor; a fold has at least four rows."""
-        features = sum(max(k - 1, 1) for k in self.schema_.space.sizes)
-        plan = Plan.suited(len(x), features, x.is_cuda) if self.plan is None else self.plan
+        space, plan = self.schema_.space, self.plan
+        if plan is None:
+            features = sum(max(k - 1, 1) for k in space.sizes)
+            plan = Plan.suited(len(x), features, x.is_cuda, len(space.reals) / space.dim)
         limited = self._limited(plan.own, len(x))
         plan = replace(plan, recipe=limited.recipe, orders=int(self.orders), members=limited.members)
         return replace(plan, slopes=self._slopes(plan, len(x)))

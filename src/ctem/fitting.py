@@ -23,9 +23,10 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.density import Density, Networks, Plan
+from ctem.density import Density
 from ctem.noise import Noise
 from ctem.parts import Parts
+from ctem.plans import Networks, Plan
 from ctem.residuals import MAX_SCORES, correlation_of
 from ctem.slopes import Slopes, mean_of_hidden
 from ctem.spaces import Category, Space
@@ -152,9 +153,7 @@ def _level(base: ProductBase, likelihood: Callable[[float], float], finest: floa
     return best_level(likelihood, finest, coarsest) if base.space.reals else finest
 
 
-def _network(
-    base: ProductBase, x: Tensor, plan: Plan | Networks, seed: int, slopes: bool = False
-) -> ClockNet:
+def _network(base: ProductBase, x: Tensor, plan: Networks, seed: int, slopes: bool = False) -> ClockNet:
     """Networks of the plan, which see the linear predictions among up to ``MAX_SCORES`` scores."""
     make = partial(
         ClockNet,

@@ -29,7 +29,7 @@ class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         offset_: the threshold in nats.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.training import Recipe
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
     >>> plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=20), log_z_samples=200)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
-from ctem.density import LIMIT, Plan
+from ctem.density import LIMIT
 from ctem.energies import MLP, Tilted, grad_log_density
 from ctem.kernels import Gaussian, HammingOne, Kernel, Mixture, Product, Redraw, Sphere
 from ctem.losses import pair_loss
 from ctem.partition import LogZ, log_z_annealed, log_z_enumerate, log_z_grid
+from ctem.plans import Plan
 from ctem.samplers import MALA, Adapted, Alternate, Gibbs, Sampler, run
 from ctem.samplers.contract import evaluated
 from ctem.spaces import MAX_STATES, Space

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.density import Density, Networks, Plan
+from ctem.density import Density
 from ctem.energies import MLP, Tilted
 from ctem.partition import LogZ
 from ctem.persistence.reading import SLOPES, Header, read, short
 from ctem.plain import PlainDensity
+from ctem.plans import Networks, Plan
 from ctem.residuals import MAX_SCORES
 from ctem.spaces import Space
 from ctem.table.answers import find_device

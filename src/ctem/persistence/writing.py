@@ -33,7 +33,7 @@ def save(model: CTEM, path: str | Path) -> None:
 
     >>> import tempfile, numpy as np
     >>> from ctem import CTEM, Recipe
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> X = np.random.default_rng(0).normal(size=(100, 1))
     >>> plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> model = CTEM(plan=plan, random_state=0).fit(X)

@@ -45,7 +45,7 @@ def write_report(
 
     >>> import tempfile, numpy as np
     >>> from ctem import Recipe
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
     >>> model = CTEM(plan=plan, random_state=0).fit(X)

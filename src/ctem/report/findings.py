@@ -158,7 +158,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
         n_samples: rows to draw from the model.
         seed: of the draws and of the choice of rows.
 
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.training import Recipe
     >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 2))

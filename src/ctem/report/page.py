@@ -28,7 +28,7 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int) -> str:
 
     >>> import numpy as np
     >>> from ctem import CTEM, Recipe
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.report.findings import examine
     >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 1))

@@ -45,7 +45,7 @@ def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
     """Two columns: shades where both are listed, points otherwise; real on the left, sampled on the right.
 
     >>> from ctem import CTEM, Recipe
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.report.findings import examine
     >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 2))

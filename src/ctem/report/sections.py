@@ -40,7 +40,7 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
     """Mark, title, words and content, all of it HTML; a section with nothing to say is left out.
 
     >>> from ctem import CTEM, Recipe
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.report.findings import examine
     >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 1))

@@ -74,7 +74,7 @@ class TableDensity:
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.clocknet import ClockNet
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.table.frames import read_frame
     >>> from ctem.training import History
     >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))

@@ -68,7 +68,7 @@ def column_conditional(density: Density, x: Tensor, owner: tuple[int, ...]) -> t
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.clocknet import ClockNet
-    >>> from ctem.density import Plan
+    >>> from ctem.plans import Plan
     >>> from ctem.spaces import Category, Space
     >>> from ctem.training import History
     >>> net = ClockNet(ProductBase(Space([Category(2)] * 2)), width=8)
