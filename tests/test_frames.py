@@ -317,3 +317,11 @@ def test_a_spoilt_dtype_calls_nothing():
     data["fields"][0]["dtype"] = {"polars": "build_info"}
     with pytest.raises(ValueError, match=r"column 'a': expected a polars dtype of Int8, .* got 'build_info'"):
         build_frame(Kind.from_json(data), frame.columns)
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us"])
+def test_a_moment_beyond_pythons_calendar_is_held_at_its_end(unit):
+    """A draw far from all dates of a small table must come back as a date, not as a number."""
+    ends = np.array(["-9000-01-01", "2000-01-01", "12000-01-01"], f"M8[{unit}]").view(np.int64)
+    found = Cells("moment", ends, np.zeros(3, bool), unit=unit).to_list()
+    assert [moment.year for moment in found] == [1, 2000, 9999]

@@ -20,7 +20,7 @@ from ctem.bases import ProductBase
 
 __all__ = ["Coefficients", "Curve", "Splines", "Values"]
 
-FAR = 8.0  # no prediction is beyond
+FAR = 8.0  # no prediction is beyond, nor is a draw
 LEAST, MOST = 0.01, 1.5  # … nor a spread
 TAILS = (5.0, 6.5, 8.0, 16.0)  # nodes beyond the hats; what is beyond the last has no mass to speak of
 WIDE = 0.1  # share of the base in q: no prediction is trusted altogether
@@ -182,8 +182,10 @@ class Splines(nn.Module):
         return log_mass + score[..., :: score.shape[-1] - 1] - _log_q(ends, mean, spread)
 
     def draw(self, curve: Curve, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A number between the first and the last node for each row and column, and its log-density, (n, c) each."""
+        """A number within ±8, beyond which decoding makes no sense, and its log-density, (n, c) each."""
         t, score, log_mass = self._cells(curve)
+        near = (t[..., :-1] >= -FAR) & (t[..., 1:] <= FAR)
+        log_mass = torch.where(near, log_mass, -math.inf)
         share = log_mass.softmax(-1)
         cell = torch.multinomial(share.flatten(0, 1), 1, generator=generator).view(*share.shape[:-1], 1)
         left, right, start = score.gather(-1, cell), score.gather(-1, cell + 1), t.gather(-1, cell)

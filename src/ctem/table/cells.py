@@ -59,16 +59,23 @@ class Cells:
         return len(self.values)
 
     def to_list(self) -> list[Any]:
-        """The values as Python objects, None where missing."""
+        """The values as Python objects, None where missing; moments held at the ends of Python's calendar."""
         if self.type == "label":
             plain: list[Any] = [self.labels[code] if code >= 0 else None for code in self.values.tolist()]
         elif self.type == "moment":
-            plain = self.values.astype(f"M8[{self.unit}]").tolist()
+            plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
         elif self.type == "duration":
             plain = self.values.astype(f"m8[{self.unit}]").tolist()
         else:
             plain = self.values.tolist()
         return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
+
+
+def _held(times: Array) -> Array:
+    """Moments within Python's calendar: beyond, NumPy returns plain integers, as it does for nanoseconds."""
+    if np.datetime_data(times.dtype)[0] == "ns":
+        return times
+    return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
 
 
 Read = tuple[Dtype, Cells]
