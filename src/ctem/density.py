@@ -15,9 +15,8 @@ from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
 from ctem.conditionals import Coefficients, Curve
 from ctem.energies import grad_log_density
-from ctem.joint import METHOD, mixture_log_z
+from ctem.joint import mixed_log_z, mixture_log_z
 from ctem.partition import LogZ
-from ctem.partition.contract import estimate
 from ctem.parts import Parts
 from ctem.plans import Plan
 from ctem.slopes import Sloped
@@ -25,6 +24,7 @@ from ctem.training import History
 
 __all__ = ["Density", "chain_of", "chains"]
 
+FINE, COARSE = 1e-5, 1e-2  # levels at which slopes see real columns
 LIMIT = 8.0  # real columns are normalised on [−8, 8] standard deviations
 MOST_NODES = 1025  # of a conditional by slopes, whose normalisation does not rest on them
 COMPLETIONS = 1024  # of a row with gaps, at most, that are summed
@@ -128,12 +128,13 @@ class Density:
         )
 
     def _log_z(self, generator: torch.Generator) -> LogZ:
-        """Of the one-pass density: importance sampling, with slopes from the mixture of all members and orders."""
+        """Of the one-pass density, from chain samples at its own level: finer ones would miss what it blurs."""
         n = self.plan.log_z_samples
         if self.slopes is None:
             return mixture_log_z(self.members, n, generator)
-        x = self.sample(n, generator)
-        return estimate((self.chain.joint(x) - self.log_prob_exact(x)).double(), METHOD)
+        level = min(max(self.level, FINE), COARSE)
+        blurred = chains(self.net, self.level, self.parents, self.slopes, level)
+        return mixed_log_z(blurred, self.orders, n, generator)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z, float64, shape (n,).

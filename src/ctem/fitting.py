@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.density import Density
+from ctem.density import COARSE, FINE, Density
 from ctem.noise import Noise
 from ctem.parts import Parts
 from ctem.plans import Networks, Plan
@@ -38,7 +38,6 @@ __all__ = ["fit_density"]
 Objective = Callable[[ClockNet, Tensor, torch.Generator], Tensor]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen for one pass
-FINE, COARSE = 1e-5, 1e-2  # … and for slopes, which resolve more
 HIDDEN = 5.0  # a level as good as the base
 STEADY = 2048  # held-out comparisons at least
 
@@ -80,9 +79,8 @@ def fit_density(
     """
     base, parents = ProductBase.fit(space, x).to(x.device), dict(parents or {})
     generator = torch.Generator(x.device).manual_seed(seed)
-    job = _Job(
-        seed, max_time if max_time is None or plan.slopes is None else max_time / 2, checkpoint, progress
-    )
+    share = max_time if max_time is None or plan.slopes is None else max_time / 2
+    job = _Job(seed, share, checkpoint, progress)
 
     def rows_for(members: int) -> tuple[Rows, Tensor]:
         rows, weight, held = _split(x, weights, members, jitter, seed, held_out)

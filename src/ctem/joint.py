@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,15 @@ from ctem.partition.contract import LogZ, estimate
 from ctem.samplers import MALA, Alternate, MetropolisHastings, Sampler
 from ctem.spaces import MAX_STATES
 
-__all__ = ["Corrected", "corrected_samples", "joint_log_z", "log_weights", "log_z_check", "mixture_log_z"]
+__all__ = [
+    "Corrected",
+    "corrected_samples",
+    "joint_log_z",
+    "log_weights",
+    "log_z_check",
+    "mixed_log_z",
+    "mixture_log_z",
+]
 
 METHOD = "importance sampling from the chain"
 
@@ -49,6 +58,29 @@ def mixture_log_z(chains: Sequence[Chain], n: int, generator: torch.Generator, o
     """
     each = -(-n // len(chains))
     return estimate(torch.cat([log_weights(chain, each, generator, orders) for chain in chains]), METHOD)
+
+
+def mixed_log_z(
+    chains: Sequence[Chain], orders: Sequence[Sequence[Sequence[int]]], n: int, generator: torch.Generator
+) -> LogZ:
+    """log Z of the one-pass joint that chains with slopes share, from the mixture of all of them in all their orders.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.clocknet import ClockNet
+    >>> from ctem.spaces import Category, Space
+    >>> base = ProductBase(Space([Category(2)] * 3))
+    >>> slopes = [ClockNet(base, width=8, slopes=True, seed=seed).eval() for seed in range(2)]
+    >>> chains = [Chain(ClockNet(base, width=8), base, slopes=each) for each in slopes]
+    >>> orders = [[[0, 1, 2]], [[2, 1, 0]]]
+    >>> round(mixed_log_z(chains, orders, 400, torch.Generator().manual_seed(0)).value, 4)
+    0.0
+    """
+    turns = [(chain, order) for chain, its in zip(chains, orders, strict=True) for order in its]
+    each = -(-n // len(turns))
+    x = torch.cat([chain.sample(each, generator, order).x for chain, order in turns])
+    log_q = torch.stack([c.log_prob_mixture(x, its) for c, its in zip(chains, orders, strict=True)])
+    log_q = log_q.logsumexp(0) - math.log(len(chains))
+    return estimate((chains[0].joint(x) - log_q).double(), METHOD)
 
 
 def log_weights(chain: Chain, n: int, generator: torch.Generator, orders: int = 4) -> Tensor:
