@@ -82,3 +82,18 @@ def test_a_part_that_does_not_exist_is_skipped_and_drawn_from_the_base():
     beyond = chain.sample(2000, generator, [1], given=asked.expand(2000, -1)).x[:, 1]
     assert float(beyond.std()) == pytest.approx(1, abs=0.1)
     assert all(order == [0, 1] for order in chain.orders(20, generator))
+
+
+def test_the_constant_of_one_pass_is_that_of_a_grid_where_slopes_resolve_more():
+    """A ridge narrower than what one pass resolves: finer chain samples would miss most of its mass."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 1, generator=generator)
+    x = torch.cat([x, x + 0.02 * torch.randn(2000, 1, generator=generator)], 1)
+    space = Space([Real(), Real()]).standardised(x)
+    density = fit_density(space, space.encode(x), PLAN)
+    assert density.fine < density.level
+    at = torch.linspace(-5, 5, 1001)
+    square = torch.cartesian_prod(at, at)
+    truth = float(density.chain.joint(square).double().logsumexp(0)) + 2 * math.log(0.01)
+    assert density.log_z.value == pytest.approx(truth, abs=max(0.02, 4 * density.log_z.stderr))
+    assert density.log_z.ess > PLAN.log_z_samples / 2  # of finer samples, a fifth
