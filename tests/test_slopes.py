@@ -236,3 +236,24 @@ def test_training_a_table_on_slopes_finds_the_distribution():
     _, log_p = chain.conditional(asked, ~asked.isnan(), 0)
     expected = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.6, 0.4], [0.0, 0.0, 1.0]])
     assert torch.allclose(log_p.exp(), expected, atol=0.06)
+
+
+def test_a_few_real_columns_stand_for_all_of_them():
+    """The loss of random ones has the same expectation; missing cells and labels are beside them."""
+    base = ProductBase(Space([Real()] * 6 + [Category(3)]))
+    g = ClockNet(base, width=8, blocks=1, slopes=True).eval()
+    with torch.no_grad():
+        g.hats.copy_(0.1 * torch.randn(g.hats.shape, generator=torch.Generator().manual_seed(1)))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 7, generator=generator)
+    x[:, 6] = 1.0
+    x[torch.rand(x.shape, generator=generator) < 0.2] = math.nan
+    with torch.no_grad():
+        each = {
+            most: torch.stack([Slopes(base, 0.1, most=most)(g, x, generator) for _ in range(300)])
+            for most in (2, 6)
+        }
+    gap = float(each[2].mean() - each[6].mean())
+    spread = math.sqrt(sum(float(v.var()) / len(v) for v in each.values()))
+    assert abs(gap) < 4 * spread
+    assert spread < 0.02

@@ -96,7 +96,10 @@ def fit_density(
     if plan.slopes is None:
         return Density(net, level, plan, history, seed=seed, parents=parents)
     data, held = rows_for(plan.slopes.members)
-    slopes, objective = _network(base, x, plan.slopes, seed, slopes=True), Slopes(base, FINE, COARSE, parents)
+    slopes = _network(base, x, plan.slopes, seed, slopes=True)
+    objective = Slopes(
+        base, FINE, COARSE, parents, most=16 if x.is_cuda else 4
+    )  # on a CPU, splines take the time
     of_slopes = job.run(slopes, objective, data, plan.slopes.recipe, ".slopes")
     of_slopes.seconds += history.seconds
     chosen = objective.sets(len(held), generator)

@@ -28,8 +28,6 @@ from ctem.spacetime import show
 
 __all__ = ["Sloped", "Slopes", "mean_of_hidden"]
 
-MOST = 16  # real columns of a row that are asked at a time
-
 
 class Sloped(nn.Module):
     """A potential whose slopes are the coefficients of its one-column conditionals, e.g. ClockNet or ImageNet.
@@ -109,6 +107,7 @@ class Slopes:
         floor: lowest level of real columns.
         high: highest level of real columns, which is drawn log-uniformly; None leaves them at the floor.
         parents: for a real column that exists only where a category has code 0, that category.
+        most: real columns of a row that are asked at a time; random ones stand for the others.
 
     >>> from ctem.clocknet import ClockNet
     >>> from ctem.spaces import Category, Space
@@ -122,6 +121,7 @@ class Slopes:
     floor: float = 1e-3
     high: float | None = None
     parents: Mapping[int, int] = field(default_factory=dict)
+    most: int = 16
 
     def __call__(self, g: Sloped, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (n, d); nan marks a missing cell, which stays hidden and counts nothing."""
@@ -132,7 +132,7 @@ class Slopes:
         )
         asked, some = observed & ~chosen, None
         weight = asked.to(x0.dtype)
-        if len(self.base.space.reals) > MOST:
+        if len(self.base.space.reals) > self.most:
             some, share = self._some(asked, g.values.reals, generator)
             weight = weight * share
         log_p = g.log_conditionals(shown.x, shown.level, shown.x, shown.clock, some)
@@ -155,11 +155,11 @@ class Slopes:
         return chosen
 
     def _some(self, asked: Tensor, reals: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A few places of asked real columns for each row (n, 16), and weights (n, d) so that they stand for all."""
+        """A few places of asked real columns for each row (n, most), and weights (n, d) so that they stand for all."""
         real = asked & self.base.is_real
         mine = real.index_select(1, reals)
         u = torch.rand(mine.shape, generator=generator, device=asked.device)
-        some = (mine + u / 2).topk(MOST).indices
+        some = (mine + u / 2).topk(self.most).indices
         share = real.sum(1, keepdim=True) / mine.gather(1, some).sum(1, keepdim=True).clamp_min(1)
         return some, torch.where(self.base.is_real, share, 1.0)
 
