@@ -21,7 +21,7 @@ from ctem.bases import ProductBase
 __all__ = ["Coefficients", "Curve", "Splines", "Values"]
 
 FAR = 8.0  # no prediction is beyond, nor is a draw
-LEAST, MOST = 0.01, 1.5  # … nor a spread
+NARROWEST, WIDEST = 0.01, 1.5  # … nor a spread
 TAILS = (5.0, 6.5, 8.0, 16.0)  # nodes beyond the hats; what is beyond the last has no mass to speak of
 WIDE = 0.1  # share of the base in q: no prediction is trusted altogether
 ENDS_A, ENDS_B = 4.0, 4.5  # the hats' outermost knots, in t and in asinh u
@@ -103,7 +103,7 @@ class Curve(NamedTuple):
         stretch = 3 * torch.tanh(found[..., 1] / 3)
         return cls(
             (mean + spread * found[..., 0]).clamp(-FAR, FAR),
-            (spread * stretch.exp()).clamp(LEAST, MOST),
+            (spread * stretch.exp()).clamp(NARROWEST, WIDEST),
             found[..., 2:],
         )
 

@@ -15,7 +15,7 @@ from ctem.chain import Chain, nodes
 from ctem.clocknet import ClockNet, Ensemble
 from ctem.conditionals import Coefficients, Curve
 from ctem.energies import grad_log_density
-from ctem.joint import mixed_log_z, mixture_log_z
+from ctem.joint import mixture_log_z, shared_log_z
 from ctem.partition import LogZ
 from ctem.parts import Parts
 from ctem.plans import Plan
@@ -134,7 +134,7 @@ class Density:
             return mixture_log_z(self.members, n, generator)
         level = min(max(self.level, FINE), COARSE)
         blurred = chains(self.net, self.level, self.parents, self.slopes, level)
-        return mixed_log_z(blurred, self.orders, n, generator)
+        return shared_log_z(blurred, self.orders, n, generator)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z, float64, shape (n,).

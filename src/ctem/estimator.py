@@ -29,7 +29,7 @@ from ctem.fitting import fit_density
 from ctem.partition import LogZ
 from ctem.persistence import load, save
 from ctem.plain import PlainDensity, fit_plain
-from ctem.plans import Networks, Plan
+from ctem.plans import Plan
 from ctem.table.answers import Outlier, TableDensity, find_device
 from ctem.table.conditionals import Conditional
 from ctem.table.frames import Frame, Kind, build_frame, read_frame
@@ -339,28 +339,16 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _suited(self, x: Tensor) -> Plan:
-        """The plan, with what was said in the constructor; a fold has at least four rows."""
+        """The plan, with what was said in the constructor."""
         space, plan = self.schema_.space, self.plan
         if plan is None:
             features = sum(max(k - 1, 1) for k in space.sizes)
             plan = Plan.suited(len(x), features, x.is_cuda, len(space.reals) / space.dim)
-        limited = self._limited(plan.own, len(x))
-        plan = replace(plan, recipe=limited.recipe, orders=int(self.orders), members=limited.members)
-        return replace(plan, slopes=self._slopes(plan, len(x)))
-
-    def _limited(self, networks: Networks, rows: int) -> Networks:
-        recipe, members = networks.recipe, max(1, min(networks.members, rows // 4))
-        steps = recipe.steps if self.max_steps is None else int(self.max_steps)
-        batch_size = recipe.batch_size // networks.members * members
-        every = min(steps, recipe.evaluate_every)
-        recipe = replace(recipe, steps=steps, evaluate_every=every, batch_size=batch_size)
-        return replace(networks, recipe=recipe, members=members)
-
-    def _slopes(self, plan: Plan, rows: int) -> Networks | None:
-        """Networks for the chain rule: the plan's, or for "slopes" in any case some of the size of its others."""
-        if self.objective == "clocks" or (self.objective == "auto" and plan.slopes is None):
-            return None
-        return self._limited(plan.own if plan.slopes is None else plan.slopes, rows)
+        plan = replace(plan.limited(len(x), self.max_steps), orders=int(self.orders))
+        slopes = plan.own if plan.slopes is None and self.objective == "slopes" else plan.slopes
+        if slopes is None or self.objective in ("clocks", "plain"):
+            return replace(plan, slopes=None)
+        return replace(plan, slopes=slopes.limited(len(x), self.max_steps))
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

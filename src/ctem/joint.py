@@ -22,8 +22,8 @@ __all__ = [
     "joint_log_z",
     "log_weights",
     "log_z_check",
-    "mixed_log_z",
     "mixture_log_z",
+    "shared_log_z",
 ]
 
 METHOD = "importance sampling from the chain"
@@ -60,7 +60,7 @@ def mixture_log_z(chains: Sequence[Chain], n: int, generator: torch.Generator, o
     return estimate(torch.cat([log_weights(chain, each, generator, orders) for chain in chains]), METHOD)
 
 
-def mixed_log_z(
+def shared_log_z(
     chains: Sequence[Chain], orders: Sequence[Sequence[Sequence[int]]], n: int, generator: torch.Generator
 ) -> LogZ:
     """log Z of the one-pass joint that chains with slopes share, from the mixture of all of them in all their orders.
@@ -72,7 +72,7 @@ def mixed_log_z(
     >>> slopes = [ClockNet(base, width=8, slopes=True, seed=seed).eval() for seed in range(2)]
     >>> chains = [Chain(ClockNet(base, width=8), base, slopes=each) for each in slopes]
     >>> orders = [[[0, 1, 2]], [[2, 1, 0]]]
-    >>> round(mixed_log_z(chains, orders, 400, torch.Generator().manual_seed(0)).value, 4)
+    >>> round(shared_log_z(chains, orders, 400, torch.Generator().manual_seed(0)).value, 4)
     0.0
     """
     turns = [(chain, order) for chain, its in zip(chains, orders, strict=True) for order in its]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 from ctem.training import Recipe
 
@@ -34,6 +35,22 @@ class Networks:
     members: int
     recipe: Recipe
     harmonics: int = 3
+
+    def limited(self, rows: int, max_steps: int | None = None) -> Self:
+        """At most so many steps, and so few members that a fold has four rows; the batch divides among them.
+
+        >>> Plan.suited(rows=13, features=2).limited(13, max_steps=5).recipe.batch_size
+        96
+        """
+        members = max(1, min(self.members, rows // 4))
+        steps = self.recipe.steps if max_steps is None else int(max_steps)
+        recipe = replace(
+            self.recipe,
+            steps=steps,
+            evaluate_every=min(steps, self.recipe.evaluate_every),
+            batch_size=self.recipe.batch_size // self.members * members,
+        )
+        return replace(self, recipe=recipe, members=members)
 
 
 @dataclass(frozen=True, kw_only=True)
