@@ -13,18 +13,19 @@ labels one-hot, ours the table as it is. --quick takes a made-up table.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.metrics import roc_auc_score
 
 from ctem import CTEM
 from ctem.datasets import load_table
-from detection import TINY, Found, need, note, toy_table
-from results import Record, arguments, summarise, write
+from detection import TINY, need, toy_table
+from results import Record, summarise
+from sweep import Task, Values, sweep, table_arguments, tasks
 
 RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
 SETS = (*RARE, "adult")
@@ -83,57 +84,35 @@ def peer(name: str, frame: pd.DataFrame, seed: int, args) -> np.ndarray:
     return fitted.fit(rows.to_numpy()).decision_scores_
 
 
-def run(data: str, found: Found, args, save) -> None:
-    """All systems and seeds on one set."""
-    for seed in range(args.seeds or (1 if args.quick else SEEDS)):
-        frame, strange = load(data, seed, args)
-        for name in PEERS if args.peers else args.systems:
-            print(f"{data}, seed {seed}, {strange.sum()} of {len(strange)} rows strange:", flush=True)
-            began = time.perf_counter()
-            score = (ours if name == "CTEM" else partial(peer, name))(frame, seed, args)
-            seconds = time.perf_counter() - began
-            note(found, name, {"ROC-AUC": float(roc_auc_score(strange, score)), "seconds": seconds}, save)
+def measure(task: Task, args) -> Values:
+    """One system on one set."""
+    frame, strange = load(task.data, task.seed, args)
+    began = time.perf_counter()
+    score = (ours if task.system == "CTEM" else partial(peer, task.system))(frame, task.seed, args)
+    seconds = time.perf_counter() - began
+    return {"ROC-AUC": float(roc_auc_score(strange, score)), "seconds": seconds}
 
 
-def means(tables: dict[str, Found]) -> list[Record]:
-    """The mean ROC-AUC over the sets of every system that has run on all of them, one value a seed."""
-    systems = {system for part in tables.values() for system, _ in part}
-    lists = {s: [part.get((s, "ROC-AUC"), []) for part in tables.values()] for s in sorted(systems)}
-    done = {s: list(zip(*each, strict=False)) for s, each in lists.items()}
-    return [
-        summarise("mean of the sets", s, "ROC-AUC", [np.mean(seed) for seed in seeds])
-        for s, seeds in done.items()
-        if seeds
-    ]
+def means(found: Mapping[Task, Values], sets: Sequence[str]) -> list[Record]:
+    """The mean ROC-AUC over the sets, for every seed of a system that has run on all of them."""
+    whole: dict[str, list[float]] = {}
+    for system, seed in sorted({(task.system, task.seed) for task in found}):
+        mine = [found.get(Task(data, seed, system)) for data in sets]
+        if all(mine):
+            whole.setdefault(system, []).append(np.mean([values["ROC-AUC"] for values in mine if values]))
+    return [summarise("mean of the sets", system, "ROC-AUC", values) for system, values in whole.items()]
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument(
-        "--data", default=None, help="folder with tables/ (default: $CTEM_DATA, else downloaded)"
-    )
-    parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS, help="which sets")
-    systems = ("CTEM", *PEERS)
-    parser.add_argument("--systems", nargs="*", default=systems, choices=systems, help="which systems")
+    parser = table_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into anomalies-peers.json"
     )
-    parser.add_argument("--name", help="of the result file, without .json")
     args = parser.parse_args()
-    torch.set_float32_matmul_precision("high")
-    began = time.perf_counter()
     name = args.name or ("anomalies-peers" if args.peers else "anomalies")
     settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
-    tables: dict[str, Found] = {data: {} for data in (["toy"] if args.quick else args.sets)}
-
-    def save(_: Found) -> None:
-        found = [(data, *key, values) for data, part in tables.items() for key, values in part.items()]
-        records = [summarise(*each) for each in found] + means(tables)
-        seconds = time.perf_counter() - began
-        write(name, settings, records, args.device, seconds, args.out, quick=args.quick)
-
-    for data, found in tables.items():
-        run(data, found, args, save)
+    todo = tasks(args, list(PEERS) if args.peers else None)
+    sweep(measure, todo, args, name, settings, partial(means, sets=list(dict.fromkeys(t.data for t in todo))))
 
 
 if __name__ == "__main__":

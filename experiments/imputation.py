@@ -19,15 +19,14 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401  scikit-learn asks for it
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
 from ctem import CTEM
 from ctem.datasets import load_table
-from detection import TINY, Found, note, toy_table
-from results import arguments, summarise, write
+from detection import TINY, toy_table
+from sweep import Task, Values, sweep, table_arguments, tasks
 
 SETS = ("california", "adult")
 SEEDS = 3
@@ -108,47 +107,25 @@ def _numbers(frame: pd.DataFrame) -> list[str]:
     return [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
 
 
-def run(data: str, found: Found, args, save) -> None:
-    """All systems and seeds on one table."""
-    for seed in range(args.seeds or (1 if args.quick else SEEDS)):
-        frame = load(data, seed, args)
-        gappy, gone = removed(frame, seed)
-        for name in PEERS if args.peers else args.systems:
-            print(f"{data}, seed {seed}:", flush=True)
-            began = time.perf_counter()
-            filled = (ours if name == "CTEM" else partial(peer, name))(gappy, seed, args)
-            seconds = time.perf_counter() - began
-            note(found, name, scores(frame, filled, gone) | {"seconds": seconds}, save)
+def measure(task: Task, args) -> Values:
+    """One system on one table."""
+    frame = load(task.data, task.seed, args)
+    gappy, gone = removed(frame, task.seed)
+    began = time.perf_counter()
+    filled = (ours if task.system == "CTEM" else partial(peer, task.system))(gappy, task.seed, args)
+    seconds = time.perf_counter() - began
+    return scores(frame, filled, gone) | {"seconds": seconds}
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument(
-        "--data", default=None, help="folder with tables/ (default: $CTEM_DATA, else downloaded)"
-    )
-    parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS, help="which tables")
-    systems = ("CTEM", *PEERS)
-    parser.add_argument("--systems", nargs="*", default=systems, choices=systems, help="which systems")
+    parser = table_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )
-    parser.add_argument("--name", help="of the result file, after imputation- (default: none, or peers)")
     args = parser.parse_args()
-    torch.set_float32_matmul_precision("high")
-    began = time.perf_counter()
-    end = args.name or ("peers" if args.peers else "")
-    name = f"imputation-{end}" if end else "imputation"
+    name = args.name or ("imputation-peers" if args.peers else "imputation")
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": ROWS}
-    tables: dict[str, Found] = {data: {} for data in (["toy"] if args.quick else args.sets)}
-
-    def save(_: Found) -> None:
-        found = [(data, *key, values) for data, part in tables.items() for key, values in part.items()]
-        seconds = time.perf_counter() - began
-        records = [summarise(*each) for each in found]
-        write(name, settings, records, args.device, seconds, args.out, quick=args.quick)
-
-    for data, found in tables.items():
-        run(data, found, args, save)
+    sweep(measure, tasks(args, PEERS if args.peers else None), args, name, settings)
 
 
 if __name__ == "__main__":

@@ -9,27 +9,24 @@ the chain rule, averaged over the cell of every dequantised number, plus Σ log 
 and margins' cells. A fifth of the rows is the test set, drawn anew for every seed; rows with missing cells are left out
 (california: 207), since the peers cannot take them; a test row with a value of a discrete column that no training row
 has moves to the training rows. C2ST: gradient boosting, samples against test rows; "training rows" is what real rows
-score. One file per group of systems, tables-NAME.json; nothing is tuned. --quick takes a made-up table.
+score. One file per group of systems, tables-….json; nothing is tuned. --quick takes a made-up table.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
-import torch
 
 from ctem import CTEM
 from ctem.datasets import load_table
 from ctem.table.codecs import Numbers
-from detection import TINY, Found, boosted, note, toy_table
+from detection import TINY, boosted, toy_table
 from peers import Copula, Flow, Independent, Tree, arf_samples, bound, resolution
-from results import arguments, summarise, write
+from sweep import Task, Values, sweep, table_arguments, tasks
 
 SETS = ("abalone", "german", "california", "bank", "diamonds")
 SEEDS = 3
@@ -75,7 +72,7 @@ def our_nats(model: CTEM, test: pd.DataFrame, seed: int, exact: bool) -> float:
     return float(cells.mean()) + unit
 
 
-def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args) -> dict[str, float]:
+def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args) -> Values:
     """What the default gives: nats by the chain rule, which is what its samples follow, and in one pass."""
     began = time.perf_counter()
     plan = replace(TINY, slopes=TINY.own) if args.quick else None
@@ -93,7 +90,7 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args) -> dict[str, 
     }
 
 
-def peer(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args) -> dict[str, float]:
+def peer(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args) -> Values:
     """What a peer's nats and samples are worth."""
     began = time.perf_counter()
     if name == "training rows":
@@ -113,42 +110,21 @@ def peer(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args) ->
     }
 
 
-def run(data: str, found: Found, args, save: Callable[[Found], object]) -> None:
-    """All systems and seeds on one table."""
-    frame = toy_table(400, 0) if args.quick else load_table(data, args.data).dropna()
-    for seed in range(args.seeds or (1 if args.quick else SEEDS)):
-        train, test = split(frame, seed)
-        for name in args.systems:
-            measure = ours if name == "CTEM" else partial(peer, name)
-            print(f"{data}, seed {seed}:", flush=True)
-            note(found, name, measure(train, test, seed, args), save)
+def measure(task: Task, args) -> Values:
+    """One system on one split of one table."""
+    frame = toy_table(400, 0) if args.quick else load_table(task.data, args.data).dropna()
+    train, test = split(frame, task.seed)
+    if task.system == "CTEM":
+        return ours(train, test, task.seed, args)
+    return peer(task.system, train, test, task.seed, args)
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument(
-        "--data", default=None, help="folder with tables/ (default: $CTEM_DATA, else downloaded)"
-    )
-    parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS, help="which tables")
-    parser.add_argument("--systems", nargs="*", default=SYSTEMS, choices=SYSTEMS, help="which systems")
-    parser.add_argument("--name", help="of the result file, after tables- (default: the system, or all)")
-    args = parser.parse_args()
-    torch.set_float32_matmul_precision("high")
-    began = time.perf_counter()
-    name = args.name or (
-        "all" if len(args.systems) > 1 else args.systems[0].replace(",", "").replace(" ", "-")
-    )
+    args = table_arguments(__doc__, SETS, SYSTEMS, SEEDS).parse_args()
+    several = len(args.systems) > 1
+    name = args.name or f"tables-{'all' if several else args.systems[0].replace(' ', '-')}"
     settings = {"model": "CTEM()", "test share": TEST_SHARE, "draws in a cell": DRAWS}
-    tables: dict[str, Found] = {data: {} for data in (["toy"] if args.quick else args.sets)}
-
-    def save(_: Found) -> None:
-        found = [(data, *key, values) for data, part in tables.items() for key, values in part.items()]
-        records = [summarise(*each) for each in found]
-        seconds = time.perf_counter() - began
-        write(f"tables-{name}", settings, records, args.device, seconds, args.out, quick=args.quick)
-
-    for data, found in tables.items():
-        run(data, found, args, save)
+    sweep(measure, tasks(args), args, name, settings)
 
 
 if __name__ == "__main__":

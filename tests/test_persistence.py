@@ -150,6 +150,25 @@ def test_networks_of_slopes_are_saved(tmp_path):
         CTEM.load(tmp_path / "model.ctem")
 
 
+@pytest.mark.filterwarnings("ignore:log Z rests on", "ignore:.*one pass")
+def test_a_file_of_format_6_has_the_orders_of_its_seed_and_wrong_orders_are_refused(tmp_path):
+    plan = replace(PLAN, slopes=Networks(width=12, blocks=1, members=2, recipe=PLAN.recipe))
+    model, path = CTEM(plan=plan, random_state=3).fit(table()), tmp_path / "model.ctem"
+    model.save(path)
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    del header["slopes"]["orders"]
+    save_file(tensors, path, {**metadata, "version": "6", "model": json.dumps(header)})
+    old, generator = CTEM.load(path).density_, torch.Generator().manual_seed(model.seed_)
+    assert old.orders == [chain.orders(plan.orders, generator) for chain in old.members]
+    dim = model.schema_.space.dim
+    for orders in ([[list(range(dim))]], [[[0] * dim]] * 2, [[], []], 5, [[["a"] * dim]] * 2):
+        header["slopes"]["orders"] = orders
+        save_file(tensors, path, {**metadata, "model": json.dumps(header)})
+        with pytest.raises(ValueError, match="is not a whole ctem model"):
+            CTEM.load(path)
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_files_of_formats_4_and_5_are_read_unless_they_have_loose_splines(tmp_path, version):
     path = tmp_path / "model.ctem"
@@ -202,7 +221,7 @@ def test_every_older_format_has_a_migration():
 def test_a_newer_format_asks_for_a_newer_ctem(path):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(persistence.FORMAT + 1)})
-    with pytest.raises(ValueError, match=r"has format '7'; this ctem reads 1 … 6. Update ctem"):
+    with pytest.raises(ValueError, match=r"has format '8'; this ctem reads 1 … 7. Update ctem"):
         CTEM.load(path)
 
 

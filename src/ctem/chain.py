@@ -120,11 +120,14 @@ class Chain:
         visible[:, given] = observed[:, given]
         total = x.new_zeros(len(x))
         for j in order:
-            log_p = self._at_value(x, visible, j)
-            total = total + torch.where(observed[:, j], log_p, 0.0)
+            total = total + self.term(x, visible, j)
             visible = visible.clone()
             visible[:, j] = observed[:, j]
         return total
+
+    def term(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
+        """log ρ(x_j | x_visible), and 0 where x_j is missing, shape (n,)."""
+        return torch.where(x[:, j].isnan(), 0.0, self._at_value(x, visible, j))
 
     def log_prob_mixture(
         self, x: Tensor, orders: Sequence[Sequence[int]], given: Iterable[int] = ()

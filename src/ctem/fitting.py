@@ -22,9 +22,11 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
+from ctem.chain import Chain
 from ctem.clocknet import ClockNet
-from ctem.density import COARSE, FINE, Density
+from ctem.density import COARSE, FINE, Density, crossfitted
 from ctem.noise import Noise
+from ctem.orders import best_orders
 from ctem.parts import Parts
 from ctem.plans import Networks, Plan
 from ctem.residuals import MAX_SCORES, correlation_of
@@ -104,7 +106,10 @@ def fit_density(
     of_slopes.seconds += history.seconds
     chosen = objective.sets(len(held), generator)
     fine = _level(base, partial(slope_likelihood, slopes.eval(), held, chosen), FINE, COARSE)
-    return Density(net, level, plan, of_slopes, seed=seed, parents=parents, slopes=slopes, fine=fine)
+    orders = _orders(crossfitted(net, level, parents, slopes, fine), held, plan, seed)
+    return Density(
+        net, level, plan, of_slopes, seed=seed, parents=parents, slopes=slopes, fine=fine, orders=orders
+    )
 
 
 class Rows(NamedTuple):
@@ -148,6 +153,21 @@ class _Job(NamedTuple):
             )
 
         return _held_then_annealed(net, recipe, run)
+
+
+def _orders(chain: Chain, held: Tensor, plan: Plan, seed: int) -> list[list[list[int]]]:
+    """Orders for every member; of several members, each has half of the best ones."""
+    members = 1 if plan.slopes is None else plan.slopes.members
+    rows, passes = (4096, 1200) if held.is_cuda else (1024, 300)
+    turns = 1 if members == 1 else 2
+    best = best_orders(
+        chain,
+        held[: rows // members * members],
+        turns * plan.orders,
+        passes,
+        torch.Generator().manual_seed(seed),
+    )
+    return [best[k % turns :: turns] for k in range(members)]
 
 
 def _level(base: ProductBase, likelihood: Callable[[float], float], finest: float, coarsest: float) -> float:

@@ -119,6 +119,6 @@ def _slopes(rows: int, cuda: bool) -> Networks:
     if rows > 30_000:
         return Networks(width=512, blocks=4, members=1, recipe=LONG)
     if rows > 5000:
-        recipe = replace(BRIEF, batch_size=10 * 512, weight_decay=0.3)
+        recipe = replace(BRIEF, steps=6000, batch_size=10 * 512, weight_decay=0.3)
         return Networks(width=256, blocks=3, members=10, harmonics=1, recipe=recipe)
     return Networks(width=128, blocks=2, members=10, harmonics=1, recipe=replace(BRIEF, weight_decay=1.0))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
 
-FORMAT = 6  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 7  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 LARGEST_HEADER = 2**28
 SLOPES = "slopes."  # before the names of their tensors
 NO_SLOPES = {"slopes": False}
@@ -123,12 +123,19 @@ def _without_loose_splines(header: Header) -> Header:
     return {**header, "settings": settings, "plan": {**header["plan"], **nothing}, **nothing}
 
 
+def _without_orders(header: Header) -> Header:
+    """Format 6 drew the orders of slopes from its seed."""
+    slopes = header["slopes"]
+    return {**header, "slopes": None if slopes is None else {**slopes, "orders": None}}
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     1: _with_provenance,
     2: _as_it_is,
     3: _without_slopes,
     4: _without_drawn_rows,
     5: _without_loose_splines,
+    6: _without_orders,
 }
 
 

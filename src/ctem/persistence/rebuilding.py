@@ -90,8 +90,19 @@ def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> Density
         return Density(net, level, plan, history, log_z, model.seed_, parents)
     shared = {name: value for name, value in own.items() if name in ("base.log_table", "correlation")}
     slopes = _clock_net(space, told["network"], {**shared, **of_slopes}, slopes=True).to(device)
-    fine = _checked_level(told["level"])
-    return Density(net, level, plan, history, log_z, model.seed_, parents, slopes, fine)
+    fine, orders = _checked_level(told["level"]), told["orders"]
+    if orders is not None:
+        _check_orders(orders, slopes.members, space.dim, parents)
+    return Density(net, level, plan, history, log_z, model.seed_, parents, slopes, fine, orders)
+
+
+def _check_orders(orders: Any, members: int, dim: int, parents: Mapping[int, int]) -> None:
+    fine = isinstance(orders, list) and len(orders) == members and all(orders)
+    for order in (order for own in orders for order in own) if fine else ():
+        fine &= sorted(order) == list(range(dim))
+        fine &= all(order.index(parent) < order.index(child) for child, parent in parents.items())
+    if not fine:
+        raise ValueError(f"orders: expected some of {dim} columns for each of {members} members.")
 
 
 def _checked_level(value: Any) -> float:

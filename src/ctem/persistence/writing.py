@@ -133,7 +133,7 @@ def _shape(net: ClockNet) -> Header:
 def _slopes(density: Density | PlainDensity) -> Header | None:
     if not isinstance(density, Density) or density.slopes is None:
         return None
-    return {"network": _shape(density.slopes), "level": density.fine}
+    return {"network": _shape(density.slopes), "level": density.fine, "orders": density.orders}
 
 
 def _tensors(model: CTEM) -> dict[str, torch.Tensor]:

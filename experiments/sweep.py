@@ -1,0 +1,105 @@
+"""What the table experiments share: systems × seeds × sets, measured one by one or several at a time, into one file.
+
+With ``--jobs N`` every measurement has a process of its own, N at a time; small fits then share a GPU well, if its
+driver lets them (NVIDIA's MPS). What was measured is written after every one, so that a run that is cut off keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, NamedTuple
+
+import torch
+
+from results import Record, arguments, summarise, write
+
+__all__ = ["Measure", "Task", "Values", "sweep", "table_arguments", "tasks"]
+
+Values = dict[str, float]  # metric → value
+
+
+class Task(NamedTuple):
+    """One measurement."""
+
+    data: str
+    seed: int
+    system: str
+
+
+Measure = Callable[[Task, argparse.Namespace], Values]
+
+
+def table_arguments(
+    description: str, sets: Sequence[str], systems: Sequence[str], seeds: int
+) -> argparse.ArgumentParser:
+    """The arguments of an experiment on tables."""
+    parser = arguments(description)
+    parser.set_defaults(seeds=seeds)
+    parser.add_argument("--data", help="folder with tables/ (default: $CTEM_DATA, else downloaded)")
+    parser.add_argument("--sets", nargs="*", default=sets, choices=sets, help="which tables")
+    parser.add_argument("--systems", nargs="*", default=systems, choices=systems, help="which systems")
+    parser.add_argument("--jobs", type=int, default=1, help="measurements at a time, each in its own process")
+    parser.add_argument("--name", help="of the result file, without .json")
+    return parser
+
+
+def tasks(args: argparse.Namespace, systems: Sequence[str] | None = None) -> list[Task]:
+    """Seed after seed; one seed of a made-up table with --quick."""
+    sets, seeds = (["toy"], 1) if args.quick else (args.sets, args.seeds)
+    return [
+        Task(data, seed, system)
+        for seed in range(seeds)
+        for data in sets
+        for system in systems or args.systems
+    ]
+
+
+def sweep(
+    measure: Measure,
+    todo: Sequence[Task],
+    args: argparse.Namespace,
+    name: str,
+    settings: Mapping[str, Any],
+    further: Callable[[Mapping[Task, Values]], list[Record]] = lambda found: [],
+) -> None:
+    """Measure everything and write NAME.json, with ``further`` records made of all values."""
+    began, found = time.perf_counter(), dict[Task, Values]()
+    for task, values in _measured(measure, todo, args):
+        for metric, value in values.items():
+            print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
+        found[task] = values
+        records = _records(found, todo) + further(found)
+        write(name, settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
+
+
+def _measured(
+    measure: Measure, todo: Sequence[Task], args: argparse.Namespace
+) -> Iterator[tuple[Task, Values]]:
+    if args.jobs == 1:
+        yield from ((task, _one(measure, task, args)) for task in todo)
+        return
+    fresh = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    with ProcessPoolExecutor(args.jobs, mp_context=fresh) as pool:
+        running = {pool.submit(_one, measure, task, args): task for task in todo}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _one(measure: Measure, task: Task, args: argparse.Namespace) -> Values:
+    torch.set_float32_matmul_precision("high")
+    return measure(task, args)
+
+
+def _records(found: Mapping[Task, Values], todo: Sequence[Task]) -> list[Record]:
+    """Mean and spread over the seeds that are there, table after table."""
+    lists: dict[tuple[str, str, str], list[float]] = {}
+    for task in (task for task in todo if task in found):
+        for metric, value in found[task].items():
+            lists.setdefault((task.data, task.system, metric), []).append(value)
+    first = {task.data: i for i, task in reversed(list(enumerate(todo)))}
+    order = sorted(lists, key=lambda key: first[key[0]])
+    return [summarise(*key, lists[key]) for key in order]
