@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -33,6 +32,7 @@ SEEDS = 3
 REMOVED = 0.2
 ROWS = 10_000  # drawn from the table: nearest neighbours are quadratic in them
 IMPUTERS = {"means and modes": SimpleImputer, "IterativeImputer": IterativeImputer, "KNNImputer": KNNImputer}
+OURS = {"CTEM": "auto", "CTEM, slopes": "slopes"}  # system → objective
 CODINGS = ("one-hot", "codes")
 PEERS = ("means and modes, one-hot", *(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS))
 
@@ -51,8 +51,10 @@ def removed(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
     return out.mask(gone), gone & frame.notna().to_numpy()
 
 
-def ours(gappy: pd.DataFrame, seed: int, args) -> pd.DataFrame:
-    model = CTEM(plan=TINY if args.quick else None, random_state=seed, device=args.device).fit(gappy)
+def ours(name: str, gappy: pd.DataFrame, seed: int, args) -> pd.DataFrame:
+    """Filled in by our conditional means and modes."""
+    plan = TINY if args.quick else None
+    model = CTEM(objective=OURS[name], plan=plan, random_state=seed, device=args.device).fit(gappy)
     return model.impute(gappy, method="mean")
 
 
@@ -112,19 +114,19 @@ def measure(task: Task, args) -> Values:
     frame = load(task.data, task.seed, args)
     gappy, gone = removed(frame, task.seed)
     began = time.perf_counter()
-    filled = (ours if task.system == "CTEM" else partial(peer, task.system))(gappy, task.seed, args)
+    filled = (ours if task.system in OURS else peer)(task.system, gappy, task.seed, args)
     seconds = time.perf_counter() - began
     return scores(frame, filled, gone) | {"seconds": seconds}
 
 
 def main() -> None:
-    parser = table_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
+    parser = table_arguments(__doc__, SETS, (*OURS, *PEERS), SEEDS)
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )
     args = parser.parse_args()
     name = args.name or ("imputation-peers" if args.peers else "imputation")
-    settings = {"model": "CTEM()", "removed": REMOVED, "rows": ROWS}
+    settings = {"model": "CTEM()", "slopes": "CTEM(objective='slopes')", "removed": REMOVED, "rows": ROWS}
     sweep(measure, tasks(args, PEERS if args.peers else None), args, name, settings)
 
 

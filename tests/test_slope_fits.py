@@ -11,7 +11,7 @@ from ctem.chain import Chain
 from ctem.clocknet import ClockNet
 from ctem.density import chains
 from ctem.fitting import fit_density
-from ctem.joint import log_weights
+from ctem.joint import joint_log_z, log_weights
 from ctem.plans import Plan
 
 SPACE = Space([Category(2), Real(), Category(3)])
@@ -97,3 +97,5 @@ def test_the_constant_of_one_pass_is_that_of_a_grid_where_slopes_resolve_more():
     truth = float(density.chain.joint(square).double().logsumexp(0)) + 2 * math.log(0.01)
     assert density.log_z.value == pytest.approx(truth, abs=max(0.02, 4 * density.log_z.stderr))
     assert density.log_z.ess > PLAN.log_z_samples / 2  # of finer samples, a fifth
+    again = joint_log_z(density.proposals()[0], 2000, generator)  # as the report checks it
+    assert again.value == pytest.approx(truth, abs=max(0.02, 4 * again.stderr))

@@ -145,12 +145,17 @@ class Density:
 
     def _log_z(self, generator: torch.Generator) -> LogZ:
         """Of the one-pass density, from chain samples at its own level: finer ones would miss what it blurs."""
-        n = self.plan.log_z_samples
+        n, proposals = self.plan.log_z_samples, self.proposals()
         if self.slopes is None:
-            return mixture_log_z(self.members, n, generator)
+            return mixture_log_z(proposals, n, generator)
+        return shared_log_z(proposals, self.orders, n, generator)
+
+    def proposals(self) -> list[Chain]:
+        """The chains whose samples are weighed against the one-pass density: the members, resolved as it is."""
+        if self.slopes is None:
+            return self.members
         level = min(max(self.level, FINE), COARSE)
-        blurred = chains(self.net, self.level, self.parents, self.slopes, level)
-        return shared_log_z(blurred, self.orders, n, generator)
+        return chains(self.net, self.level, self.parents, self.slopes, level)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The one-pass log-density log b + g − log Z, float64, shape (n,).

@@ -64,7 +64,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         plan: sizes and recipe; chosen from the size of the table when None.
         max_steps: at most this many training steps; annealing the rate adds at most half as many (not for "plain").
         max_time: about this many seconds for those steps (not for "plain"); annealing and log Z come on top.
-        orders: of the columns, in exact densities.
+        orders: of the columns, in exact densities, for each network; slopes have theirs chosen by held-out rows.
         random_state: a seed; the same one gives the same bits on the same machine.
         device: "auto" (CUDA where there is one), "cpu", "cuda".
         checkpoint: file that a killed fit resumes from.

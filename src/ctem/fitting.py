@@ -41,6 +41,7 @@ Objective = Callable[[ClockNet, Tensor, torch.Generator], Tensor]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen for one pass
 HIDDEN = 5.0  # a level as good as the base
+DISTINCT = 8  # orders among all members
 STEADY = 2048  # held-out comparisons at least
 
 
@@ -156,10 +157,10 @@ class _Job(NamedTuple):
 
 
 def _orders(chain: Chain, held: Tensor, plan: Plan, seed: int) -> list[list[list[int]]]:
-    """Orders for every member; of several members, each has half of the best ones."""
+    """The best orders, dealt to the members: they have some in common, so that few need to be found."""
     members = 1 if plan.slopes is None else plan.slopes.members
     rows, passes = (4096, 1200) if held.is_cuda else (1024, 300)
-    turns = 1 if members == 1 else 2
+    turns = max(1, min(members, DISTINCT // plan.orders))
     best = best_orders(
         chain,
         held[: rows // members * members],

@@ -63,7 +63,7 @@ class Plan(Networks):
         slopes: networks of the chain rule's own, trained on first-order comparisons (``ctem.slopes``), if any; those of
             the plan then learn from complete rows.
         consistency: weight of the local normalisation of columns with two values.
-        orders: of the columns, in exact densities.
+        orders: of the columns, in exact densities, for each network; slopes have theirs chosen by held-out rows.
         log_z_samples: chain samples for the constant of the one-pass density.
 
     >>> Plan.suited(rows=300, features=8).members

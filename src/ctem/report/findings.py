@@ -268,9 +268,10 @@ def _check(table: TableDensity, frame: Frame, generator: torch.Generator) -> tup
     density = table.density
     if not isinstance(density, Density):
         return [density.log_z], None
+    chain = density.chain if density.slopes is None else density.proposals()[0]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "log Z rests on", UserWarning)  # the report says so itself
-        found = [density.log_z, *log_z_check(density.chain, _draws(table), generator, LEVELS)]
+        found = [density.log_z, *log_z_check(chain, _draws(table), generator, LEVELS)]
     x = table.encode(taken(frame, slice(0, SLOW)))[0]
     x = x[table.complete(x)][:COMPARED]
     if not len(x):
