@@ -103,7 +103,7 @@ class Plan(Networks):
             return cls(width=128, blocks=2, members=1, recipe=BASIC, slopes=slopes, log_z_samples=1000)
         recipe = replace(
             BASIC,
-            steps=min(max(3 * rows, 800), 6000),
+            steps=min(max(5 * rows // 2, 800), 6000),
             batch_size=5 * 32,
             learning_rate=2e-3,
             ema=0.99,
