@@ -13,7 +13,7 @@ labels one-hot, ours the table as it is. --quick takes a made-up table.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -93,7 +93,7 @@ def measure(task: Task, args) -> Values:
     return {"ROC-AUC": float(roc_auc_score(strange, score)), "seconds": seconds}
 
 
-def means(found: Mapping[Task, Values], sets: Sequence[str]) -> list[Record]:
+def means(found: Mapping[Task, Values], sets: Collection[str]) -> list[Record]:
     """The mean ROC-AUC over the sets, for every seed of a system that has run on all of them."""
     whole: dict[str, list[float]] = {}
     for system, seed in sorted({(task.system, task.seed) for task in found}):
@@ -112,7 +112,7 @@ def main() -> None:
     name = args.name or ("anomalies-peers" if args.peers else "anomalies")
     settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
     todo = tasks(args, list(PEERS) if args.peers else None)
-    sweep(measure, todo, args, name, settings, partial(means, sets=list(dict.fromkeys(t.data for t in todo))))
+    sweep(measure, todo, args, name, settings, partial(means, sets={task.data for task in todo}))
 
 
 if __name__ == "__main__":

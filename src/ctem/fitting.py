@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
 from ctem.clocknet import ClockNet
 from ctem.density import COARSE, FINE, Density, crossfitted
 from ctem.noise import Noise
-from ctem.orders import best_orders
+from ctem.orders import dealt_orders
 from ctem.parts import Parts
 from ctem.plans import Networks, Plan
 from ctem.residuals import MAX_SCORES, correlation_of
@@ -41,7 +40,6 @@ Objective = Callable[[ClockNet, Tensor, torch.Generator], Tensor]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 FINEST, COARSEST = 2e-4, 0.1  # levels of real columns, from which one is chosen for one pass
 HIDDEN = 5.0  # a level as good as the base
-DISTINCT = 8  # orders among all members
 STEADY = 2048  # held-out comparisons at least
 
 
@@ -100,14 +98,14 @@ def fit_density(
         return Density(net, level, plan, history, seed=seed, parents=parents)
     data, held = rows_for(plan.slopes.members)
     slopes = _network(base, x, plan.slopes, seed, slopes=True)
-    objective = Slopes(
-        base, FINE, COARSE, parents, most=16 if x.is_cuda else 4
-    )  # on a CPU, splines take the time
+    most = 16 if x.is_cuda else 4  # on a CPU, splines take the time
+    objective = Slopes(base, FINE, COARSE, parents, most)
     of_slopes = job.run(slopes, objective, data, plan.slopes.recipe, ".slopes")
     of_slopes.seconds += history.seconds
     chosen = objective.sets(len(held), generator)
     fine = _level(base, partial(slope_likelihood, slopes.eval(), held, chosen), FINE, COARSE)
-    orders = _orders(crossfitted(net, level, parents, slopes, fine), held, plan, seed)
+    chain = crossfitted(net, level, parents, slopes, fine)
+    orders = dealt_orders(chain, held, plan.slopes.members, plan.orders, seed)
     return Density(
         net, level, plan, of_slopes, seed=seed, parents=parents, slopes=slopes, fine=fine, orders=orders
     )
@@ -154,21 +152,6 @@ class _Job(NamedTuple):
             )
 
         return _held_then_annealed(net, recipe, run)
-
-
-def _orders(chain: Chain, held: Tensor, plan: Plan, seed: int) -> list[list[list[int]]]:
-    """The best orders, dealt to the members: they have some in common, so that few need to be found."""
-    members = 1 if plan.slopes is None else plan.slopes.members
-    rows, passes = (4096, 1200) if held.is_cuda else (1024, 300)
-    turns = max(1, min(members, DISTINCT // plan.orders))
-    best = best_orders(
-        chain,
-        held[: rows // members * members],
-        turns * plan.orders,
-        passes,
-        torch.Generator().manual_seed(seed),
-    )
-    return [best[k % turns :: turns] for k in range(members)]
 
 
 def _level(base: ProductBase, likelihood: Callable[[float], float], finest: float, coarsest: float) -> float:

@@ -97,10 +97,11 @@ def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> Density
 
 
 def _check_orders(orders: Any, members: int, dim: int, parents: Mapping[int, int]) -> None:
-    fine = isinstance(orders, list) and len(orders) == members and all(orders)
-    for order in (order for own in orders for order in own) if fine else ():
-        fine &= sorted(order) == list(range(dim))
-        fine &= all(order.index(parent) < order.index(child) for child, parent in parents.items())
+    every = [order for own in orders for order in own]
+    fine = (
+        len(orders) == members and all(orders) and all(sorted(order) == list(range(dim)) for order in every)
+    )
+    fine &= all(o.index(parent) < o.index(child) for o in every for child, parent in parents.items())
     if not fine:
         raise ValueError(f"orders: expected some of {dim} columns for each of {members} members.")
 
