@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -62,6 +63,11 @@ class Job:
     objective: str
     recipe: Recipe = RECIPE
     network: dict[str, int] = field(default_factory=lambda: NETWORK)
+
+    @property
+    def system(self) -> str:
+        decay = self.recipe.weight_decay
+        return SYSTEMS[self.objective] + (f", weight decay {decay:g}" if decay != RECIPE.weight_decay else "")
 
 
 def toy_splits() -> Splits:
@@ -127,8 +133,8 @@ def joint_nats(fit: Fit, device: str) -> dict[str, float]:
     return found
 
 
-def run(name: str, splits: Splits, seeds: range, device: str, job: Job) -> list[Record]:
-    """All records of one data set."""
+def run(name: str, splits: Splits, seeds: range, device: str, job: Job) -> Iterator[list[Record]]:
+    """All records of one data set, after every seed."""
     found: dict[tuple[str, str], list[float]] = {}
     likelihoods = []
     for seed in seeds:
@@ -143,17 +149,23 @@ def run(name: str, splits: Splits, seeds: range, device: str, job: Job) -> list[
             "step chosen by held-out loss": fit.history.best_step,
         }
         for metric, value in values.items():
-            found.setdefault((SYSTEMS[job.objective], metric), []).append(value)
+            found.setdefault((job.system, metric), []).append(value)
         print(f"{name} seed {seed}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items()), flush=True)
-    if len(likelihoods) > 1:
-        system = f"mixture of {len(likelihoods)} seeds"
-        _, mixture = nats(torch.cat(likelihoods))
-        found[system, f"exact nats, mixture of {ORDERS} orders"] = [mixture]
-        print(f"{name} ensemble: mixture {mixture:.4f}", flush=True)
+        yield records(name, found, likelihoods)
+
+
+def records(
+    name: str, found: Mapping[tuple[str, str], list[float]], likelihoods: list[Tensor]
+) -> list[Record]:
+    """Mean and spread over seeds, and the likelihood of the mixture of all seeds."""
     hclt = f"HCLT {HCLT[name]}" if name in HCLT else None
+    mixed = {}
+    if len(likelihoods) > 1:
+        _, mixture = nats(torch.cat(likelihoods))
+        mixed[f"mixture of {len(likelihoods)} seeds", f"exact nats, mixture of {ORDERS} orders"] = [mixture]
     return [
         summarise(name, system, metric, values, paper=hclt if "exact" in metric else None)
-        for (system, metric), values in found.items()
+        for (system, metric), values in (*found.items(), *mixed.items())
     ]
 
 
@@ -166,20 +178,22 @@ def main() -> None:
     parser.add_argument(
         "--objective", choices=SYSTEMS, default="clocks", help="what the chain rule is trained on"
     )
+    parser.add_argument("--weight-decay", type=float, default=RECIPE.weight_decay, help="of the networks")
+    parser.add_argument("--name", help="of the result files, before the name of the set")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    job = Job(args.objective)
+    job = Job(args.objective, replace(RECIPE, weight_decay=args.weight_decay))
     if args.quick:
-        short = replace(RECIPE, steps=60, batch_size=128, evaluate_every=30)
+        short = replace(job.recipe, steps=60, batch_size=128, evaluate_every=30)
         job = Job(args.objective, short, {"width": 32, "blocks": 1})
     settings = {"job": asdict(job), "clocks": OBJECTIVE, "orders": ORDERS}
-    prefix = "binary" if args.objective == "clocks" else f"binary-{args.objective}"
+    prefix = args.name or ("binary" if args.objective == "clocks" else f"binary-{args.objective}")
     for name in ["toy bits"] if args.quick else args.sets:
         began = time.perf_counter()
         splits = toy_splits() if args.quick else load_binary(name, args.data)
-        records = run(name, splits, range(2 if args.quick else args.seeds or 3), args.device, job)
-        seconds = time.perf_counter() - began
-        write(f"{prefix}-{name}", settings, records, args.device, seconds, args.out, quick=args.quick)
+        for found in run(name, splits, range(2 if args.quick else args.seeds or 3), args.device, job):
+            seconds = time.perf_counter() - began
+            write(f"{prefix}-{name}", settings, found, args.device, seconds, args.out, quick=args.quick)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Space-time CTEM on real and mixed densities with known truth: normalised without importance sampling.
 
-    python experiments/continuous_spacetime.py --device cuda [--seeds 5] [--slopes] [--only CASE …] [--quick]
+    python experiments/continuous_spacetime.py --device cuda [--sets CASE …] [--systems SYSTEM …] [--jobs N] [--quick]
 
 The paper's four 2-D sets (ISE), its 10-D and 30-D mixtures (Fisher divergence, density error), two Gaussians 12σ
 apart (mode weights), and the labelled ring R²×{0..15} (KL). One configuration for all of them; CHOICES.md says which
@@ -10,7 +10,9 @@ of its settings were chosen with an eye on the truth.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from ctem.fitting import fit_density
 from ctem.metrics import fisher_divergence, ise, relative_density_mse
 from ctem.plans import Plan
 from ctem.targets import PAPER_2D, GaussianMixture, LabelledRing, grid
-from results import Record, arguments, summarise, write
+from sweep import Task, Values, sweep, table_arguments, tasks
 
 PAPER = {
     "Spiral": "0.256 ± 0.05",
@@ -96,7 +98,7 @@ def plane(fit: Fit, target, quick: bool) -> dict[str, float]:
     return found
 
 
-def mixture(fit: Fit, target: GaussianMixture) -> dict[str, float]:
+def mixture(fit: Fit, target: GaussianMixture, quick: bool) -> dict[str, float]:
     X = torch.as_tensor(target.sample(2000, seed=10_000))  # one fixed test set
     truth = target.log_density(X)
     return {
@@ -138,59 +140,52 @@ def gappy(X: np.ndarray, seed: int, share: float = 0.3) -> np.ndarray:
     return np.where(np.random.default_rng(seed).random(X.shape) < share, np.nan, X)
 
 
-def cases(quick: bool):
-    """(name, target, rows, measure, published value by metric)."""
-    for target in PAPER_2D[:1] if quick else PAPER_2D:
-        name = type(target).__name__
-        yield name, target, 1000, lambda fit, t: plane(fit, t, quick), PAPER[name]
-    for dim, paper in ((10, "FD 0.39; 0.11"), (30, "FD 1.50; 0.17")):
-        yield f"{dim}-D mixture", GaussianMixture(dim), 5000, mixture, paper
-    for dim in (2,) if quick else (2, 10):
-        yield (
-            f"two Gaussians 12σ apart, d = {dim}",
-            TwoFar(dim),
-            2000,
-            lambda fit, t: far(fit, t, quick),
-            None,
-        )
-    for name in (RING, RING + ", 30 % missing"):
-        yield name, LabelledRing(), 20_000, lambda fit, t: ring(fit, t, quick), None
+class Case(NamedTuple):
+    """A target, how many rows of it are fitted, what is measured, and what the paper has."""
+
+    target: Any
+    rows: int
+    measure: Callable[[Fit, Any, bool], Values]
+    paper: str | None = None
+
+
+CASES = (
+    {type(target).__name__: Case(target, 1000, plane, PAPER[type(target).__name__]) for target in PAPER_2D}
+    | {
+        "10-D mixture": Case(GaussianMixture(10), 5000, mixture, "FD 0.39; 0.11"),
+        "30-D mixture": Case(GaussianMixture(30), 5000, mixture, "FD 1.50; 0.17"),
+    }
+    | {f"two Gaussians 12σ apart, d = {dim}": Case(TwoFar(dim), 2000, far) for dim in (2, 10)}
+    | {name: Case(LabelledRing(), 20_000, ring) for name in (RING, RING + ", 30 % missing")}
+)
+SYSTEMS = {"space-time CTEM": False, "space-time CTEM, slopes": True}  # with slopes?
+
+
+def fit_and_measure(task: Task, args) -> Values:
+    """One fit of one case."""
+    case = CASES[task.data]
+    X = case.target.sample(case.rows, task.seed)
+    X = gappy(X, task.seed) if "missing" in task.data else X
+    fit = Fit(case.target.space, X, task.seed, args.device, args.quick, SYSTEMS[task.system])
+    return case.measure(fit, case.target, args.quick) | {
+        "log Z of the one pass": fit.density.log_z.value,
+        "standard error of log Z": fit.density.log_z.stderr,
+        "level chosen by held-out likelihood": fit.density.level,
+        "seconds": fit.seconds,
+    }
+
+
+def published(data: str, metric: str) -> str | None:
+    return CASES[data].paper if any(word in metric for word in ("ISE", "Fisher", "MSE")) else None
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="*", default=None, help="cases (default: all)")
-    parser.add_argument("--slopes", action="store_true", help="networks of their own for the chain rule")
-    parser.add_argument("--name", default="", help="end of the result file's name, e.g. for a few cases")
-    args = parser.parse_args()
-    torch.set_float32_matmul_precision("high")
-    began = time.perf_counter()
+    args = table_arguments(__doc__, tuple(CASES), tuple(SYSTEMS), seeds=3).parse_args()
     cuda = args.device.startswith("cuda")
     settings = {f"plan for {n} rows": asdict(Plan.suited(n, 2, cuda)) for n in (1000, 20_000)}
-    file = "continuous_spacetime" + "-slopes" * args.slopes + (f"-{args.name}" if args.name else "")
-    system = "space-time CTEM, slopes" if args.slopes else "space-time CTEM"
-    records: list[Record] = []
-    for name, target, rows, measure, paper in cases(args.quick):
-        if args.only and name not in args.only:
-            continue
-        found: dict[str, list[float]] = {}
-        for seed in range(1 if args.quick else args.seeds or (5 if "apart" in name else 3)):
-            X = target.sample(rows, seed)
-            X = gappy(X, seed) if "missing" in name else X
-            fit = Fit(target.space, X, seed, args.device, args.quick, args.slopes)
-            values = measure(fit, target) | {
-                "log Z of the one pass": fit.density.log_z.value,
-                "level chosen by held-out likelihood": fit.density.level,
-                "seconds": fit.seconds,
-            }
-            for metric, value in values.items():
-                found.setdefault(metric, []).append(value)
-            print(f"{name} seed {seed}: " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()), flush=True)
-        for metric, values in found.items():
-            published = paper if any(word in metric for word in ("ISE", "Fisher", "MSE")) else None
-            records.append(summarise(name, system, metric, values, paper=published))
-        seconds = time.perf_counter() - began  # written after every case: a run cut short keeps what it has
-        write(file, settings, records, args.device, seconds, args.out, quick=args.quick)
+    todo = tasks(args, quick=["Spiral", "10-D mixture", "two Gaussians 12σ apart, d = 2", RING])
+    name = args.name or "continuous_spacetime"
+    sweep(fit_and_measure, todo, args, name, settings, published=published)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """nltcs in depth: every marginal, missing values, chain samples, the constant of the joint.
 
-    python experiments/nltcs.py [--data FOLDER] [--device cuda] [--slopes [--members 8]] [--quick]
+    python experiments/nltcs.py [--data FOLDER] [--device cuda] [--systems slopes [--members 8]] [--jobs 3] [--quick]
 
 16 bits have 65 536 states, so that everything the model says can be checked by brute force. --quick uses six bits
 made on the spot.
@@ -12,6 +12,7 @@ import itertools
 import math
 import time
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +23,12 @@ from ctem.chain import Chain
 from ctem.datasets import load_binary
 from ctem.density import Density
 from ctem.fitting import fit_density
-from ctem.joint import joint_log_z
 from ctem.partition import log_z_enumerate
 from ctem.plans import Plan
-from results import arguments, summarise, write
+from sweep import Task, Values, sweep, table_arguments, tasks
 
 ORDERS, SAMPLES, MISSING = 8, 100_000, 0.3
+SYSTEMS = ("clock per column", "slopes")
 
 
 def fitted(x: Tensor, valid: Tensor, space: Space, plan: Plan, seed: int) -> tuple[Density, float]:
@@ -118,15 +119,48 @@ def sample_errors(chain: Chain) -> dict[str, float]:
     }
 
 
-def measured(space: Space, x: Tensor, valid: Tensor, test: Tensor, plan: Plan, seed: int) -> dict[str, float]:
-    density, seconds = fitted(x, valid, space, plan, seed)
+class Parts(NamedTuple):
+    """The encoded splits and their space."""
+
+    space: Space
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+
+
+def parts(args) -> Parts:
+    splits = toy_splits() if args.quick else load_binary("nltcs", args.data)
+    space = Space([Category(2)] * splits.train.shape[1])
+    return Parts(space, *(space.encode(part).to(args.device) for part in splits))
+
+
+def planned(x: Tensor, system: str, args) -> Plan:
+    """The default with more orders and draws, and slopes if they are the system."""
+    suited = Plan.suited(*x.shape, cuda=x.is_cuda)
+    slopes = (suited.slopes or suited.own) if system == "slopes" else None
+    plan = replace(suited, log_z_samples=20_000, orders=ORDERS, slopes=slopes)
+    if slopes is not None and args.members:
+        recipe = replace(slopes.recipe, batch_size=128 * args.members)
+        slopes = replace(slopes, members=args.members, recipe=recipe)
+        plan = replace(plan, slopes=slopes, orders=max(1, ORDERS // args.members))
+    if args.quick:
+        brief = None if plan.slopes is None else plan.slopes.limited(len(x), max_steps=40)
+        plan = replace(plan.limited(len(x), max_steps=40), log_z_samples=1000, slopes=brief)
+    return plan
+
+
+def measured(task: Task, args) -> Values:
+    """Everything about one seed."""
+    space, x, valid, test = parts(args)
+    plan = planned(x, task.system, args)
+    density, seconds = fitted(x, valid, space, plan, task.seed)
     chain = density.chain
     found = {
         "exact nats, mixture of 8 orders": float(density.log_prob_exact(test).mean()),
         "seconds": seconds,
     }
     exact = log_z_enumerate(chain.joint, space, device=x.device)
-    sampled = joint_log_z(chain, 20_000, torch.Generator(x.device).manual_seed(0))
+    sampled = density.log_z
     found |= {
         "joint, one pass, minus its enumerated constant": float(chain.joint(test).mean()) - exact.value,
         "constant by enumeration": exact.value,
@@ -136,54 +170,21 @@ def measured(space: Space, x: Tensor, valid: Tensor, test: Tensor, plan: Plan, s
     found |= marginal_errors(density) | incomplete_rows(density, test) | sample_errors(density.members[0])
     gappy = x.clone()
     gappy[torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device) < MISSING] = math.nan
-    missing, _ = fitted(gappy, valid, space, plan, seed)
+    missing, _ = fitted(gappy, valid, space, plan, task.seed)
     found["exact nats, trained with 30 % of cells missing"] = float(missing.log_prob_exact(test).mean())
     return found
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument(
-        "--data", default=None, help="folder with debd/ (default: $CTEM_DATA, else downloaded)"
-    )
-    parser.add_argument("--slopes", action="store_true", help="networks of their own for the chain rule")
+    parser = table_arguments(__doc__, ["nltcs"], SYSTEMS, seeds=3)
     parser.add_argument(
         "--members", type=int, help="networks of slopes, which share the orders (default: the plan's)"
     )
     args = parser.parse_args()
-    torch.set_float32_matmul_precision("high")
-    began, device = time.perf_counter(), args.device
-    splits = toy_splits() if args.quick else load_binary("nltcs", args.data)
-    space = Space([Category(2)] * splits.train.shape[1])
-    x, valid, test = (space.encode(part).to(device) for part in splits)
-    suited = Plan.suited(*x.shape, cuda=x.is_cuda)
-    plan = replace(
-        suited,
-        log_z_samples=20_000,
-        orders=ORDERS,
-        slopes=(suited.slopes or suited.own) if args.slopes else None,
-    )
-    if plan.slopes is not None and args.members:
-        recipe = replace(plan.slopes.recipe, batch_size=128 * args.members)
-        slopes = replace(plan.slopes, members=args.members, recipe=recipe)
-        plan = replace(plan, slopes=slopes, orders=max(1, ORDERS // args.members))
-    settings = {"plan": asdict(plan), "orders": ORDERS, "missing": MISSING}
-    if args.quick:
-        recipe = replace(plan.recipe, steps=40, evaluate_every=20)
-        brief = None if plan.slopes is None else replace(plan.slopes, recipe=recipe)
-        plan = replace(plan, recipe=recipe, log_z_samples=1000, slopes=brief)
-    found: dict[str, list[float]] = {}
-    for seed in range(1 if args.quick else args.seeds or (3 if x.is_cuda else 1)):
-        for name, value in measured(space, x, valid, test, plan, seed).items():
-            found.setdefault(name, []).append(value)
-            print(f"seed {seed}, {name}: {value:.5f}", flush=True)
-        networks = plan.slopes or plan.own
-        kind = "slopes" if plan.slopes else "clock per column"
-        system = f"{kind}, {networks.width}×{networks.blocks}, {networks.members} members"
-        records = [summarise("nltcs", system, name, values) for name, values in found.items()]
-        many = f"-{args.members}" if args.members else ""
-        name = f"nltcs{'-slopes' if plan.slopes else ''}{many}{'' if device == 'cpu' else '-gpu'}"
-        write(name, settings, records, device, time.perf_counter() - began, args.out, quick=args.quick)
+    x = parts(args).train
+    settings = {f"plan, {system}": asdict(planned(x, system, args)) for system in args.systems}
+    settings |= {"orders": ORDERS, "missing": MISSING}
+    sweep(measured, tasks(args, quick=["toy bits"]), args, args.name or "nltcs", settings)
 
 
 if __name__ == "__main__":

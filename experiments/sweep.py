@@ -1,4 +1,4 @@
-"""What the table experiments share: systems × seeds × sets, measured one by one or several at a time, into one file.
+"""What experiments with many fits share: systems × seeds × sets, one by one or several at a time, into one file.
 
 With ``--jobs N`` every measurement has a process of its own, N at a time; small fits then share a GPU well, if its
 driver lets them (NVIDIA's MPS). What was measured is written after every one, so that a run that is cut off keeps it.
@@ -36,20 +36,22 @@ Measure = Callable[[Task, argparse.Namespace], Values]
 def table_arguments(
     description: str, sets: Sequence[str], systems: Sequence[str], seeds: int
 ) -> argparse.ArgumentParser:
-    """The arguments of an experiment on tables."""
+    """The arguments of an experiment with many fits."""
     parser = arguments(description)
     parser.set_defaults(seeds=seeds)
-    parser.add_argument("--data", help="folder with tables/ (default: $CTEM_DATA, else downloaded)")
-    parser.add_argument("--sets", nargs="*", default=sets, choices=sets, help="which tables")
+    parser.add_argument("--data", help="folder of the data sets (default: $CTEM_DATA, else downloaded)")
+    parser.add_argument("--sets", nargs="*", default=sets, choices=sets, help="which data sets")
     parser.add_argument("--systems", nargs="*", default=systems, choices=systems, help="which systems")
     parser.add_argument("--jobs", type=int, default=1, help="measurements at a time, each in its own process")
     parser.add_argument("--name", help="of the result file, without .json")
     return parser
 
 
-def tasks(args: argparse.Namespace, systems: Sequence[str] | None = None) -> list[Task]:
-    """Seed after seed; one seed of a made-up table with --quick."""
-    sets, seeds = (["toy"], 1) if args.quick else (args.sets, args.seeds)
+def tasks(
+    args: argparse.Namespace, systems: Sequence[str] | None = None, quick: Sequence[str] = ("toy",)
+) -> list[Task]:
+    """Seed after seed; one seed of the ``quick`` sets, e.g. a made-up table, with --quick."""
+    sets, seeds = (quick, 1) if args.quick else (args.sets, args.seeds)
     return [
         Task(data, seed, system)
         for seed in range(seeds)
@@ -65,14 +67,22 @@ def sweep(
     name: str,
     settings: Mapping[str, Any],
     further: Callable[[Mapping[Task, Values]], list[Record]] = lambda found: [],
+    published: Callable[[str, str], str | None] = lambda data, metric: None,
 ) -> None:
-    """Measure everything and write NAME.json, with ``further`` records made of all values."""
+    """Measure everything and write NAME.json, with ``further`` records made of all values.
+
+    ``published`` knows the paper's number of a metric on a data set, if there is one.
+    """
     began, found = time.perf_counter(), dict[Task, Values]()
     for task, values in _measured(measure, todo, args):
         for metric, value in values.items():
             print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
         found[task] = values
-        records = _records(found, todo) + further(found)
+        records = [
+            record._replace(paper=published(record.dataset, record.metric))
+            for record in _records(found, todo)
+        ]
+        records += further(found)
         write(name, settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
 
 
