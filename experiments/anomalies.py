@@ -25,7 +25,7 @@ from ctem import CTEM
 from ctem.datasets import load_table
 from detection import TINY, need, toy_table
 from results import Record, summarise
-from sweep import Task, Values, sweep, table_arguments, tasks
+from sweep import Task, Values, sweep, sweep_arguments, tasks
 
 RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
 SETS = (*RARE, "adult")
@@ -104,7 +104,7 @@ def means(found: Mapping[Task, Values], sets: Collection[str]) -> list[Record]:
 
 
 def main() -> None:
-    parser = table_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
+    parser = sweep_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into anomalies-peers.json"
     )

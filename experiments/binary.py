@@ -1,6 +1,7 @@
 """Eight binary benchmarks: exact test nats by the chain rule, the one-pass joint and its constant.
 
     python experiments/binary.py --device cuda --data FOLDER [--objective slopes] [--seeds 3] [--quick]
+    python experiments/binary.py --device cuda --weight-decay 0.3 --name binary-decayed  # for the one pass
 
 One configuration for all sets; the held-out loss on the validation split stops training. ``clocks`` trains one network
 on pairs; ``slopes`` trains the conditionals on all hidden bits at once, and the joint on pairs.

@@ -3,8 +3,8 @@
     python experiments/continuous_spacetime.py --device cuda [--sets CASE …] [--systems SYSTEM …] [--jobs N] [--quick]
 
 The paper's four 2-D sets (ISE), its 10-D and 30-D mixtures (Fisher divergence, density error), two Gaussians 12σ
-apart (mode weights), and the labelled ring R²×{0..15} (KL). One configuration for all of them; CHOICES.md says which
-of its settings were chosen with an eye on the truth.
+apart (mode weights; with --seeds 5), and the labelled ring R²×{0..15} (KL). One configuration for all of them;
+CHOICES.md says which of its settings were chosen with an eye on the truth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ctem.fitting import fit_density
 from ctem.metrics import fisher_divergence, ise, relative_density_mse
 from ctem.plans import Plan
 from ctem.targets import PAPER_2D, GaussianMixture, LabelledRing, grid
-from sweep import Task, Values, sweep, table_arguments, tasks
+from sweep import Task, Values, sweep, sweep_arguments, tasks
 
 PAPER = {
     "Spiral": "0.256 ± 0.05",
@@ -180,7 +180,7 @@ def published(data: str, metric: str) -> str | None:
 
 
 def main() -> None:
-    args = table_arguments(__doc__, tuple(CASES), tuple(SYSTEMS), seeds=3).parse_args()
+    args = sweep_arguments(__doc__, tuple(CASES), tuple(SYSTEMS), seeds=3).parse_args()
     cuda = args.device.startswith("cuda")
     settings = {f"plan for {n} rows": asdict(Plan.suited(n, 2, cuda)) for n in (1000, 20_000)}
     todo = tasks(args, quick=["Spiral", "10-D mixture", "two Gaussians 12σ apart, d = 2", RING])

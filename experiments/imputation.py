@@ -25,7 +25,7 @@ from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 from ctem import CTEM
 from ctem.datasets import load_table
 from detection import TINY, toy_table
-from sweep import Task, Values, sweep, table_arguments, tasks
+from sweep import Task, Values, sweep, sweep_arguments, tasks
 
 SETS = ("california", "adult")
 SEEDS = 3
@@ -120,7 +120,7 @@ def measure(task: Task, args) -> Values:
 
 
 def main() -> None:
-    parser = table_arguments(__doc__, SETS, (*OURS, *PEERS), SEEDS)
+    parser = sweep_arguments(__doc__, SETS, (*OURS, *PEERS), SEEDS)
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )

@@ -25,7 +25,7 @@ from ctem.density import Density
 from ctem.fitting import fit_density
 from ctem.partition import log_z_enumerate
 from ctem.plans import Plan
-from sweep import Task, Values, sweep, table_arguments, tasks
+from sweep import Task, Values, sweep, sweep_arguments, tasks
 
 ORDERS, SAMPLES, MISSING = 8, 100_000, 0.3
 SYSTEMS = ("clock per column", "slopes")
@@ -176,7 +176,7 @@ def measured(task: Task, args) -> Values:
 
 
 def main() -> None:
-    parser = table_arguments(__doc__, ["nltcs"], SYSTEMS, seeds=3)
+    parser = sweep_arguments(__doc__, ["nltcs"], SYSTEMS, seeds=3)
     parser.add_argument(
         "--members", type=int, help="networks of slopes, which share the orders (default: the plan's)"
     )

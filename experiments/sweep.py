@@ -17,7 +17,7 @@ import torch
 
 from results import Record, arguments, summarise, write
 
-__all__ = ["Measure", "Task", "Values", "sweep", "table_arguments", "tasks"]
+__all__ = ["Measure", "Published", "Task", "Values", "sweep", "sweep_arguments", "tasks"]
 
 Values = dict[str, float]  # metric → value
 
@@ -31,9 +31,10 @@ class Task(NamedTuple):
 
 
 Measure = Callable[[Task, argparse.Namespace], Values]
+Published = Callable[[str, str], str | None]  # data, metric → the paper's number
 
 
-def table_arguments(
+def sweep_arguments(
     description: str, sets: Sequence[str], systems: Sequence[str], seeds: int
 ) -> argparse.ArgumentParser:
     """The arguments of an experiment with many fits."""
@@ -67,22 +68,15 @@ def sweep(
     name: str,
     settings: Mapping[str, Any],
     further: Callable[[Mapping[Task, Values]], list[Record]] = lambda found: [],
-    published: Callable[[str, str], str | None] = lambda data, metric: None,
+    published: Published = lambda data, metric: None,
 ) -> None:
-    """Measure everything and write NAME.json, with ``further`` records made of all values.
-
-    ``published`` knows the paper's number of a metric on a data set, if there is one.
-    """
+    """Measure everything and write NAME.json, with ``further`` records made of all values."""
     began, found = time.perf_counter(), dict[Task, Values]()
     for task, values in _measured(measure, todo, args):
         for metric, value in values.items():
             print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
         found[task] = values
-        records = [
-            record._replace(paper=published(record.dataset, record.metric))
-            for record in _records(found, todo)
-        ]
-        records += further(found)
+        records = _records(found, todo, published) + further(found)
         write(name, settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
 
 
@@ -104,7 +98,7 @@ def _one(measure: Measure, task: Task, args: argparse.Namespace) -> Values:
     return measure(task, args)
 
 
-def _records(found: Mapping[Task, Values], todo: Sequence[Task]) -> list[Record]:
+def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Published) -> list[Record]:
     """Mean and spread over the seeds that are there, table after table."""
     lists: dict[tuple[str, str, str], list[float]] = {}
     for task in (task for task in todo if task in found):
@@ -112,4 +106,7 @@ def _records(found: Mapping[Task, Values], todo: Sequence[Task]) -> list[Record]
             lists.setdefault((task.data, task.system, metric), []).append(value)
     first = {task.data: i for i, task in reversed(list(enumerate(todo)))}
     order = sorted(lists, key=lambda key: first[key[0]])
-    return [summarise(*key, lists[key]) for key in order]
+    return [
+        summarise(data, system, metric, lists[data, system, metric], paper=published(data, metric))
+        for data, system, metric in order
+    ]

@@ -26,7 +26,7 @@ from ctem.datasets import load_table
 from ctem.table.codecs import Numbers
 from detection import TINY, boosted, toy_table
 from peers import Copula, Flow, Independent, Tree, arf_samples, bound, resolution
-from sweep import Task, Values, sweep, table_arguments, tasks
+from sweep import Task, Values, sweep, sweep_arguments, tasks
 
 SETS = ("abalone", "german", "california", "bank", "diamonds")
 SEEDS = 3
@@ -120,7 +120,7 @@ def measure(task: Task, args) -> Values:
 
 
 def main() -> None:
-    args = table_arguments(__doc__, SETS, SYSTEMS, SEEDS).parse_args()
+    args = sweep_arguments(__doc__, SETS, SYSTEMS, SEEDS).parse_args()
     several = len(args.systems) > 1
     name = args.name or f"tables-{'all' if several else args.systems[0].replace(' ', '-')}"
     settings = {"model": "CTEM()", "test share": TEST_SHARE, "draws in a cell": DRAWS}
