@@ -70,7 +70,7 @@ def load(data: str, seed: int, args) -> Labelled:
 
 
 def ours(frame: pd.DataFrame, seed: int, args) -> np.ndarray:
-    model = CTEM(plan=TINY if args.quick else None, random_state=seed, device=args.device).fit(frame)
+    model = CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(frame)
     return -model.score_samples(frame)
 
 

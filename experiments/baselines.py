@@ -1,4 +1,4 @@
-"""The paper's baselines: Silverman, cross-validated and score-debiased KDE; settings and loss of its flows.
+"""The paper's baselines: Silverman, cross-validated and score-debiased KDE, and the settings of its flows.
 
 Bandwidths are as calibrated: with these Silverman and SD-KDE agree with the published table to the third digit in two
 dimensions. The flows have the paper's block counts, steps, dequantisation, cosine decay, clipping and weight decay.
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
 
 from ctem import mean_std
 
@@ -119,27 +118,3 @@ class FlowSettings:
 PLANE_FLOW = FlowSettings()
 HIGH_D_FLOW = FlowSettings(blocks=10, steps=40_000)
 FLOWS = ("RealNVP", "NSF")
-
-
-class FlowLoss:
-    """Mean −log ρ of every member on a fresh, dequantised batch; parameters flat, (K, P)."""
-
-    def __init__(self, flow: nn.Module, rows: Tensor, settings: FlowSettings):
-        self.flow, self.rows, self.settings = flow.to(rows.device), rows, settings
-        named = dict(flow.named_parameters())
-        self.names, self.shapes = list(named), [p.shape for p in named.values()]
-        self.buffers = dict(flow.named_buffers())
-
-    def one(self, flat: Tensor, x: Tensor) -> Tensor:
-        """log ρ of one member with parameters (P,) at rows (n, d)."""
-        parts = flat.split([s.numel() for s in self.shapes])
-        named = {n: p.view(s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
-        return functional_call(self.flow, (named, self.buffers), (x,))
-
-    def __call__(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
-        k, n, d = self.rows.shape
-        size, device = (k, self.settings.batch_size), self.rows.device
-        index = torch.randint(n, size, generator=generator, device=device)
-        x = self.rows.gather(1, index.unsqueeze(-1).expand(-1, -1, d))
-        noise = torch.randn(x.shape, generator=generator, device=device)
-        return -vmap(self.one)(parameters, x + self.settings.dequantisation * noise).mean(1)

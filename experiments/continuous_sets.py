@@ -1,18 +1,17 @@
-"""The six sets of Table 1, their rows, what they are measured on, and the published numbers."""
+"""The six sets of Table 1, their rows, what a system is, what it is measured on, and the published numbers."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ctem import Space
+from ctem import Real, Space
 from ctem.metrics import density_mse, fisher_divergence, ise, relative_density_mse
 from ctem.targets import Banana, GaussianMixture, Spiral, TwoGaussians, TwoRings, grid
-from learned import Density, grad_of
 from results import Record, summarise
 
 TARGETS = {
@@ -24,6 +23,7 @@ TARGETS = {
     "30-D mixture": GaussianMixture(30),
 }
 TEST_SEED = 10_000  # the mixtures' one test set
+BRIEF = {"steps": 20, "evaluate_every": 10}  # of a recipe, with --quick
 ISE, FD, MSE, RELATIVE = "ISE ×1e-2", "Fisher divergence", "density MSE", "density MSE / mean ρ²"
 PUBLISHED = {
     ISE: {
@@ -94,6 +94,35 @@ def tables(group: Group, seeds: range, quick: bool) -> list[Table]:
     return [Table(n, s, X, TARGETS[n].space.standardised(X)) for n, s, X in drawn]
 
 
+class Density(Protocol):
+    """What every system of a table is in the end; rows are in the user's units."""
+
+    device: torch.device
+
+    def log_density(self, X: Tensor) -> Tensor:
+        """log ρ, float64 on the cpu (n,)."""
+        ...
+
+    def slope(self, X: Tensor) -> Tensor:
+        """∇ log ρ at float64 rows on ``device`` (n, d), without a wait for it: a CUDA graph can record it."""
+        ...
+
+
+def grad_of(density: Density, X: Tensor, rows: int = 16384) -> Tensor:
+    """∇ log ρ, float64 on the cpu (n, d)."""
+    return torch.cat([density.slope(part) for part in X.to(density.device).split(rows)]).cpu()
+
+
+def units(space: Space) -> Tensor:
+    """Location and scale of the real columns, float64 (2, d)."""
+    return torch.tensor([[c.location, c.scale] for c in space.columns], dtype=torch.float64).T
+
+
+def space_of(units: Tensor) -> Space:
+    """The space with these locations and scales."""
+    return Space([Real(*column) for column in units.T.tolist()])
+
+
 class Fitted(NamedTuple):
     """A system fitted to every table of a group, in their order."""
 
@@ -129,10 +158,8 @@ def errors(density: Density, name: str) -> dict[str, float]:
     p = density.log_density(X).exp()
     if weights is not None:
         return {ISE: 100 * ise(p, truth, weights)}
-    found = {MSE: density_mse(p, truth), RELATIVE: relative_density_mse(p, truth)}
-    if not hasattr(density, "slope"):  # the chain rule: its gradient is never taken
-        return found
-    return {FD: fisher_divergence(grad_of(density, X), slope), **found}
+    fisher = fisher_divergence(grad_of(density, X), slope)
+    return {FD: fisher, MSE: density_mse(p, truth), RELATIVE: relative_density_mse(p, truth)}
 
 
 def published(name: str, system: str, metric: str) -> str | None:

@@ -18,18 +18,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ctem import CTEM, Recipe
+from ctem import CTEM
 from ctem.datasets import load_penguins
-from ctem.plans import Plan
 from ctem.report import write_report
 from ctem.table.answers import TableDensity
 from ctem.table.frames import read_frame
+from detection import TINY
 from results import QUICK
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "demo"
 SEED = 0
-MAX_STEPS = 400  # stops by itself before that if the held-out loss no longer falls
-SMALL = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=100), log_z_samples=200)  # for --quick
 Penguins = Any  # pyarrow.Table
 
 
@@ -85,13 +83,8 @@ def main() -> None:
     console, began = Console(), time.perf_counter()
     penguins = load_penguins("pyarrow")
     fitted, held_out = split(penguins)
-    model = CTEM(
-        plan=SMALL if quick else None,
-        max_steps=20 if quick else MAX_STEPS,
-        random_state=SEED,
-        verbose=1,
-        device="cpu",
-    ).fit(fitted)
+    small = TINY if quick else {}
+    model = CTEM(random_state=SEED, verbose=1, device="cpu", **small).fit(fitted)
     print_scores(console, model, held_out)
     print_imputed(console, model, penguins)
     print_outliers(console, model, penguins)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batched import Member, Networks, Pairs, train
-from continuous_sets import GROUPS, TARGETS, Group, Table, exam, tables
-from crossfit import PLAIN
-from ctem import brier, log_score, mean_std
+from continuous_sets import GROUPS, TARGETS, Group, Table, exam, grad_of, tables
+from ctem import ProductBase, Recipe, Space, Tilted, mean_std, train
+from ctem.energies import MLPs
 from ctem.metrics import fisher_divergence, ise
+from ctem.pairwise import PairLoss, comparison_kernels
 from drawing import SWEEP_C
 from figure_job import Computed, Job
-from learned import Energy, grad_of
+from ours import DEFAULTS
+from paper import PAPER_C, Energy, Steps, normalise_on_square, together
 from results import Record, summarise
-from table1 import paper_member
 
 SWEEP_SETS = ("Spiral", "Banana", "Two Rings")
 PAPERS = "CTEM-G"
@@ -27,31 +29,50 @@ PAPERS = "CTEM-G"
 def planar_error(energy: Energy, name: str) -> float:
     """ISE ×1e-2, normalised on the evaluation square as the paper does."""
     X, truth, weights, _ = exam(name)
-    with torch.no_grad():
-        f = energy.values(X.to(energy.device))[0].cpu()
-    return 100 * ise((f - (f + weights.log()).logsumexp(0)).exp(), truth, weights)
+    normalise_on_square(energy, TARGETS[name].bounds)
+    return 100 * ise(energy.log_density(X).exp(), truth, weights)
 
 
 def compute_sweep(job: Job) -> Computed:
     """ISE of CTEM-G against c on a geometric grid, as the paper trains it."""
-    names = [n for n in SWEEP_SETS if n in job.names]
-    group = GROUPS[0]._replace(names=tuple(names), rows=200 if job.quick else 1000)
-    keys = [(name, c, seed) for name in names for c in SWEEP_C for seed in job.seeds]
-    members = [sweep_member(name, c, seed, group.rows) for name, c, seed in keys]
-    networks, recipe = Networks(2, job.width(group)), job.recipe(group)
-    pairs = Pairs(networks, members, job.device)
-    last = train(networks, members, pairs, replace(recipe, evaluate_every=recipe.steps)).parameters[-1]
-    found: dict[tuple[str, float], list[float]] = {}
-    for (name, c, _), p in zip(keys, last, strict=True):
-        energy = Energy(networks, p.unsqueeze(0), TARGETS[name].space, tilted=False)
-        found.setdefault((name, c), []).append(planar_error(energy, name))
-    records = [summarise(n, f"CTEM-G, c = {c:.3g}", "ISE ×1e-2", v) for (n, c), v in found.items()]
-    return Computed(records, {(n, "CTEM-G"): np.array([found[n, c] for c in SWEEP_C]) for n in names})
+    records, arrays = [], {}
+    for name in [n for n in SWEEP_SETS if n in job.names]:
+        found = sweep_errors(name, job)
+        records += [
+            summarise(name, f"CTEM-G, c = {c:.3g}", "ISE ×1e-2", values)
+            for c, values in zip(SWEEP_C, found, strict=True)
+        ]
+        arrays[name, "CTEM-G"] = np.array(found)
+    return Computed(records, arrays)
 
 
-def sweep_member(name: str, c: float, seed: int, rows: int) -> Member:
-    x = torch.as_tensor(TARGETS[name].sample(rows, seed)).float()
-    return Member(x=x, scale=c * mean_std(x), seed=seed)
+def sweep_errors(name: str, job: Job) -> list[list[float]]:
+    """ISE ×1e-2 of every c and seed; a network for each, trained as one program."""
+    space, rows = TARGETS[name].space, 200 if job.quick else GROUPS[0].rows
+    sets = [torch.as_tensor(TARGETS[name].sample(rows, seed)).float() for seed in job.seeds]
+    keys = [(c, i) for c in SWEEP_C for i in range(len(sets))]
+    x, weights = together(sets, job.device, owner=[i for _, i in keys])
+    net = MLPs(space, len(keys), job.width(GROUPS[0])).to(job.device)
+    loss = Steps([c * mean_std(sets[i]) for c, i in keys], False, job.device)
+    train(net, loss, x, job.recipe(GROUPS[0]), weights=weights, cuda_graph=x.is_cuda)
+    errors = [planar_error(Energy(net.member(k), space), name) for k in range(len(keys))]
+    return np.array(errors).reshape(len(SWEEP_C), -1).tolist()
+
+
+class Watched:
+    """A loss that keeps a copy of the networks, and the loss of each, whenever held-out rows are judged."""
+
+    def __init__(self, loss: PairLoss | Steps):
+        self.loss = loss
+        self.nets: list[MLPs] = []
+        self.losses: list[list[float]] = []
+
+    def __call__(self, g: MLPs, x: Tensor, generator: torch.Generator) -> Tensor:
+        values = self.loss.each(g, x, generator)
+        if not g.training:
+            self.nets.append(copy.deepcopy(g))
+            self.losses.append(values.tolist())
+        return values.mean()
 
 
 class Curve(NamedTuple):
@@ -62,65 +83,76 @@ class Curve(NamedTuple):
     error: list[float]
 
 
-def split(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """90 % of the rows to train on, 10 % held out."""
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    return x[order[len(x) // 10 :]], x[order[: len(x) // 10]]
+class Course(NamedTuple):
+    """How one system trains on the tables of a group."""
+
+    system: str
+    loss: PairLoss | Steps
+    recipe: Recipe
+    rows: list[Tensor]  # encoded as it wants them
 
 
-def curve_members(rows: list[Table], paper: bool) -> dict[tuple[int, str], Member]:
-    """By table and system: CTEM-G as the paper trains it, or ours with each weight decay, on 90 % of the rows."""
-    members = {}
-    for i, table in enumerate(rows):
-        member = (
-            paper_member(PAPERS, table) if paper else Member(x=table.space.encode(table.X), seed=table.seed)
-        )
-        kept, held_out = split(member.x, table.seed)
-        member = replace(member, x=kept, held_out=held_out)
-        if paper:
-            members[i, PAPERS] = member
-            continue
-        for decay in PLAIN.weight_decays:
-            members[i, f"ours, weight decay {decay:g}"] = replace(member, weight_decay=decay)
-    return members
+def courses(group: Group, found: list[Table], job: Job) -> Iterator[Course]:
+    """CTEM-G as the paper trains it, and ours with each weight decay."""
+    raw = [torch.as_tensor(table.X).float() for table in found]
+    scales = [PAPER_C[PAPERS][table.name] * mean_std(x) for table, x in zip(found, raw, strict=True)]
+    yield Course(PAPERS, Steps(scales, False, job.device), job.recipe(group), raw)
+    base = ProductBase(TARGETS[group.names[0]].space).to(job.device)
+    loss = PairLoss(base, comparison_kernels(base, DEFAULTS["rates"]), DEFAULTS["rule"])
+    encoded = [table.space.encode(table.X) for table in found]
+    for decay in DEFAULTS["weight_decays"]:
+        recipe = replace(job.recipe(group, DEFAULTS["recipe"]), weight_decay=decay)
+        yield Course(f"ours, weight decay {decay:g}", loss, recipe, encoded)
 
 
-def true_error(energy: Energy, table: Table) -> float:
+def watched(course: Course, width: int, space: Space, job: Job) -> tuple[list[int], Watched]:
+    """Train on 90 % of the rows of every table; the steps, and what was seen at each."""
+    x, weights = together(course.rows, job.device)
+    held_out = []
+    for k, rows in enumerate(course.rows):
+        mine = weights[k].nonzero().squeeze(-1)
+        out = mine[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: len(rows) // 10]]
+        weights[k, out] = 0.0
+        held_out.append(x[out.to(x.device)])
+    loss, recipe = Watched(course.loss), course.recipe
+    recipe = replace(recipe, evaluate_every=recipe.steps // (2 if job.quick else 40))
+    net = MLPs(space, len(held_out), width).to(job.device)
+    history = train(
+        net, loss, x, recipe, held_out=torch.stack(held_out), weights=weights, cuda_graph=x.is_cuda
+    )
+    return history.step, loss
+
+
+def true_error(net: MLPs, k: int, table: Table, paper: bool) -> float:
     """ISE ×1e-2 in the plane, Fisher divergence in more dimensions."""
+    f = net.member(k)
+    if paper:
+        energy = Energy(f, TARGETS[table.name].space)
+    else:
+        energy = Energy(Tilted(ProductBase(table.space).to(f.layers[0].weight.device), f), table.space)
     if table.space.dim == 2:
         return planar_error(energy, table.name)
     X, _, _, slope = exam(table.name)
     return fisher_divergence(grad_of(energy, X), slope)
 
 
-def curves_of(group: Group, job: Job, paper: bool) -> dict[tuple[str, str], Curve]:
-    """Seed 0 of every set of the group, by set and system, trained together."""
-    rows = [t for t in tables(group, range(1), job.quick) if t.name in job.names]
-    recipe = job.recipe(group, None if paper else PLAIN.recipe)
-    recipe = replace(recipe, evaluate_every=recipe.steps // (2 if job.quick else 40))
-    networks = Networks(group.dim, job.width(group), squares=PLAIN.squares and not paper)
-    members = curve_members(rows, paper)
-    rule = log_score if PLAIN.log_rule and not paper else brier
-    rates = () if paper else PLAIN.rates
-    pairs = Pairs(networks, list(members.values()), job.device, rates=rates, rule=rule)
-    trained = train(networks, list(members.values()), pairs, recipe)
-    found = {}
-    for k, (i, system) in enumerate(members):
-        space = TARGETS[rows[i].name].space if paper else rows[i].space
-        energies = [Energy(networks, p[k : k + 1], space, tilted=not paper) for p in trained.parameters]
-        errors = [true_error(energy, rows[i]) for energy in energies]
-        found[rows[i].name, system] = Curve(trained.steps, trained.held_out[:, k].tolist(), errors)
-    return found
+def curves_of(group: Group, job: Job) -> Iterator[tuple[str, str, Curve]]:
+    """Set, system and curve of seed 0 of every set of the group; the sets train together."""
+    found = [table for table in tables(group, range(1), job.quick) if table.name in job.names]
+    for course in courses(group, found, job):
+        steps, seen = watched(course, job.width(group), TARGETS[group.names[0]].space, job)
+        for k, table in enumerate(found):
+            errors = [true_error(net, k, table, course.system == PAPERS) for net in seen.nets]
+            yield table.name, course.system, Curve(steps, [losses[k] for losses in seen.losses], errors)
 
 
 def compute_curves(job: Job) -> Computed:
     """Held-out loss and true error against the step: where the one is lowest, so nearly is the other."""
     records, arrays = [], {}
-    for paper in (True, False):
-        for group in job.groups():
-            for (name, system), curve in curves_of(group, job, paper).items():
-                arrays[name, system] = np.array(curve)
-                records += curve_records(system, name, curve)
+    for group in job.groups():
+        for name, system, curve in curves_of(group, job):
+            arrays[name, system] = np.array(curve)
+            records += curve_records(system, name, curve)
     return Computed(records, arrays)
 
 

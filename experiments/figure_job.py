@@ -9,12 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from continuous_sets import GROUPS, TARGETS, Group
+from continuous_sets import BRIEF, GROUPS, TARGETS, Density, Group
 from ctem import Recipe
 from ctem.training import PAPER_2D, PAPER_HIGH_D
 from drawing import Arrays
 from fits import load_fits
-from learned import Density
 from results import Record
 
 TEST_ROWS, TEST_SEED = 2000, 10_000
@@ -65,7 +64,7 @@ class Job(NamedTuple):
     def recipe(self, group: Group, recipe: Recipe | None = None) -> Recipe:
         """The paper's recipe of a group by default, cut short with --quick."""
         recipe = recipe or (PAPER_2D if group.dim == 2 else PAPER_HIGH_D)
-        return replace(recipe, steps=20, evaluate_every=10) if self.quick else recipe
+        return replace(recipe, **BRIEF) if self.quick else recipe
 
     def width(self, group: Group) -> int:
         return 32 if self.quick else group.width

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from continuous_sets import TARGETS
+from continuous_sets import TARGETS, Density
 from ctem.capture import StepGraph
 from ctem.metrics import energy_distance, mode_weight_error
 from figure_job import TEST_ROWS, TEST_SEED, Computed, Job, Truth
-from learned import Density
 from results import summarise
 
 CHAINS, STEP = 1000, 5e-3  # the paper's, from N(0, 4I)

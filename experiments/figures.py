@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from batched import Networks, Program
-from continuous_sets import GROUPS, TARGETS, exam
-from crossfit import PLAIN
+from continuous_sets import GROUPS, TARGETS, Density, exam, grad_of
+from ctem import MLP, train
+from ctem.losses import denoising_score_matching
 from ctem.metrics import fisher_divergence
 from ctem.training import PAPER_2D
 from drawing import COARSE, FINE, SWEEP_C, Arrays, draw, field_points, load_arrays, save_arrays
@@ -31,7 +31,8 @@ from figure_curves import compute_curves, compute_sweep
 from figure_job import TEST_ROWS, TEST_SEED, Computed, Job
 from figure_langevin import CHAINS, LANGEVIN_STEPS, STEP, compute_langevin
 from fits import FITS
-from learned import Density, Energy, grad_of
+from ours import settings_of as settings_of_ours
+from paper import Energy
 from results import QUICK, arguments, summarise, write
 from table1 import FAMILIES, Run, table1
 
@@ -51,35 +52,21 @@ def compute_densities(job: Job) -> Computed:
     return Computed([], arrays)
 
 
-class Denoising:
-    """Denoising score matching at one noise level, E|∇f(x + σξ) + ξ/σ|², for all members at once."""
-
-    def __init__(self, networks: Networks, rows: Tensor, batch_size: int):
-        self.networks, self.rows, self.batch_size = networks, rows, batch_size
-
-    def __call__(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
-        k, n, d = self.rows.shape
-        device = self.rows.device
-        index = torch.randint(n, (k, self.batch_size), generator=generator, device=device)
-        x = self.rows.gather(1, index.unsqueeze(-1).expand(-1, -1, d))
-        xi = torch.randn(x.shape, generator=generator, device=device)
-        noisy = (x + DSM_NOISE * xi).requires_grad_()
-        (slope,) = torch.autograd.grad(self.networks(parameters, noisy).sum(), noisy, create_graph=True)
-        return (slope + xi / DSM_NOISE).square().sum(-1).mean(1)
-
-
 def denoisers(job: Job) -> dict[str, Density]:
-    """Score networks of seed 0 by denoising score matching, one for each set."""
+    """Score networks of seed 0 by denoising score matching at one noise level, one for each set."""
     found: dict[str, Density] = {}
     for group in job.groups():
-        rows = torch.stack([torch.as_tensor(TARGETS[n].sample(group.rows, 0)).float() for n in group.names])
-        networks, recipe = Networks(group.dim, job.width(group)), job.recipe(group)
-        start = networks.initial([0] * len(rows)).to(job.device)
-        loss = Denoising(networks, rows.to(job.device), recipe.batch_size)
-        last = Program(start, loss, replace(recipe, evaluate_every=recipe.steps)).run().parameters[-1]
-        for name, p in zip(group.names, last, strict=True):
-            found[name] = Energy(networks, p.unsqueeze(0), TARGETS[name].space, tilted=False)
+        for name in group.names:
+            space = TARGETS[name].space
+            x = torch.as_tensor(TARGETS[name].sample(group.rows, 0)).float().to(job.device)
+            f = MLP(space, job.width(group)).to(job.device)
+            train(f, denoising, x, job.recipe(group), cuda_graph=x.is_cuda)
+            found[name] = Energy(f, space)
     return found
+
+
+def denoising(f: MLP, x: Tensor, generator: torch.Generator) -> Tensor:
+    return denoising_score_matching(f, x, DSM_NOISE, generator)
 
 
 def compute_scores(job: Job) -> Computed:
@@ -115,7 +102,7 @@ def settings_of(figure: str) -> dict[str, Any]:
         "scores": {"DSM noise": DSM_NOISE},
         "langevin": {"chains": CHAINS, "step": STEP, "steps": LANGEVIN_STEPS},
         "sweep": {"c": SWEEP_C, "recipe": asdict(PAPER_2D)},
-        "curves": {"held out": 0.1, "paper": asdict(PAPER_2D), "ours": asdict(PLAIN)},
+        "curves": {"held out": 0.1, "paper": asdict(PAPER_2D), "ours": settings_of_ours({})},
     }[figure]
 
 

@@ -12,12 +12,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from baselines import KDE
-from clocked import ClockEnergy
+from continuous_sets import Density
 from flows import Flow
-from learned import Density, Energy
+from ours import Ours
+from paper import Energy
 
 FITS = Path(__file__).resolve().parent.parent / "build" / "fits"  # git ignores it
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Energy, ClockEnergy, Flow, KDE)}
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Energy, Ours, Flow, KDE)}
 
 
 def save_fit(folder: Path, dataset: str, system: str, density: Density) -> bool:

@@ -1,4 +1,4 @@
-"""RealNVP and Neural Spline Flow, many at once: zuko's couplings with parameters (K, P) in one tensor.
+"""RealNVP and Neural Spline Flow, many at once: zuko's couplings with the parameters of K flows in one tensor.
 
 zuko makes the networks and their first weights; here all members are evaluated together, in a third of the kernels
 that zuko launches: a row is kept as its two halves, which the blocks change in turn, and a spline looks up all that
@@ -14,13 +14,13 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from baselines import FlowSettings
-from batched import Program, Trained
-from ctem import Real, Recipe, Space, grad_log_density
-from learned import space_of, units
+from continuous_sets import space_of, units
+from ctem import Real, Recipe, Space, grad_log_density, train
+from paper import together
 
 SLOPE, BOUND = 1e-3, 5.0  # zuko's: smallest slope of a transform, and the square where splines act
 
@@ -134,36 +134,49 @@ def compiled(flows: Couplings, device: str) -> Couplings:
     return fused
 
 
-class FlowPairs:
-    """Mean −log ρ of every member on a fresh, dequantised batch of its own rows."""
+class Flows(nn.Module):
+    """K flows that train together: the gradient of every member is clipped by itself.
 
-    def __init__(self, flows: Couplings, tables: Sequence[Tensor], device: str):
-        self.flows, self.settings = flows, flows.settings
-        self.counts = torch.tensor([[float(len(x))] for x in tables], device=device)
-        self.rows = torch.nn.utils.rnn.pad_sequence(list(tables), batch_first=True).to(device)
+    Arguments:
+        couplings: their shape.
+        seeds: of the first weights, one a member.
+        device: where they are.
+    """
 
-    def __call__(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
-        k, _, d = self.rows.shape
-        device = self.rows.device
-        u = torch.rand(k, self.settings.batch_size, generator=generator, device=device)
-        x = self.rows.gather(1, (u * self.counts).long().unsqueeze(-1).expand(-1, -1, d))
-        noise = torch.randn(x.shape, generator=generator, device=device)
-        return -self.flows(parameters, x + self.settings.dequantisation * noise).mean(1)
+    def __init__(self, couplings: Couplings, seeds: Sequence[int], device: str):
+        super().__init__()
+        self.couplings = couplings
+        self.values = nn.Parameter(couplings.initial(seeds).to(device))
+        self.values.register_hook(self.clipped)
+
+    def clipped(self, grad: Tensor) -> Tensor:
+        limit = self.couplings.settings.clip
+        return grad * (limit / grad.norm(dim=1, keepdim=True).clamp(min=limit))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """log ρ at encoded rows (K, n, d), shape (K, n)."""
+        return self.couplings(self.values, x)
+
+
+def flow_loss(flows: Flows, x: Tensor, generator: torch.Generator) -> Tensor:
+    """Σ_k of the mean −log ρ_k on dequantised rows (K, n, d): each member's gradient is its own."""
+    noise = torch.randn(x.shape, generator=generator, device=x.device)
+    return -flows(x + flows.couplings.settings.dequantisation * noise).mean(1).sum()
 
 
 class Flow:
     """A trained flow in the user's units."""
 
-    def __init__(self, flows: Couplings, parameters: Tensor, space: Space):
-        self.flows, self.parameters, self.device = flows, parameters, parameters.device
-        self.location, self.scale = (v.to(self.device) for v in units(space))
+    def __init__(self, couplings: Couplings, parameters: Tensor, space: Space):
+        self.couplings, self.parameters, self.device = couplings, parameters, parameters.device
+        self.location, self.scale = units(space).to(self.device)
         self.log_det = space.log_det
-        self.facts = {"kind": flows.kind, "settings": asdict(flows.settings)}
+        self.facts = {"kind": couplings.kind, "settings": asdict(couplings.settings)}
 
     def log_prob(self, X: Tensor) -> Tensor:
         """log ρ on the device (n,); differentiable in X."""
         x = ((X - self.location) / self.scale).float()
-        return self.flows(self.parameters.unsqueeze(0), x.unsqueeze(0))[0].double() + self.log_det
+        return self.couplings(self.parameters.unsqueeze(0), x.unsqueeze(0))[0].double() + self.log_det
 
     def log_density(self, X: Tensor) -> Tensor:
         with torch.no_grad():
@@ -174,31 +187,30 @@ class Flow:
 
     def state(self) -> dict[str, Tensor]:
         """The tensors it is made of; with ``facts`` enough for ``restored``."""
-        return {k: getattr(self, k) for k in ("parameters", "location", "scale")}
+        return {"parameters": self.parameters, "units": torch.stack([self.location, self.scale])}
 
     @classmethod
     def restored(cls, state: dict[str, Tensor], facts: dict[str, Any]) -> Flow:
-        space = space_of(state)
-        settings = FlowSettings(**facts["settings"])
-        return cls(Couplings(facts["kind"], space.dim, settings), state["parameters"], space)
+        space = space_of(state["units"])
+        couplings = Couplings(facts["kind"], space.dim, FlowSettings(**facts["settings"]))
+        return cls(couplings, state["parameters"], space)
 
 
 def fit_flows(
     kind: str, tables: Sequence, seeds: Sequence[int], device: str, settings: FlowSettings
-) -> tuple[list[Flow], Trained]:
-    """One flow for every table, which share the dimension, trained as one program."""
+) -> tuple[list[Flow], float]:
+    """One flow for every table, which share the dimension, trained as one program; and the seconds it took."""
     dim = tables[0].shape[1]
     spaces = [Space([Real()] * dim).standardised(X) for X in tables]
-    flows = Couplings(kind, dim, settings)
-    rows = [space.encode(X) for space, X in zip(spaces, tables, strict=True)]
+    couplings = Couplings(kind, dim, settings)
+    flows = Flows(compiled(couplings, device), seeds, device)
+    x, weights = together([space.encode(X) for space, X in zip(spaces, tables, strict=True)], device)
     recipe = Recipe(
         steps=settings.steps,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        clip=settings.clip,
-        evaluate_every=settings.steps,
+        weight_decay=settings.weight_decay,
     )
-    start, loss = flows.initial(seeds).to(device), FlowPairs(compiled(flows, device), rows, device)
-    trained = Program(start, loss, recipe, settings.weight_decay).run()
-    last = trained.parameters[-1]
-    return [Flow(flows, p, space) for p, space in zip(last, spaces, strict=True)], trained
+    history = train(flows, flow_loss, x, recipe, weights=weights, cuda_graph=x.is_cuda)
+    last = flows.values.detach()
+    return [Flow(couplings, p, space) for p, space in zip(last, spaces, strict=True)], history.seconds

@@ -32,7 +32,6 @@ SEEDS = 3
 REMOVED = 0.2
 ROWS = 10_000  # drawn from the table: nearest neighbours are quadratic in them
 IMPUTERS = {"means and modes": SimpleImputer, "IterativeImputer": IterativeImputer, "KNNImputer": KNNImputer}
-OURS = {"CTEM": "auto", "CTEM, slopes": "slopes"}  # system → objective
 CODINGS = ("one-hot", "codes")
 PEERS = ("means and modes, one-hot", *(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS))
 
@@ -51,14 +50,13 @@ def removed(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
     return out.mask(gone), gone & frame.notna().to_numpy()
 
 
-def ours(name: str, gappy: pd.DataFrame, seed: int, args) -> pd.DataFrame:
+def ours(gappy: pd.DataFrame, seed: int, args) -> pd.DataFrame:
     """Filled in by our conditional means and modes."""
-    plan = TINY if args.quick else None
-    model = CTEM(objective=OURS[name], plan=plan, random_state=seed, device=args.device).fit(gappy)
+    model = CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(gappy)
     return model.impute(gappy, method="mean")
 
 
-def peer(name: str, gappy: pd.DataFrame, seed: int, args) -> pd.DataFrame:
+def peer(name: str, gappy: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Filled in by one of scikit-learn's imputers with its defaults."""
     kind, _, coding = name.partition(", ")
     numbers = _numbers(gappy)
@@ -114,19 +112,20 @@ def measure(task: Task, args) -> Values:
     frame = load(task.data, task.seed, args)
     gappy, gone = removed(frame, task.seed)
     began = time.perf_counter()
-    filled = (ours if task.system in OURS else peer)(task.system, gappy, task.seed, args)
+    mine = task.system == "CTEM"
+    filled = ours(gappy, task.seed, args) if mine else peer(task.system, gappy, task.seed)
     seconds = time.perf_counter() - began
     return scores(frame, filled, gone) | {"seconds": seconds}
 
 
 def main() -> None:
-    parser = sweep_arguments(__doc__, SETS, (*OURS, *PEERS), SEEDS)
+    parser = sweep_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )
     args = parser.parse_args()
     name = args.name or ("imputation-peers" if args.peers else "imputation")
-    settings = {"model": "CTEM()", "slopes": "CTEM(objective='slopes')", "removed": REMOVED, "rows": ROWS}
+    settings = {"model": "CTEM()", "removed": REMOVED, "rows": ROWS}
     sweep(measure, tasks(args, PEERS if args.peers else None), args, name, settings)
 
 

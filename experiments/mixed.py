@@ -4,9 +4,9 @@
 
 The paper trains an MLP f(x, y) with a joint kernel, x̃ = x − 2εu and ỹ = (y + δ) mod 16 (eq. app-mixed-joint-kernel),
 and shows the marginal and the sixteen components; the figures here do the same. Beside it: a kernel density estimate
-for each label, a conditional flow with empirical label weights (zuko), and space-time CTEM
-(``ctem.fitting.fit_density``), all in ``mixed_systems``. Everything is read off one grid: p(x, y) at every label, so
-that KL and the label weights are integrals, without sampling noise.
+for each label, a conditional flow with empirical label weights (zuko), and what ``CTEM()`` fits, all in
+``mixed_systems``. Everything is read off one grid: p(x, y) at every label, so that KL and the label weights are
+integrals, without sampling noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ctem.metrics import total_variation
 from ctem.targets import Grid, LabelledRing, grid
-from mixed_systems import FLOW, JOINT, JOINT_RECIPE, LABELS, PLAN, SYSTEMS, Case, Found, Rows, with_label
+from mixed_systems import FLOW, JOINT, JOINT_RECIPE, LABELS, SYSTEMS, Case, Found, Rows, with_label
 from results import Record, arguments, summarise, write
 
 ROWS = 20_000
@@ -131,7 +131,6 @@ def main() -> None:
     settings = {
         "rows": ROWS,
         "joint": JOINT | {"recipe": asdict(JOINT_RECIPE)},
-        "space-time": asdict(PLAN),
         "flow": asdict(FLOW),
         "grid": POINTS,
     }

@@ -6,7 +6,7 @@
 Objectives: ``soft`` and ``constant`` target at one shared noise level, ``paper`` (constant target, its levels, learning
 rate and batch, as many epochs as the time allows), ``spacetime`` (soft target, levels joined, so that one pass is
 normalised up to training error), ``clocks`` (a clock per pixel: exact likelihood by the chain rule, samples without
-MCMC) and ``slopes`` (the same, from first-order comparisons of all hidden pixels at once: ``ctem.slopes``). Time is
+MCMC) and ``slopes`` (the same, from first-order comparisons of all hidden pixels at once: ``ctem.firstorder``). Time is
 given in seconds, and steps follow from it. Each objective writes a results file, main numbers first.
 
 The paper does not say how it binarised: here a pixel is ink if its grey value is at least half. Likelihoods are on the

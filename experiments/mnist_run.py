@@ -15,10 +15,11 @@ from torch import Tensor
 from ctem import Category, ProductBase, Recipe, Space, train
 from ctem.chain import Chain
 from ctem.checkpoints import read_checkpoint, write_checkpoint
+from ctem.differences import Differences
+from ctem.firstorder import FirstOrder, HiddenPixels
 from ctem.levels import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 from ctem.noise import Noise
 from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFlips, anneal_bits, denoise_bits
-from ctem.slopes import Slopes
 from ctem.spacetime import Clocks
 from ctem.unet import ImageNet
 from mnist_data import Images, shuffled
@@ -100,8 +101,12 @@ class Run:
 
     @property
     def chain(self) -> Chain:
-        slopes = self.g if self.objective == "slopes" else None
-        return Chain(self.g, self.base, batch_size=8192, slopes=slopes)
+        return Chain(FirstOrder(self.g) if self.objective == "slopes" else self.differences)
+
+    @property
+    def differences(self) -> Differences:
+        """The one-pass joint of a clock per pixel, and its conditionals."""
+        return Differences(self.g, self.base, batch_size=8192)
 
     @property
     def chain_cost(self) -> int:
@@ -160,7 +165,7 @@ class Run:
     def loss(self) -> Any:
         job = self.job
         if self.objective == "slopes":
-            return Slopes(self.base)
+            return HiddenPixels()
         if self.clocks:
             return Clocks(self.base, moves=job.moves, rule=job.rule)
         return LevelFlips(
@@ -293,7 +298,7 @@ class Run:
     def scores(self, x: Tensor) -> Tensor:
         """Log-density up to a constant, in one pass."""
         if self.clocks:
-            return self.chain.joint(x)
+            return self.differences.joint(x)
         level = torch.full((len(x),), self.lowest, device=x.device)
         parts = zip(x.split(4096), level.split(4096), strict=True)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Write experiments/RESULTS.md from experiments/results/*.json: ours beside the paper's.
+"""Write experiments/RESULTS.md from experiments/results/*.json: ours beside published numbers.
 
 python experiments/render.py
 """
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results import RESULTS, replace_text
+from results import RESULTS, digest, replace_text
 
 PAGE = RESULTS.parent / "RESULTS.md"
 KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
-COLUMNS = ("dataset", "metric", "system", "ours: mean ± std (seeds)", "paper", "command")
+COLUMNS = ("dataset", "metric", "system", "mean ± std (seeds)", "published")
 
 
 def page(folder: Path) -> str:
@@ -23,6 +23,7 @@ def page(folder: Path) -> str:
     head = (
         "# Results\n\nMade by `make results` from `experiments/results/*.json`; do not edit. "
         "std is over seeds (ddof = 1).\n"
+        "*stale*: the code of the library that the run rests on has changed since.\n"
         "[CHOICES.md](CHOICES.md) says what was tried before each number, and what was chosen on the truth.\n"
     )
     sections = [section(load(path), pictures(path)) for path in files] or ["No results yet.\n"]
@@ -44,32 +45,40 @@ def pictures(path: Path) -> list[str]:
 
 
 def section(result: dict[str, Any], drawn: Sequence[str] = ()) -> str:
-    """One experiment: where and when it ran, its settings, its pictures, its table."""
+    """One experiment: where, when and how it ran, its settings, its pictures, its table."""
     facts = [
         result["device"],
         f"torch {result['torch']}",
         f"ctem {result['version']}",
         result["created"][:10],
         duration(result["wall_s"]),
+        f"`{result['command']}`",
     ]
-    lines = [f"## {result['experiment']}", "", " · ".join(facts), ""]
+    stale = "" if result.get("digest") == digest(result.get("modules", [])) else " (stale)"
+    lines = [f"## {result['experiment']}{stale}", "", " · ".join(facts), ""]
     if result["settings"]:
         settings = ", ".join(f"{key}={compact(value)}" for key, value in result["settings"].items())
         lines += [f"Settings: `{settings}`", ""]
     for name in drawn:
         lines += [f"![{Path(name).stem}]({name})", ""]
-    lines += [row(COLUMNS), row(["---"] * len(COLUMNS))]
-    for r in result["records"]:
+    return "\n".join(lines + table(result["records"])) + "\n"
+
+
+def table(records: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows of a table; a data set is named once, and there is no column for published numbers without any."""
+    columns = COLUMNS if any(r["paper"] is not None for r in records) else COLUMNS[:-1]
+    lines, before = [row(columns), row(["---"] * len(columns))], None
+    for r in records:
         spread = "" if r["std"] is None else f" ± {number(r['std'])}"
         mean = f"{r['mean']:.3f}" if "nats" in r["metric"] else number(r["mean"])  # differences count there
-        ours = f"{mean}{spread} ({r['seeds']})"
-        lines.append(
-            row([r["dataset"], r["metric"], r["system"], ours, number(r["paper"]), f"`{result['command']}`"])
-        )
-    return "\n".join(lines) + "\n"
+        value = f"{mean}{spread} ({r['seeds']})"
+        dataset = "" if r["dataset"] == before else r["dataset"]
+        lines.append(row([dataset, r["metric"], r["system"], value, number(r["paper"])][: len(columns)]))
+        before = r["dataset"]
+    return lines
 
 
-def row(cells: list[str] | tuple[str, ...]) -> str:
+def row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -11,13 +11,17 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import hashlib
 import json
 import math
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +30,20 @@ import torch
 
 import ctem
 
-__all__ = ["QUICK", "RESULTS", "Record", "arguments", "replace_text", "summarise", "write"]
+__all__ = [
+    "QUICK",
+    "RESULTS",
+    "Record",
+    "arguments",
+    "digest",
+    "modules",
+    "replace_text",
+    "summarise",
+    "write",
+]
 
 RESULTS = Path(__file__).resolve().parent / "results"
-FOLDERS = ("--out", "--arrays", "--build", "--data", "--fits", "--folder")
+FOLDERS = ("--out", "--arrays", "--build", "--data", "--fits", "--folder", "--samples")
 QUICK = RESULTS / "quick"  # git ignores it
 
 
@@ -96,6 +110,10 @@ def write(
         "experiment": name,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": ctem.__version__,
+        "commit": _commit(),
+        "modules": modules(),
+        "digest": digest(modules()),
+        "machine": _machine(),
         "device": _described(device),
         "torch": torch.__version__,
         "wall_s": round(float(wall_s), 2),
@@ -108,6 +126,34 @@ def write(
     return replace_text(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text)
 
 
+def modules() -> list[str]:
+    """The modules of the library that this process has loaded: what its results rest on."""
+    return sorted(name for name in sys.modules if name == "ctem" or name.startswith("ctem."))
+
+
+def digest(names: Sequence[str], folder: Path = Path(ctem.__file__).parent) -> str:
+    """SHA-256 of the code of these modules of the library; words and layout do not count, a missing module does."""
+    found = hashlib.sha256()
+    for name in names:
+        place = folder.joinpath(*name.split(".")[1:])
+        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        found.update(f"{name} {_code(path) if path.is_file() else 'gone'}\n".encode())
+    return found.hexdigest()
+
+
+@cache
+def _code(path: Path) -> str:
+    """A module's text without docstrings, lines of comment and white space, the same for every Python."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            words = node.body[0]
+            lines[words.lineno - 1 : words.end_lineno] = [""] * (words.end_lineno - words.lineno + 1)
+    kept = (line for line in lines if not line.lstrip().startswith("#"))
+    return "".join("".join(kept).split())
+
+
 def replace_text(path: Path, text: str) -> Path:
     """Put the text at the path in one step: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +164,31 @@ def replace_text(path: Path, text: str) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+@cache
+def _commit() -> str | None:
+    """The commit that is checked out, "+" for changes since; None where there is no repository."""
+    git = [
+        "git",
+        "-C",
+        str(RESULTS.parent),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",
+        "--dirty=+",
+    ]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _machine() -> str:
+    """How many cores, and which GPU if there is one."""
+    gpu = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    return ", ".join([f"{os.cpu_count()} cores", *gpu])
 
 
 def _checked(record: Record) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Robustness beyond the paper: the same defaults on six further densities, n = 300, 1000 and 10 000.
 
-    python experiments/robustness.py --device cuda [--systems ours clocks kde flow] [--seeds 2] [--quick]
+    python experiments/robustness.py --device cuda [--systems ours kde flow] [--seeds 2] [--quick]
 
-Ours without noise levels, ours across them (a shared clock and a clock per column), CV-KDE and the spline flow; losses
-included. Nothing was chosen on these sets. Each family of systems writes its own file, robustness-FAMILY.json, after
-every system.
+Ours without noise levels, CV-KDE and the spline flow; losses included. Nothing was chosen on these sets. Each family of
+systems writes its own file, robustness-FAMILY.json, after every system.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ import numpy as np
 import torch
 
 from baselines import PLANE_FLOW, cross_validated
-from clocked import CLOCKS, WHOLE, ClockEnergy, fit_one_pass
-from continuous_sets import Fitted, Group, Table
-from crossfit import PLAIN, fit_ours, normalise
+from continuous_sets import Density, Fitted, Group, Table
 from ctem.metrics import ise
 from ctem.targets import grid
 from densities import FURTHER
 from flows import fit_flows
-from learned import Density
+from ours import fit_ours, settings_of
 from results import Record, arguments, summarise, write
 
 SIZES = (300, 1000, 10_000)
@@ -48,20 +45,6 @@ def tables(group: Group, seeds: range) -> list[Table]:
     return [Table(name, seed, X, FURTHER[name].space.standardised(X)) for name, seed, X in drawn]
 
 
-def fit_clocks(group: Group, rows: list[Table], device: str, quick: bool) -> Iterator[Fitted]:
-    """Both clocks in one pass."""
-    for system in WHOLE:
-        yield fit_one_pass(system, group, rows, device, quick, normalised)
-
-
-def normalised(energy: ClockEnergy, table: Table, quick: bool) -> dict[str, float]:
-    """Every row here is normalised as ``ours, plain`` is; beside it stands the error without."""
-    own = errors(energy, table.name)[KL]
-    found = normalise(energy, table, quick)
-    mean = float(energy.log_z.mean())
-    return found | {"log Z of one pass, mean over networks": mean, f"{KL}, self-normalised": own}
-
-
 def fit_kernel_estimate(group: Group, rows: list[Table], device: str, quick: bool) -> Iterator[Fitted]:
     began = time.perf_counter()
     found = [cross_validated(torch.as_tensor(table.X, device=device)) for table in rows]
@@ -71,8 +54,8 @@ def fit_kernel_estimate(group: Group, rows: list[Table], device: str, quick: boo
 def fit_spline_flows(group: Group, rows: list[Table], device: str, quick: bool) -> Iterator[Fitted]:
     """The paper's spline flow for the plane, on tables of one dimension and any sizes."""
     flow = replace(PLANE_FLOW, steps=5, blocks=2, hidden=(16,)) if quick else PLANE_FLOW
-    flows, trained = fit_flows("NSF", [t.X for t in rows], [t.seed for t in rows], device, flow)
-    yield Fitted("NSF", flows, [{}] * len(rows), trained.seconds)
+    flows, seconds = fit_flows("NSF", [t.X for t in rows], [t.seed for t in rows], device, flow)
+    yield Fitted("NSF", flows, [{}] * len(rows), seconds)
 
 
 class Family(NamedTuple):
@@ -84,8 +67,7 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "ours": Family(fit_ours, asdict(PLAIN)),
-    "clocks": Family(fit_clocks, asdict(CLOCKS)),
+    "ours": Family(fit_ours, settings_of({})),
     "kde": Family(fit_kernel_estimate, {"CV-KDE folds": 5}),
     "flow": Family(fit_spline_flows, asdict(PLANE_FLOW), sizes_together=True),
 }

@@ -1,11 +1,12 @@
-"""How long a default fit takes on two cores, and how fast and in how much memory a long file is scored.
+"""How long a default fit takes on two cores, how fast rows are scored and drawn, and in how much memory a long file.
 
     python experiments/speed.py --data FOLDER                       fits penguins and adult, scores 200 000 rows
     python experiments/speed.py --data FOLDER --rows 5000000        the long file
 
-Scoring is ``ctem score`` in a process of its own on a Parquet file of 15 columns (rows of adult, repeated), at a tenth
-of the rows and at all of them: peak memory that does not grow is flat. Rates include the start of Python; the second
-rate, from the difference of the two files, does not. --quick takes a made-up table.
+Rates in this process: rows scored exactly, in one pass of ``CTEM(fast=True)``, and drawn. The long file is scored by
+``ctem score --fast`` in a process of its own, a Parquet file of 15 columns (rows of adult, repeated), at a tenth of the
+rows and at all of them: peak memory that does not grow is flat. Its first rate includes the start of Python; the
+second, from the difference of the two files, does not. --quick takes a made-up table.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from results import arguments, summarise, write
 THREADS = 2
 ROWS = 200_000
 GROUP = 65_536  # rows written at a time
+TIMED = 5000  # rows scored and drawn in this process
 
 
 def tables(args) -> dict[str, pd.DataFrame]:
@@ -38,11 +40,28 @@ def tables(args) -> dict[str, pd.DataFrame]:
     return {name: frames[name] for name in args.sets}
 
 
-def fitted(frame: pd.DataFrame, seed: int, args) -> tuple[CTEM, float]:
+def fitted(frame: pd.DataFrame, seed: int, args, fast: bool) -> tuple[CTEM, float]:
     """The model, and the seconds that a default fit took."""
     began = time.perf_counter()
-    model = CTEM(plan=TINY if args.quick else None, random_state=seed, device="cpu").fit(frame)
+    small = TINY if args.quick else {}
+    model = CTEM(random_state=seed, device="cpu", fast=fast, **small).fit(frame)
     return model, time.perf_counter() - began
+
+
+def rates(model: CTEM, frame: pd.DataFrame) -> dict[str, float]:
+    """Rows a second."""
+    rows = frame.dropna().sample(TIMED, replace=True, random_state=0)
+    uses = {
+        "scored exactly": lambda: model.score_samples(rows),
+        "scored in one pass": lambda: model.score_samples(rows, fast=True),
+        "drawn": lambda: model.sample(len(rows), random_state=0),
+    }
+    found = {}
+    for name, use in uses.items():
+        began = time.perf_counter()
+        use()
+        found[f"rows per second, {name}"] = len(rows) / (time.perf_counter() - began)
+    return found
 
 
 def repeated(frame: pd.DataFrame, rows: int, path: Path) -> None:
@@ -55,11 +74,13 @@ def repeated(frame: pd.DataFrame, rows: int, path: Path) -> None:
 
 
 def scored(model: Path, table: Path) -> tuple[float, float]:
-    """Seconds and peak memory (MB) of ``ctem score`` on a file."""
-    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--quiet", "--device", "cpu"]
+    """Seconds and peak memory (MB) of ``ctem score --fast`` on a file."""
+    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--fast", "--quiet"]
     environment = os.environ | {"OMP_NUM_THREADS": str(THREADS)}
     began = time.perf_counter()
-    child = subprocess.Popen([*command, "-o", str(table.with_suffix(".scores.parquet"))], env=environment)
+    child = subprocess.Popen(
+        [*command, "--device", "cpu", "-o", str(table.with_suffix(".scores.parquet"))], env=environment
+    )
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
@@ -78,7 +99,7 @@ def scoring(model: CTEM, frame: pd.DataFrame, rows: int) -> dict[str, float]:
             found.append(scored(saved, path))
     (short, less), (long, more) = found
     return {
-        f"scoring {rows} rows, rows per second": rows / long,
+        f"scoring a file of {rows} rows, rows per second": rows / long,
         "the same without the start of Python": (rows - rows // 10) / max(long - short, 1e-3),
         f"peak memory at {rows // 10} rows, MB": less,
         f"peak memory at {rows} rows, MB": more,
@@ -108,9 +129,11 @@ def main() -> None:
     for name, frame in tables(args).items():
         found = results.setdefault(name, {})
         for seed in range(args.seeds or 1):
-            model, seconds = fitted(frame, seed, args)
+            _, seconds = fitted(frame, seed, args, fast=False)
             note(found, "CTEM", {"fit, seconds": seconds}, save)
         if name != "penguins":
+            model, seconds = fitted(frame, 0, args, fast=True)
+            note(found, "CTEM", {"fit with fast=True, seconds": seconds, **rates(model, frame)}, save)
             note(found, "CTEM", scoring(model, frame, rows), save)
 
 

@@ -1,7 +1,8 @@
 """What experiments with many fits share: systems × seeds × sets, one by one or several at a time, into one file.
 
 With ``--jobs N`` every measurement has a process of its own, N at a time; small fits then share a GPU well, if its
-driver lets them (NVIDIA's MPS). What was measured is written after every one, so that a run that is cut off keeps it.
+driver lets them (NVIDIA's MPS). What was measured is written after every one, so that a run that is cut off keeps it;
+a measurement that fails is reported, and raised when the others are done.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Task(NamedTuple):
 
 
 Measure = Callable[[Task, argparse.Namespace], Values]
-Published = Callable[[str, str], str | None]  # data, metric → the paper's number
+Published = Callable[[str, str], str | None]  # data, metric → the published number
 
 
 def sweep_arguments(
@@ -89,8 +90,15 @@ def _measured(
     fresh = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(args.jobs, mp_context=fresh) as pool:
         running = {pool.submit(_one, measure, task, args): task for task in todo}
+        failed = []
         for future in as_completed(running):
-            yield running[future], future.result()
+            if future.exception() is None:
+                yield running[future], future.result()
+            else:
+                failed.append(future)
+                print(f"{running[future]}: {future.exception()!r}", flush=True)
+    for future in failed:  # only now, so that one failure does not lose the others
+        future.result()
 
 
 def _one(measure: Measure, task: Task, args: argparse.Namespace) -> Values:

@@ -1,14 +1,14 @@
 """Table 1: the paper's four planar sets and two mixtures, every system beside the published number.
 
-    python experiments/table1.py --device cuda [--systems kde realnvp nsf ctem ours further] [--dims 2 10 30] [--quick]
+    python experiments/table1.py --device cuda [--systems kde realnvp nsf ctem ours] [--dims 2 10 30] [--quick]
     python experiments/table1.py --device cuda --systems realnvp nsf --dims 10 30 --flow-steps 20000  (half the paper's)
     python experiments/table1.py --device cuda --choose      (out-of-fold nats of candidate defaults; no truth is read)
 
 Each family of systems writes its own files, table1-FAMILY-DIMd.json, after every system. CTEM-S and CTEM-G are
-trained as the paper trains them. "ours, plain" is one default for all six sets: an energy that tilts N(0, I),
+trained as the paper trains them, all sets and seeds of one dimension as one program; so are the flows. "ours, plain"
+is ``ctem.pairwise.fit_pairwise`` with its defaults, one call for every table: an energy that tilts N(0, I),
 comparisons that N(0, I) makes reversible, K-fold cross-fitting, the step and the weight decay chosen by the
-out-of-fold loss, and the mean of the K normalised densities. "further" holds ours across noise levels: a shared clock
-and a clock per column. All sets and seeds of one dimension train as one batched program.
+out-of-fold loss, and the mean of the K normalised densities.
 """
 
 from __future__ import annotations
@@ -24,22 +24,16 @@ import numpy as np
 import torch
 
 from baselines import FLOWS, HIGH_D_FLOW, KERNEL_ESTIMATES, PLANE_FLOW
-from batched import Member, Networks, Pairs, train
-from clocked import CLOCKS, fit_clocks
-from continuous_sets import GROUPS, TARGETS, Fitted, Group, Table, records_of, tables
-from crossfit import CANDIDATES, PLAIN, QUICK, candidate_nats, fit_ours, importance_facts
-from ctem import mean_std
+from continuous_sets import GROUPS, Fitted, Group, Table, records_of, tables
 from ctem.training import PAPER_2D, PAPER_HIGH_D
 from fits import FITS, save_fit
 from flows import fit_flows
-from learned import Energy, normalise_on_square
+from ours import CANDIDATES, candidate_nats, fit_ours
+from ours import settings_of as settings_of_ours
+from paper import PAPER_C, fit_paper
 from results import Record, arguments, summarise, write
 
 Fit = Callable[..., Iterator[Fitted]]
-PAPER_C = {
-    "CTEM-S": dict(zip(TARGETS, (0.50, 0.75, 0.75, 0.50, 0.08, 0.20), strict=True)),
-    "CTEM-G": dict(zip(TARGETS, (0.30, 1.00, 1.50, 0.30, 0.02, 0.04), strict=True)),
-}
 
 
 def fit_kernel_estimates(group: Group, rows: list[Table], device: str, quick: bool) -> Iterator[Fitted]:
@@ -58,38 +52,8 @@ def fit_flow(
     settings = replace(paper, steps=steps or paper.steps)
     settings = replace(settings, steps=5, hidden=(16,), blocks=2) if quick else settings
     note = "" if settings.steps == paper.steps else f", {settings.steps} of {paper.steps} steps"
-    found, trained = fit_flows(kind, [t.X for t in rows], [t.seed for t in rows], device, settings)
-    yield Fitted(kind + note, found, [{}] * len(rows), trained.seconds)
-
-
-def fit_paper(group: Group, rows: list[Table], device: str, quick: bool) -> Iterator[Fitted]:
-    """CTEM-S and CTEM-G on raw rows, all of them, to the last step."""
-    recipe = PAPER_2D if group.dim == 2 else PAPER_HIGH_D
-    recipe = replace(recipe, **QUICK) if quick else replace(recipe, evaluate_every=recipe.steps)
-    networks = Networks(group.dim, 32 if quick else group.width)
-    members = [paper_member(system, table) for system in PAPER_C for table in rows]
-    trained = train(networks, members, Pairs(networks, members, device), recipe)
-    raw = TARGETS[group.names[0]].space
-    for i, system in enumerate(PAPER_C):
-        mine = trained.parameters[-1][i * len(rows) : (i + 1) * len(rows)]
-        found = [Energy(networks, p.unsqueeze(0), raw, tilted=False) for p in mine]
-        facts = [normalise_as_paper(e, table, quick) for e, table in zip(found, rows, strict=True)]
-        yield Fitted(system, found, facts, trained.seconds / len(PAPER_C))
-
-
-def paper_member(system: str, table: Table) -> Member:
-    """ε = c σ̄ with the paper's c for the set."""
-    x = torch.as_tensor(table.X, dtype=torch.float32)
-    scale = PAPER_C[system][table.name] * mean_std(x)
-    return Member(x=x, scale=scale, sphere=system == "CTEM-S", seed=table.seed)
-
-
-def normalise_as_paper(energy: Energy, table: Table, quick: bool) -> dict[str, float]:
-    """On the evaluation square in the plane, by importance sampling in more dimensions."""
-    if table.space.dim > 2:
-        return importance_facts(energy, table, quick)
-    normalise_on_square(energy, TARGETS[table.name].bounds)
-    return {}
+    found, seconds = fit_flows(kind, [t.X for t in rows], [t.seed for t in rows], device, settings)
+    yield Fitted(kind + note, found, [{}] * len(rows), seconds)
 
 
 FLOW_FAMILIES: dict[str, Fit] = {kind.lower(): partial(fit_flow, kind) for kind in FLOWS}
@@ -98,7 +62,6 @@ FAMILIES: dict[str, Fit] = {
     **FLOW_FAMILIES,
     "ctem": fit_paper,
     "ours": fit_ours,
-    "further": fit_clocks,
 }
 
 
@@ -143,8 +106,7 @@ def settings_of(family: str) -> dict[str, Any]:
         "kde": {"CV-KDE folds": 5},
         **{name: {"2-D": asdict(PLANE_FLOW), "10-D and 30-D": asdict(HIGH_D_FLOW)} for name in FLOW_FAMILIES},
         "ctem": {"2-D": asdict(PAPER_2D), "10-D and 30-D": asdict(PAPER_HIGH_D), "c": PAPER_C, "M": 4},
-        "ours": asdict(PLAIN),
-        "further": asdict(CLOCKS),
+        "ours": settings_of_ours({}),
     }[family]
 
 
@@ -155,14 +117,14 @@ def choose_default(groups: Sequence[Group], run: Run) -> None:
     """
     began, records = time.perf_counter(), []
     candidates = dict(list(CANDIDATES.items())[: 1 if run.quick else None])
-    for label, plain in candidates.items():
+    for label, changes in candidates.items():
         found: dict[str, list[float]] = {}
         for group in groups:
-            found |= candidate_nats(plain, group, run.seeds, run.device, run.quick)
+            found |= candidate_nats(changes, group, run.seeds, run.device, run.quick)
         found["mean of the sets"] = [float(np.mean(values)) for values in zip(*found.values(), strict=True)]
         records += [summarise(name, label, "out-of-fold nats", nats) for name, nats in found.items()]
         print(f"{label}: " + ", ".join(f"{n} {np.mean(v):.4f}" for n, v in found.items()), flush=True)
-        settings = {name: asdict(candidate) for name, candidate in candidates.items()}
+        settings = {name: settings_of_ours(changes) for name, changes in candidates.items()}
         wall = time.perf_counter() - began
         write("table1-choice", settings, records, run.device, wall, run.out, quick=run.quick)
 

@@ -10,8 +10,7 @@ tried gave the published CSM column. On bits, CTEM with Hamming-one comparisons 
 
 A free energy per cell can at best be the histogram, and comparisons between neighbours leave one constant per island
 open: hence the columns "components" and "mode weights". Ours are smooth: networks trained on shifts of the grid
-(``grid_nets``), and clocks on two ordinal columns normalised by the chain rule (``grid_clocks``). Everything was chosen
-by held-out nats, never by TV or KL; ``table2_choices.py`` prints them for the settings that were compared.
+(``grid_nets``), chosen by held-out nats, never by TV or KL; ``table2_choices.py`` prints them for what was compared.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor
 
 from ctem.metrics import kl_divergence, mode_weight_error, total_variation
-from grid_clocks import ClockSettings, fit_clocks
 from grid_nets import Settings, fit_mixtures
 from grid_sets import (
     FOLDS,
@@ -47,7 +45,6 @@ FLOOR = 1e-8  # of the second argument of a KL divergence
 FREE = {"steps": 100_000, "learning_rate": 5e-4}  # the paper's
 SAMPLES = 200_000  # of a sample-based estimate, drawn exactly from the table
 SMOOTH = Settings()
-CLOCKS = ClockSettings()
 PAPER_SEEDS = 3
 PAPER = {  # TV / KL as printed
     "moons": {
@@ -133,24 +130,12 @@ def aligned_histograms(report: Report, protocol: Protocol) -> None:
 
 def smooth_energies(report: Report, protocol: Protocol, folds: Tables) -> Tables:
     """Ours: networks trained on shifts of the grid, every set, seed and fold in one program."""
-    fitted = fit_mixtures(
-        torch.cat(list(folds.values())), smooth_settings(report.args.quick), report.args.device
-    )
-    return _ours(report, protocol, "ours: smooth energy", fitted.p, fitted.nats)
-
-
-def all_clocks(report: Report, protocol: Protocol) -> Tables:
-    """Ours: clocks on two ordinal columns, every set, seed and fold in one program."""
-    codes = [c for rows in protocol.codes.values() for c in rows]
-    p, nats = fit_clocks(codes, clock_settings(report.args.quick), report.args.device)
-    return _ours(report, protocol, "ours: clocks, chain rule", p, nats)
-
-
-def _ours(report: Report, protocol: Protocol, system: str, p: Tensor, nats: Tensor) -> Tables:
+    system, settings = "ours: smooth energy", smooth_settings(report.args.quick)
+    fitted = fit_mixtures(torch.cat(list(folds.values())), settings, report.args.device)
     seeds = [len(rows) for rows in protocol.codes.values()]
-    for name, values in zip(SETS, nats.split(seeds), strict=True):
+    for name, values in zip(SETS, fitted.nats.split(seeds), strict=True):
         report.number(f"{name}, {protocol.name}", system, "held-out nats", values.tolist())
-    tables = dict(zip(SETS, p.split(seeds), strict=True))
+    tables = dict(zip(SETS, fitted.p.split(seeds), strict=True))
     report.add(protocol, system, tables)
     return tables
 
@@ -191,10 +176,6 @@ def smooth_settings(quick: bool) -> Settings:
     return replace(SMOOTH, steps=10, width=16, evaluate_every=5) if quick else SMOOTH
 
 
-def clock_settings(quick: bool) -> ClockSettings:
-    return replace(CLOCKS, steps=10, width=16, batch_size=20, evaluate_every=5) if quick else CLOCKS
-
-
 def draw(tables: dict[str, Tables], path: Path, rows: int = 5000) -> None:
     """Samples of the first seed: rows are sets; columns are data, CSM, SEDD, CTEM, ours."""
     import matplotlib
@@ -225,7 +206,6 @@ def main() -> None:
     settings = {
         "free": FREE,
         "smooth": asdict(SMOOTH) | {"rule": SMOOTH.rule.__name__},
-        "clocks": asdict(CLOCKS),
         "folds": FOLDS,
         "KL floor": FLOOR,
         "samples": SAMPLES,
@@ -238,7 +218,6 @@ def main() -> None:
     plain(report, main_one, folds)
     aligned_histograms(report, other)
     ours = smooth_energies(report, main_one, folds)
-    all_clocks(report, main_one)
     free = free_energies(report, [main_one, other], 20 if args.quick else FREE["steps"])
     draw({"data": main_one.data} | free | {"ours": ours}, args.out / "table2.png")
 

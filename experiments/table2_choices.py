@@ -2,9 +2,9 @@
 
     python experiments/table2_choices.py --device cuda [--quick]
 
-Nats of the five held-out folds, each under networks that did not see it: both systems are normalised exactly, so that
-features, rules, kernels and sizes all compare. Lower is better; the mean over the sets decides. Each system starts from
-its default in ``grid_nets.Settings`` and ``grid_clocks.ClockSettings``; the winner is written there.
+Nats of the five held-out folds, each under networks that did not see it: normalised exactly, so that features, rules,
+kernels and sizes all compare. Lower is better; the mean over the sets decides. All start from the default in
+``grid_nets.Settings``; the winner is written there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from dataclasses import replace
 import torch
 
 from ctem.losses import brier
-from grid_clocks import fit_clocks
 from grid_nets import fit_mixtures
 from grid_sets import ROWS, SETS, folds_of
 from results import Record, arguments, summarise, write
-from table2 import clock_settings, smooth_settings
+from table2 import smooth_settings
 
 SMOOTH_CHOICES = {  # the second round, around a rate of 5e-3; the first, around harmonics 3, is in CHOICES.md
     "default": {},
@@ -36,14 +35,6 @@ SMOOTH_CHOICES = {  # the second round, around a rate of 5e-3; the first, around
     "Brier": {"rule": brier},
     "reach 4": {"reach": 4.0},
 }
-CLOCK_CHOICES = {
-    "default": {},
-    "harmonics 0": {"harmonics": 0},
-    "harmonics 2": {"harmonics": 2},
-    "harmonics 3": {"harmonics": 3},
-    "weight decay 0.1": {"weight_decay": 0.1},
-    "width 64": {"width": 64},
-}
 
 
 def main() -> None:
@@ -52,7 +43,7 @@ def main() -> None:
     began, records, tried = time.perf_counter(), list[Record](), 1 if args.quick else None
     codes = [torch.as_tensor(target.sample(ROWS, 0)) for target in SETS.values()]
     folds = torch.stack([folds_of(c, 0) for c in codes])
-    settings = {"smooth": SMOOTH_CHOICES, "clocks": CLOCK_CHOICES}
+    settings = {"smooth": SMOOTH_CHOICES}
 
     def add(system: str, of_sets: list[float]) -> None:
         nats = dict(zip(SETS, of_sets, strict=True)) | {"mean over the sets": sum(of_sets) / len(of_sets)}
@@ -66,9 +57,6 @@ def main() -> None:
             folds, replace(smooth_settings(args.quick), **{"learning_rate": 5e-3} | change), args.device
         )
         add(f"smooth energy, {label}", fitted.nats.tolist())
-    for label, change in list(CLOCK_CHOICES.items())[:tried]:
-        _, nats = fit_clocks(codes, replace(clock_settings(args.quick), **change), args.device)
-        add(f"clocks, {label}", nats.tolist())
 
 
 if __name__ == "__main__":

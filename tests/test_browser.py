@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ctem import CTEM, Recipe
-from ctem.plans import Plan
+from ctem import CTEM
 from ctem.report import write_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -86,8 +85,7 @@ def report(tmp_path_factory):
             "word": np.where(rng.random(200) < 0.1, "w" * 300, "short"),
         }
     )
-    plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=30), log_z_samples=200)
-    model = CTEM(plan=plan, orders=2, random_state=0).fit(X)
+    model = CTEM(max_steps=30, width=16, blocks=1, members=2, orders=2, random_state=0, fast=True).fit(X)
     return write_report(
         model, X, tmp_path_factory.mktemp("report") / "report.html", X.head(50), n_samples=100
     )

@@ -24,22 +24,21 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ctem import CTEM, Recipe, cli
+from ctem import CTEM, cli
+from ctem.anyorder import Settings
 from ctem.datasets import load_penguins
-from ctem.plans import Plan
 from ctem.table import streams
 from ctem.table.files import Source, open_sink, open_source, reservoir, typed
 
 FIT = ["--max-steps", "8", "--device", "cpu", "-q"]
-RECIPE = Recipe(steps=100, batch_size=32, evaluate_every=10)
-SMALL = Plan(width=8, blocks=1, members=1, recipe=RECIPE, log_z_samples=150)
+SMALL = Settings(width=8, blocks=1, members=2, orders=2, steps=100, batch_size=32, evaluate_every=10)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
-    """The command line has no option for the plan: a small one makes the tests quick."""
+    """The command line has no option for the size of networks: small ones make the tests quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "suited", lambda *sizes: SMALL)
+        patch.setattr(Settings, "suited", lambda *sizes: SMALL)
         yield
 
 
@@ -122,11 +121,20 @@ def test_scores_can_be_written_in_every_format_with_the_rows(folder, ending, tmp
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
-def test_exact_scores_are_those_of_the_api(folder, model):
-    short = folder / "short.csv"
-    rows()[:5].to_csv(short, index=False)
-    out, _ = ctem("score", folder / "m.ctem", short, "--exact")
-    assert np.array_equal(table(out)["log_density"].to_numpy(), model.score_samples(rows()[:5], exact=True))
+def test_fast_scores_are_those_of_the_api(folder, tmp_path):
+    _, err = ctem(
+        "fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--fast", "--max-steps", 4, "--device", "cpu"
+    )
+    assert "fast scores are " in err
+    out, _ = ctem("score", tmp_path / "m.ctem", folder / "t.csv", "--fast")
+    fast = CTEM.load(tmp_path / "m.ctem", "cpu").score_samples(rows(), fast=True)
+    assert np.array_equal(table(out)["log_density"].to_numpy(), fast)
+    assert "rank correlation" in ctem("info", tmp_path / "m.ctem")[0]
+
+
+def test_effort_goes_to_the_model(folder, tmp_path):
+    ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--effort", "quick", *FIT)
+    assert CTEM.load(tmp_path / "m.ctem").effort == "quick"
 
 
 def test_batches_change_no_score_and_no_outlier(folder, model, monkeypatch):
@@ -273,7 +281,7 @@ def test_what_is_said_goes_to_standard_error(folder, tmp_path):
 def test_info_names_columns_and_provenance(folder):
     out, _ = ctem("info", folder / "m.ctem")
     assert "rooms" in out
-    assert "log Z" in out
+    assert "anyorder, effort default" in out
     facts = json.loads(ctem("info", folder / "m.ctem", "--json")[0])
     assert facts["provenance"]["rows"] == facts["rows"] == 150
 
@@ -313,6 +321,10 @@ ERRORS = {
         lambda f: ["score", f / "m.ctem", bad(f, "s.csv", "city,rooms,rain,born,smoker\nRome,1,1,2000-01-01,true\n")],
         "column 'city' holds 'Rome' in row 0, not seen in fit",
     ),
+    "no fast potential": (
+        lambda f: ["score", f / "m.ctem", f / "t.csv", "--fast"],
+        r"fast: this model has no fast potential; fit with CTEM\(fast=True\)",
+    ),
     "unknown column": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "-c", "no=real"], "'no' is not in the table"),
     "nothing to drop": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "--drop", "no"], "'no' is not in"),
     "no such folder": (lambda f: ["fit", f / "t.csv", "-o", f / "no" / "x.ctem"], "x.ctem: cannot be written"),
@@ -338,6 +350,8 @@ USAGE = [
     ["fit", "t.csv"],
     ["fit", "t.csv", "-o", "m", "--columns", "age=blue"],
     ["fit", "t.csv", "-o", "m", "--max-rows", "1"],
+    ["fit", "t.csv", "-o", "m", "--effort", "much"],
+    ["score", "m", "--exact"],
     ["score", "m", "--device", "abacus"],
     ["sample", "m", "-n", "0"],
     ["guess"],
@@ -446,10 +460,11 @@ def test_a_sink_that_fails_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-SCRIPT = """
+SCRIPT = f"""
 import resource, sys
-from test_cli import Plan, SMALL, cli
-Plan.suited = lambda *sizes: SMALL
+from ctem import cli
+from ctem.anyorder import Settings
+Settings.suited = lambda *sizes: {SMALL!r}
 if limit := int(sys.argv.pop(1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 cli.app()
@@ -457,18 +472,18 @@ cli.app()
 
 
 def start(config, *arguments, limit=0):
-    """A command in a process of its own, with the small plan and a limit on the size of files."""
+    """A command in a process of its own, with small networks and a limit on the size of files."""
     command = [sys.executable, "-c", SCRIPT, *map(str, (limit, *arguments))]
     return subprocess.Popen(command, cwd=config.rootpath / "tests", stderr=subprocess.PIPE, text=True)
 
 
 def test_a_killed_fit_resumes_to_the_same_bits(folder, tmp_path, pytestconfig):
     def fit(name, *options):
-        long = ["--max-steps", 100, "--device", "cpu", "-q"]
+        long = ["--max-steps", 50, "--device", "cpu", "-q"]
         return start(pytestconfig, "fit", folder / "t.csv", "-o", tmp_path / name, *long, *options)
 
     killed = fit("killed.ctem")
-    while not (tmp_path / "killed.ctem.checkpoint.hold").exists():
+    while not (tmp_path / "killed.ctem.checkpoint.first").exists():
         assert killed.poll() is None
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
@@ -491,7 +506,7 @@ def test_resuming_with_other_data_is_refused(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(CTEM, "save", stop)
         CliRunner().invoke(cli.app, [str(each) for each in ["fit", folder / "t.csv", *options]])
-    assert (tmp_path / "m.ctem.checkpoint.hold").exists()
+    assert (tmp_path / "m.ctem.checkpoint.first").exists()
     _, err = ctem("fit", folder / "t.csv", *options, "--seed", 9, "--resume", code=1)
     assert "belongs to another recipe, network or data" in err
     ctem("fit", folder / "t.csv", *options, "--seed", 9)

@@ -19,6 +19,7 @@ from ctem.kernels import (
     OrnsteinUhlenbeck,
     Product,
     Redraw,
+    Refresh,
     Sphere,
     Uniform,
 )
@@ -51,6 +52,7 @@ FINITE = {
     "hamming": HammingOne(SMALL),
     "hamming, two columns": HammingOne(SMALL, [0, 1]),
     "redraw": Redraw(ProductBase(SMALL), [1]),
+    "refresh": Refresh(ProductBase(SMALL), 0.5),
     "uniform": Uniform(SMALL),
     "uniform, two columns": Uniform(SMALL, [1, 2]),
     "graph": path(SMALL),

@@ -9,11 +9,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
 
-from ctem import Grid, Ordinal, ProductBase, Space
-from ctem.chain import Chain
+from ctem import Grid, Ordinal, Space
 from ctem.losses import brier, concrete_score, exact_loss, score_entropy
 from ctem.quantised import CELLS
-from grid_clocks import ClockSettings, WaveNet, chain_table, fit_clocks, held_out_in_turn, member_weights
 from grid_nets import Settings, draw_shifts, fit_mixtures, fit_nets, shifted
 from grid_sets import FOLDS, own_grid, own_truth
 from grid_tables import compared_cells, edge_gradient, fit_tables, histogram, smoothed, weighed_by_counts
@@ -86,48 +84,16 @@ def test_smooth_energies_are_normalised_and_beat_the_uniform_table():
     assert bool((fitted.nats < math.log(SIZE * SIZE)).all())
 
 
-def test_a_wave_net_is_blind_to_hidden_columns_and_its_members_are_themselves():
-    base = ProductBase(Space([Ordinal(91), Ordinal(91)]))
-    g = WaveNet(base, 3, width=8, depth=2, harmonics=2, seed=0)
-    torch.nn.init.normal_(g.nets.last, generator=torch.Generator().manual_seed(0))
-    x, other = torch.tensor([[5.0, 7.0]] * 3), torch.tensor([[5.0, 80.0]] * 3)
-    hidden = torch.tensor([[0.0, math.inf]] * 3)
-    assert torch.equal(g(x, hidden), g(other, hidden))
-    assert torch.equal(g(x, torch.full((3, 2), math.inf)), torch.zeros(3))
-    alone = torch.cat([g.member(k)(x[:1], hidden[:1]) for k in range(3)])
-    assert torch.allclose(alone, g(x, hidden), atol=1e-6)
-    assert float(chain_table(Chain(g.member(0), base)).detach().sum()) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_member_trains_on_its_own_set_and_is_judged_on_rows_it_never_sees():
-    sets, rows = 3, 20
-    x = (
-        torch.arange(sets * rows, dtype=torch.float32).view(sets, rows, 1).expand(-1, -1, 2)
-    )  # a row is its place
-    weights, held = member_weights(sets, rows), held_out_in_turn(x)[:, 0].long()
-    members = sets * FOLDS
-    assert weights.shape == (members, sets * rows)
-    for k in range(members):
-        mine = held[k::members]
-        trained = weights[k].nonzero().squeeze(1)
-        assert sorted([*mine.tolist(), *trained.tolist()]) == list(
-            range(k // FOLDS * rows, (k // FOLDS + 1) * rows)
-        )
-
-
-def test_clocks_and_mixtures_of_several_sets_are_normalised_and_keep_to_their_own_rows():
+def test_mixtures_of_several_sets_are_normalised_and_keep_to_their_own_rows():
     generator = torch.Generator().manual_seed(0)
     codes = [(torch.randn(1000, 2, generator=generator) * 8 + centre).round() for centre in (25, 65)]
-    clocks, nats = fit_clocks(
-        codes, ClockSettings(width=16, steps=60, batch_size=64, ema=0.5, evaluate_every=30), "cpu"
-    )
     folds = torch.stack([torch.stack([histogram(c[i::FOLDS], CELLS) for i in range(FOLDS)]) for c in codes])
-    mixtures = fit_mixtures(folds, Settings(width=16, steps=60, learning_rate=5e-3, evaluate_every=30), "cpu")
-    for tables, found in ((clocks, nats), (mixtures.p, mixtures.nats)):
-        assert torch.allclose(tables.sum((1, 2)), torch.ones(2, dtype=torch.float64), atol=1e-5)
-        assert bool((found < math.log(CELLS**2)).all())
-        low = tables[:, :45, :45].sum((1, 2))
-        assert low[0] > 0.5 > low[1]
+    settings = Settings(width=16, steps=60, learning_rate=5e-3, evaluate_every=30)
+    mixtures = fit_mixtures(folds, settings, "cpu")
+    assert torch.allclose(mixtures.p.sum((1, 2)), torch.ones(2, dtype=torch.float64), atol=1e-5)
+    assert bool((mixtures.nats < math.log(CELLS**2)).all())
+    low = mixtures.p[:, :45, :45].sum((1, 2))
+    assert low[0] > 0.5 > low[1]
 
 
 def test_the_aligned_histogram_is_the_calibrated_one():

@@ -13,6 +13,7 @@ from ctem.kernels import (
     OrnsteinUhlenbeck,
     Product,
     Redraw,
+    Refresh,
     Sphere,
     Uniform,
 )
@@ -47,6 +48,8 @@ DISCRETE = {
     "grid with reach 2": Grid(FINITE, reach=2),
     "graph": random_graph(FINITE),
     "redraw": Redraw(random_base(FINITE)),
+    "refresh": Refresh(random_base(FINITE), 0.4),
+    "refresh of two columns": Refresh(random_base(FINITE), 0.7, columns=[0, 2]),
     "product": Product(HammingOne(FINITE, columns=[0]), Grid(FINITE, columns=["x1", "x2"])),
     "product of redraws": Product(*[Redraw(random_base(FINITE), columns=[j]) for j in range(3)]),
     "mixture": Mixture([Grid(FINITE), Uniform(FINITE)], [0.7, 0.3]),
@@ -60,6 +63,7 @@ REAL = {
     "mixture": Mixture([Sphere(PLANE, 0.2), Gaussian(PLANE, 1.0)], [0.5, 0.5]),
     "joint mixed": Product(Sphere(MIXED, 0.5), HammingOne(MIXED)),
     "joint reversible": Product(OrnsteinUhlenbeck(MIXED, 0.5), Redraw(random_base(MIXED))),
+    "joint refresh": Product(OrnsteinUhlenbeck(MIXED, 0.5), Refresh(random_base(MIXED), 0.5)),
 }
 
 

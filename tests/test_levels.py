@@ -45,10 +45,10 @@ OBJECTIVES = {
 def test_the_expected_gradient_vanishes_at_the_truth(name):
     """In the directions of every single bit, of a pair of bits, of the level, and of x0's own noise."""
     objective = OBJECTIVES[name]
-    x0 = STATES[torch.multinomial(P0, 400_000, replacement=True, generator=seeded(2))]
+    x0 = STATES[torch.multinomial(P0, 100_000, replacement=True, generator=seeded(2))]
     a = torch.zeros(6, dtype=torch.float64, requires_grad=True)
     parts = []
-    for k, rows in enumerate(x0.split(20_000)):
+    for k, rows in enumerate(x0.split(5000)):
 
         def g(x, level):
             fade = torch.where(level.isinf(), 0.0, (-level).exp())

@@ -11,9 +11,8 @@ import polars as pl
 import pytest
 from sklearn.metrics import mutual_info_score
 
-from ctem import CTEM, Recipe
-from ctem.plans import Plan
-from ctem.report import findings, write_report
+from ctem import CTEM
+from ctem.report import write_report
 from ctem.report.axes import lay_out, nice, plain_text
 from ctem.report.compare import compare_column, mutual_information
 from ctem.report.markup import signed
@@ -21,8 +20,15 @@ from ctem.table.cells import Cells
 from ctem.table.frames import read_frame
 from ctem.table.schema import Schema
 
-RECIPE = Recipe(steps=40, batch_size=128, learning_rate=0.02, evaluate_every=20)
-PLAN = Plan(width=16, blocks=1, members=1, recipe=RECIPE, log_z_samples=400)
+SMALL = {
+    "max_steps": 40,
+    "width": 16,
+    "blocks": 1,
+    "members": 2,
+    "orders": 2,
+    "batch_size": 64,
+    "random_state": 0,
+}
 HOSTILE_NAME = "<script>alert(1)</script>"
 HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"
 VOID = {"meta"}
@@ -46,7 +52,7 @@ def table(n=300, seed=0):
 
 
 def fitted(X, **settings):
-    return CTEM(**{"plan": PLAN, "orders": 2, "random_state": 0, **settings}).fit(X)
+    return CTEM(**{**SMALL, **settings}).fit(X)
 
 
 class Reader(HTMLParser):
@@ -82,15 +88,6 @@ def read(path):
     # a <wbr> only says where a name may break
     page = path.read_text("utf-8")
     return page, Reader(page.replace("<wbr>", ""))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_checks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(findings, "CHECKED", 32)
-        patch.setattr(findings, "FEWEST", 32)
-        patch.setattr(findings, "LEVELS", 5)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +151,6 @@ def test_the_numbers_are_those_of_the_estimator(mixed):
     error = scores.std(ddof=1) / np.sqrt(len(scores))
     assert f"{signed(scores.mean(), '.2f')} ± {error:.2g}" in reader.text
     assert signed(model.baseline_, ".3f") in reader.text
-    assert signed(model.log_z_.value, "+.3f") in reader.text
     found = [int(row) for row in re.findall(r"Row (\d+) log-density", reader.text)]
     assert found == [outlier.row for outlier in model.outliers(X, 10)]
     for outlier in model.outliers(X, 3):
@@ -203,25 +199,30 @@ def test_a_report_that_cannot_be_written_leaves_nothing_behind(mixed, tmp_path):
 def test_hundreds_of_columns_give_a_small_file_that_says_what_it_leaves_out(tmp_path):
     rng = np.random.default_rng(0)
     side = rng.integers(2, size=(150, 1))
-    X = (rng.random((150, 200)) < 0.2 + 0.5 * side).astype(int)
-    plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=2, batch_size=32), log_z_samples=8)
-    with pytest.warns(UserWarning, match="log Z rests on"):
-        model = fitted(X, plan=plan, orders=1)
+    X = (rng.random((150, 120)) < 0.2 + 0.5 * side).astype(int)
+    model = fitted(X, max_steps=2, width=8, orders=1)
     path = write_report(model, X, tmp_path / "wide.html", n_samples=20)
     assert path.stat().st_size < 400_000
     _, reader = read(path)
-    assert "60 of 200 columns are drawn" in reader.text
-    assert "8 most dependent of 19,900 pairs" in reader.text
-    assert "x199" in reader.text
+    assert "60 of 120 columns are drawn" in reader.text
+    assert "8 most dependent of 7,140 pairs" in reader.text
+    assert "x119" in reader.text
 
 
-@pytest.mark.parametrize("settings", [{"missing": "state"}, {"objective": "plain"}])
+PAIRWISE = {"objective": "pairwise", "effort": "quick", "max_steps": 10, "blocks": None, "orders": None}
+
+
+@pytest.mark.parametrize("settings", [{"missing": "state"}, {"fast": True}, PAIRWISE])
 def test_other_settings_have_a_report_too(settings, tmp_path):
-    X = table(150)
-    X = X[["rain", "height", "smoker"]] if settings.get("missing") else X[["born", "smoker", "rooms"]]
-    text = read(write_report(fitted(X, **settings), X, tmp_path / "r.html", n_samples=60))[1].text
+    X, pairwise = table(150), "objective" in settings
+    X = X[["smoker", "rooms"]] if pairwise else X[["rain", "height", "smoker"]]
+    model = fitted(X, **settings)
+    text = read(write_report(model, X, tmp_path / "r.html", n_samples=60))[1].text
     assert "density report" in text
-    assert ("no single column can be blamed" in text) == (settings.get("objective") == "plain")
+    assert ("no single column can be blamed" in text) == pairwise
+    constant = model.density_.log_z if pairwise else model.fast_ and model.fast_.log_z
+    assert ("log Z" in text) == (constant is not None)
+    assert constant is None or signed(constant.value, "+.3f") in text
 
 
 @pytest.mark.parametrize("library", ["numpy", "polars"])

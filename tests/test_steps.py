@@ -97,6 +97,24 @@ def test_one_far_value_neither_switches_steps_off_nor_spoils_them(far):
     assert float((cells(steps, fresh).log() - cells(steps.curve, fresh).log()).mean()) > 0.3
 
 
+def durations(n, seed):
+    """Seconds to nine decimals, four in ten of them whole: far out a cell has less mass than float64 can add."""
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.gamma(0.5, 200.0, n), 9)
+    return np.where(rng.random(n) < 0.4, np.round(X), X)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 10, 12, 13])
+def test_cells_too_narrow_for_float64_leave_it_increasing(seed):
+    X = durations(4000, seed)
+    steps = Steps.fit(Curve.fit(X), X, 1e-9)
+    assert isinstance(steps, Steps)
+    assert map_from_json(steps.to_json()) == steps
+    x, log_slope = steps.with_log_slope(torch.from_numpy(X))
+    assert bool(log_slope.isfinite().all())
+    assert torch.allclose(steps.inverse(x), torch.from_numpy(X), rtol=0, atol=1e-7)
+
+
 def test_rounding_errors_of_a_value_are_that_value(steps):
     X = preferring(3000)
     noisy = np.where(np.arange(3000) % 2, np.nextafter(X, 99), X)

@@ -51,7 +51,7 @@ def test_training_leaves_the_global_generator_alone():
 def test_training_recovers_a_density_from_samples():
     f = Tilted(ProductBase(LINE), MLP(LINE, width=32))
     x = normal_rows(4000) * 0.5 + 1.0
-    train(f, loss, x, Recipe(steps=1500))
+    train(f, loss, x, Recipe(steps=600, learning_rate=3e-3))
     probe = torch.linspace(0, 2, 9)[:, None]
     error = grad_log_density(f, probe) - (1.0 - probe) / 0.25
     assert float(error.abs().max()) < 0.6  # the score runs from 4 to −4
@@ -65,7 +65,7 @@ def test_a_table_trained_on_samples_finds_the_frequencies():
     ]
     f = Table(space)
     kernel = HammingOne(space)
-    train(f, lambda f, x, g: pair_loss(f, x, kernel, g), x, Recipe(steps=3000, learning_rate=0.02, ema=0.99))
+    train(f, lambda f, x, g: pair_loss(f, x, kernel, g), x, Recipe(steps=1000, learning_rate=0.05, ema=0.99))
     share = torch.bincount(x[:, 0].long()) / 4000
     assert float((f.values.detach().softmax(0) - share).abs().max()) < 0.02
 
@@ -76,7 +76,7 @@ def test_row_weights_act_like_repeated_rows():
     f = Table(space)
     kernel = HammingOne(space)
     weights = torch.tensor([3.0, 1.0])
-    recipe = Recipe(steps=3000, learning_rate=0.02, ema=0.99)
+    recipe = Recipe(steps=1000, learning_rate=0.05, ema=0.99)
     train(f, lambda f, x, g: pair_loss(f, x, kernel, g), x, recipe, weights=weights)
     assert float(f.values.softmax(0)[0].detach()) == pytest.approx(0.75, abs=0.02)
 
@@ -114,7 +114,7 @@ SCRIPT = textwrap.dedent(
     torch.set_num_threads(1)
     from test_training import *
     f = MLP(LINE, width=16)
-    recipe = Recipe(steps=3000, evaluate_every=20, ema=0.99)
+    recipe = Recipe(steps=1000, evaluate_every=20, ema=0.99)
     history = train(f, loss, normal_rows(), recipe, held_out=normal_rows(99, 1), checkpoint=sys.argv[1])
     torch.save(weights_of(f), sys.argv[2])
     """
@@ -202,21 +202,66 @@ def test_capturing_a_step_needs_a_cuda_device():
         train(MLP(LINE, width=8), loss, normal_rows(), Recipe(steps=2), cuda_graph=True)
 
 
-def test_the_average_is_the_exponential_mean_of_the_weights():
+def test_the_average_is_the_mean_of_the_weights_by_how_fresh_they_are():
     seen = []
 
     def recording(f, x, generator):
         seen.append(weights_of(f).clone())
         return loss(f, x, generator)
 
-    f, plain = MLP(LINE, width=4), MLP(LINE, width=4)
-    train(f, recording, normal_rows(), Recipe(steps=6, evaluate_every=6, ema=0.8))
+    f, plain, recipe = MLP(LINE, width=4), MLP(LINE, width=4), Recipe(steps=6, evaluate_every=6, ema=0.4)
+    train(f, recording, normal_rows(), recipe)
     train(plain, loss, normal_rows(), Recipe(steps=6, evaluate_every=6))
     after = [*seen[1:], weights_of(plain)]
-    mean = after[0]
-    for weights in after[1:]:
-        mean = 0.8 * mean + 0.2 * weights
+    mean = torch.zeros_like(after[0])
+    for weights, fresh in zip(after, [1, 9 / 11, 9 / 12, 9 / 13, 9 / 14, 0.6], strict=True):
+        mean = (1 - fresh) * mean + fresh * weights
     torch.testing.assert_close(weights_of(f), mean)
+
+
+def test_the_average_looks_back_over_a_tenth_of_the_steps_until_the_decay_takes_over():
+    recipe = Recipe(steps=100_000, ema=0.998)
+    assert recipe.fresh(0) == 1
+    assert 1 / recipe.fresh(1000) == pytest.approx(1000 / 9, rel=0.02)
+    assert recipe.fresh(50_000) == pytest.approx(0.002)
+
+
+def line_rows(f, x, generator):
+    """A loss of (members, n, 1) rows whose minimum is each member's mean."""
+    return ((x - f.means[:, None, None]) ** 2).mean((1, 2)).sum()
+
+
+class Means(torch.nn.Module):
+    def __init__(self, members):
+        super().__init__()
+        self.means = torch.nn.Parameter(torch.zeros(members))
+
+
+def test_each_member_learns_from_the_rows_of_its_own_weights():
+    x, weights = torch.tensor([[-1.0], [1.0], [5.0]]), torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 3.0]])
+    f, recipe = Means(2), Recipe(steps=600, batch_size=64, learning_rate=0.05, ema=0.99, evaluate_every=300)
+    train(f, line_rows, x, recipe, weights=weights)
+    assert f.means.tolist() == pytest.approx([0, 4], abs=0.1)
+
+
+def test_members_are_given_batches_and_held_out_rows_of_their_own():
+    shapes = []
+
+    def looking(f, x, generator):
+        shapes.append(tuple(x.shape))
+        return line_rows(f, x, generator)
+
+    recipe = Recipe(steps=2, batch_size=8, evaluate_every=2)
+    train(
+        Means(3), looking, normal_rows(20), recipe, weights=torch.ones(3, 20), held_out=torch.zeros(3, 5, 1)
+    )
+    assert shapes == [(3, 8, 1), (3, 8, 1), (3, 5, 1)]
+    with pytest.raises(ValueError, match=r"held_out: expected shape \(3, 'n', 1\); got \(5, 1\)"):
+        train(
+            Means(3), looking, normal_rows(20), recipe, weights=torch.ones(3, 20), held_out=torch.zeros(5, 1)
+        )
+    with pytest.raises(ValueError, match=r"weights: expected \(20,\) or \(members, 20\)"):
+        train(Means(3), looking, normal_rows(20), recipe, weights=torch.ones(3, 19))
 
 
 def test_the_held_out_loss_compares_the_same_pairs_every_time():

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
 from ctem.chain import Chain
+from ctem.differences import Differences
 from ctem.levels import Contours, LevelFlips
 from ctem.noise import Noise
 from ctem.partition import log_z_levels
@@ -153,7 +154,7 @@ def test_the_chain_rule_normalises_it():
     net = ImageNet(base, (2, 2), (8, 16))
     with torch.no_grad():
         net.last.fill_(0.3)
-    total = Chain(net, base).log_prob(space.states(), [2, 0, 3, 1]).double().logsumexp(0)
+    total = Chain(Differences(net, base)).log_prob(space.states(), [2, 0, 3, 1]).double().logsumexp(0)
     assert float(total) == pytest.approx(0, abs=1e-5)
 
 

@@ -50,8 +50,7 @@ __all__ = ["app"]
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 KINDS = ("real", "category", "ordinal")
-ENDS = (".hold", ".anneal", ".steps")
-PHASES = ("", *(name + end for name in ("", ".slopes") for end in ENDS))
+PHASES = ("", ".first", ".last", ".steps", ".potential")
 ERRORS = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
 
 
@@ -151,6 +150,13 @@ def fit(
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")
     ] = None,
+    effort: Annotated[
+        Literal["quick", "default", "best"],
+        typer.Option(help="How large the networks are and how long they learn."),
+    ] = "default",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Also learn a potential for ctem score --fast.")
+    ] = False,
     max_time: Annotated[float | None, typer.Option(help="Seconds of training, at most about.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Training steps, at most.")] = None,
     max_rows: Annotated[
@@ -184,6 +190,8 @@ def fit(
     model = CTEM(
         columns=kinds or None,
         missing="state" if missing_as_state else "hidden",
+        effort=effort,
+        fast=fast,
         max_steps=max_steps,
         max_time=max_time,
         random_state=seed,
@@ -204,7 +212,7 @@ def fit(
         facts = model.describe()
         say(
             f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
-            f"in {facts['seconds']:.0f} s; log Z known to ±{model.log_z_.stderr:.2g}"
+            f"in {facts['seconds']:.0f} s{_fast_in_words(facts['fast'])}"
         )
 
 
@@ -213,7 +221,9 @@ def score(
     model: ModelIn,
     table: TableIn = "-",
     output: Output = "-",
-    exact: Annotated[bool, typer.Option("--exact", help="By the chain rule: slower, no log Z.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Complete rows in one pass, by the potential of ctem fit --fast.")
+    ] = False,
     append: Annotated[bool, typer.Option("--append", help="Write the rows of the table, too.")] = False,
     format: Format = None,
     device: Device = "auto",
@@ -231,7 +241,7 @@ def score(
     fitted = _load(model, device)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            values = pyarrow().array(fitted.score_samples(X, exact))
+            values = pyarrow().array(fitted.score_samples(X, fast))
             name = fresh("log_density", part.column_names if append else [])
             write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
 
@@ -369,13 +379,23 @@ def info(
     for column in facts["columns"]:
         made.add_row(*(escape(column[key]) for key in ("name", "kind", "reason")))
     console.print(made)
-    log_z = facts["log_z"]
     console.print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
-        f"log Z {log_z['value']:.4f} ± {log_z['stderr']:.2g} · independent columns {facts['baseline']:.4f} nats a row\n"
+        f"{facts['objective']}, effort {facts['effort']} · independent columns {facts['baseline']:.4f} nats a row"
+        f"{_fast_in_words(facts['fast'])}\n"
         f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,
+    )
+
+
+def _fast_in_words(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return ""
+    gap = facts["gap"]
+    return (
+        f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
+        f"rank correlation {gap['rank_correlation']:.3f}"
     )
 
 

@@ -24,6 +24,7 @@ from ctem.kernels import (
     OrnsteinUhlenbeck,
     Product,
     Redraw,
+    Refresh,
     Uniform,
 )
 
@@ -190,7 +191,7 @@ def _links(kernel: Kernel, rows: _Rows, stride: _Stride = STILL) -> Links:
             return _near(rows, rows.key(_free_columns(kernel)), _stride(kernel))
         case Gaussian() | OrnsteinUhlenbeck():
             return _near(rows, rows.key([]), _stride(kernel))
-        case Uniform():
+        case Uniform() | Refresh():
             return _near(rows, rows.key(kernel.columns), stride)
         case HammingOne() | Redraw():
             return [link for j in kernel.columns for link in _near(rows, rows.key([j]), stride)]
@@ -208,7 +209,8 @@ def _free_columns(kernel: Product) -> list[int]:
     free = [
         part
         for part in kernel.kernels
-        if isinstance(part, Uniform) or (isinstance(part, HammingOne | Redraw) and len(part.columns) == 1)
+        if isinstance(part, Uniform | Refresh)
+        or (isinstance(part, HammingOne | Redraw) and len(part.columns) == 1)
         if math.prod(kernel.space.sizes[j] for j in part.columns) >= 3
     ]
     rest = [part for part in kernel.kernels if part not in free]

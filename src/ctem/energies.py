@@ -13,11 +13,12 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from ctem.bases import ProductBase
 from ctem.spaces import Space
 
-__all__ = ["MLP", "Featured", "LogPotential", "NoisyMLP", "Table", "Tilted", "grad_log_density"]
+__all__ = ["MLP", "Featured", "LogPotential", "MLPs", "NoisyMLP", "Table", "Tilted", "grad_log_density"]
 
 LogPotential = Callable[[Tensor], Tensor]
 
@@ -76,6 +77,68 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """f(x), shape (…,)."""
         return self.on_features(self.space.features(x))
+
+
+class MLPs(nn.Module):
+    """Several MLPs of one shape, g_k(x) for k = 1 … members, evaluated and trained as one batched program.
+
+    Member k is the :class:`MLP` with its own weights and no bias in the last layer: a constant drops out of every gap.
+
+    Arguments:
+        space: the space of its rows.
+        members: number of networks.
+        width, depth: hidden units per layer, and hidden layers.
+        seed: of the initial weights.
+
+    >>> from ctem.spaces import Category, Real
+    >>> g = MLPs(Space([Real(), Category(3)]), members=4, width=8)
+    >>> g(torch.zeros(5, 2)).shape, g(torch.zeros(4, 5, 2)).shape
+    (torch.Size([4, 5]), torch.Size([4, 5]))
+    """
+
+    def __init__(self, space: Space, members: int, width: int = 128, depth: int = 3, seed: int = 0):
+        super().__init__()
+        if members < 1:
+            raise ValueError(f"members: expected at least 1; got {members}.")
+        self.space, self.members, self.width, self.depth = space, members, width, depth
+        generator = torch.Generator().manual_seed(seed)
+        sizes = [sum(space.widths)] + [width] * depth
+        draws = [_uniform(members, a, b, generator) for a, b in pairwise(sizes)]
+        self.weights = nn.ParameterList([draw[:, :-1].clone() for draw in draws])
+        self.biases = nn.ParameterList([draw[:, -1:].clone() for draw in draws])
+        self.last = nn.Parameter(_uniform(members, width, 1, generator)[:, :-1].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """g_k at rows x (members, n, d), its own for each member, or (n, d), the same for all; (members, n)."""
+        h = self.space.features(x)
+        h = h if h.ndim == 3 else h.expand(self.members, *h.shape)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            h = silu(torch.baddbmm(bias, h, weight))
+        return torch.bmm(h, self.last).squeeze(-1)
+
+    def member(self, k: int) -> MLP:
+        """Network k by itself, with weights of its own.
+
+        >>> from ctem.spaces import Real
+        >>> g, x = MLPs(Space([Real()]), members=3, width=8), torch.randn(5, 1)
+        >>> torch.allclose(g(x)[1], g.member(1)(x), atol=1e-6)
+        True
+        """
+        mlp = MLP(self.space, self.width, self.depth).to(self.last)
+        linear = [layer for layer in mlp.layers if isinstance(layer, nn.Linear)]
+        with torch.no_grad():
+            for layer, weight, bias in zip(linear, self.weights, self.biases, strict=False):
+                layer.weight.copy_(weight[k].T)
+                layer.bias.copy_(bias[k, 0])
+            linear[-1].weight.copy_(self.last[k].T)
+            linear[-1].bias.zero_()
+        return mlp.eval()
+
+
+def _uniform(members: int, inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
+    """Weights and, in the last row, biases from U(±1/√inputs), as torch draws them; (members, inputs + 1, outputs)."""
+    u = torch.rand(members, inputs + 1, outputs, generator=generator)
+    return (2 * u - 1) / math.sqrt(inputs)
 
 
 class NoisyMLP(nn.Module):

@@ -1,12 +1,13 @@
 r"""The estimator: a table in; a normalised log-density, samples, imputations, conditionals and outliers out.
 
-Glue with scikit-learn's manners. ``ctem.table.schema`` reads the columns, ``ctem.fitting`` fits,
+Glue with scikit-learn's manners. ``ctem.table.schema`` reads the columns, ``ctem.anyorder`` fits,
 ``ctem.table.answers`` answers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -24,47 +25,51 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ctem.density import Density
-from ctem.fitting import fit_density
-from ctem.partition import LogZ
+from ctem.anyorder.density import AnyOrderDensity
+from ctem.anyorder.fitting import fit_anyorder, split_rows
+from ctem.anyorder.settings import EFFORTS, Settings
+from ctem.pairwise import RECIPE, PairwiseDensity, fit_pairwise
 from ctem.persistence import load, save
-from ctem.plain import PlainDensity, fit_plain
-from ctem.plans import Plan
-from ctem.table.answers import Outlier, TableDensity, find_device
+from ctem.potential import FastDensity, fit_fast
+from ctem.table.answers import Outlier, TableDensity, find_device, in_float32
 from ctem.table.conditionals import Conditional
 from ctem.table.frames import Frame, Kind, build_frame, read_frame
 from ctem.table.given import partial_frame, positions, renamed
 from ctem.table.rows import taken
 from ctem.table.schema import Schema
-from ctem.training import History
 
 __all__ = ["CTEM"]
 
 Vector = NDArray[np.float64]
 FEW = 100  # rows below which dependence between columns can hardly be learned
-CHECKED = 16  # rows on which one pass and chain rule are compared after a fit
-APART = 0.5  # nats between them that are worth a warning
-OBJECTIVES = ("auto", "clocks", "slopes", "plain")
+OBJECTIVES = ("anyorder", "pairwise")
+NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
 
 
 class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     """A density on tables of real, discrete and mixed columns, with missing cells.
 
-        log ρ(X) = log b(x) + g(x) − log Z + log|dx/dX|
+        log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = (1/C) Σ_c Π_j ρ_c(x_j | columns before j in order c)
 
-    x is the encoded row, b independent columns, g one network that knows every marginal: a missing cell is a hidden
-    column. The reference measure is Lebesgue on real columns (dates: per day) and counting on the others.
+    x is the encoded row. A network knows ρ(x_j | x_V) for every column j and every set V of visible columns, so that
+    one normalised density answers everything: scores, samples, marginals, conditionals, imputations, outliers. A
+    missing cell is a column that stays hidden. The reference measure is Lebesgue on real columns (dates: per day) and
+    counting on the others. What is fitted depends on the table, the settings and the seed, not on the device.
 
     Arguments:
         columns: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
-        objective: "clocks", one potential for everything; "slopes", which trains other networks for the chain rule,
-            so that exact answers are better and far faster; "auto", slopes where they pay (``Plan.suited``); or the
-            paper's "plain": no missing cells, no conditionals, sampling by MCMC.
-        plan: sizes and recipe; chosen from the size of the table when None.
-        max_steps: at most this many training steps; annealing the rate adds at most half as many (not for "plain").
-        max_time: about this many seconds for those steps (not for "plain"); annealing and log Z come on top.
-        orders: of the columns, in exact densities, for each network; slopes have theirs chosen by held-out rows.
+        objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
+            missing cells, no conditionals, sampling by MCMC.
+        effort: "quick", "default" or "best": how large the networks are and how long they learn.
+        width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
+        members: networks.
+        orders: of the columns, in the mixture.
+        batch_size: rows of a step for every network.
+        learning_rate, weight_decay: of the training.
+        max_steps: at most this many training steps.
+        max_time: about this many seconds of training.
+        fast: also train a potential that scores complete rows in one pass (``score_samples(X, fast=True)``).
         random_state: a seed; the same one gives the same bits on the same machine.
         device: "auto" (CUDA where there is one), "cpu", "cuda".
         checkpoint: file that a killed fit resumes from.
@@ -72,9 +77,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         schema_, density_: the columns, and the density of encoded rows.
+        fast_: the potential of ``fast=True``, with its constant ``log_z`` and its ``gap`` to the density; or None.
         kind_: what table came in.
         history_: columns step, loss, held_out of the training.
-        log_z_: constant of the one-pass density, with its standard error.
+        settings_: what the settings came to.
         baseline_: mean log-density of independent columns on the rows of fit.
         n_rows_, seed_, data_hash_: of the fit.
         n_features_in_, feature_names_in_: as in scikit-learn.
@@ -82,7 +88,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     >>> rng = np.random.default_rng(0)
     >>> side = rng.integers(2, size=400)
     >>> X = np.column_stack([side, 4 * side + rng.normal(size=400)])
-    >>> model = CTEM(max_steps=100, random_state=0).fit(X)
+    >>> model = CTEM(effort="quick", random_state=0).fit(X)
     >>> model.score(X) > model.baseline_
     True
     >>> model.sample(3).shape
@@ -90,10 +96,11 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     schema_: Schema
-    density_: Density | PlainDensity
+    density_: AnyOrderDensity | PairwiseDensity
+    fast_: FastDensity | None
     kind_: Kind
     history_: dict[str, list[Any]]
-    log_z_: LogZ
+    settings_: Settings
     baseline_: float
     n_rows_: int
     seed_: int
@@ -105,11 +112,18 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         *,
         columns: Mapping[str, Any] | None = None,
         missing: str = "hidden",
-        objective: str = "auto",
-        plan: Plan | None = None,
+        objective: str = "anyorder",
+        effort: str = "default",
+        width: int | None = None,
+        blocks: int | None = None,
+        members: int | None = None,
+        orders: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
         max_steps: int | None = None,
         max_time: float | None = None,
-        orders: int = 4,
+        fast: bool = False,
         random_state: Any = None,
         device: str = "auto",
         checkpoint: str | Path | None = None,
@@ -118,10 +132,17 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.columns = columns
         self.missing = missing
         self.objective = objective
-        self.plan = plan
+        self.effort = effort
+        self.width = width
+        self.blocks = blocks
+        self.members = members
+        self.orders = orders
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
         self.max_steps = max_steps
         self.max_time = max_time
-        self.orders = orders
+        self.fast = fast
         self.random_state = random_state
         self.device = device
         self.checkpoint = checkpoint
@@ -129,28 +150,42 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.objective != "plain"
+        tags.input_tags.allow_nan = self.objective != "pairwise"
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> CTEM:
-        """Fit to a NumPy, pandas, polars or pyarrow table; rows of weight 0 are left out."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None) -> CTEM:
+        """Fit to a NumPy, pandas, polars or pyarrow table; rows of weight 0 are left out.
+
+        ``X_val`` are rows to stop training and to choose by, instead of some of X.
+        """
         self._check_settings()
-        frame = self._read(X, reset=True)
+        frame = read_frame(X)
+        # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
+        validate_data(type(self)(), X, skip_check_array=True)
         frame, weights = _weighted(frame, sample_weight)
         if len(frame) < 2:
             raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.kind_, self.n_rows_ = frame.kind, len(frame)
-        self.schema_ = Schema.fit(frame, columns=self.columns, missing=self.missing)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        schema = Schema.fit(frame, columns=self.columns, missing=self.missing)
         if self.verbose:
-            _print_columns(self.schema_, len(frame))
-        x = self.schema_.encode(frame).x.to(find_device(self.device))
-        self.data_hash_ = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
-        self._adopt(self._train(x, None if weights is None else weights.to(x.device)))
-        self.baseline_ = float(self._table.independent(frame).mean())
-        self._warn(x)
+            _print_columns(schema, len(frame))
+        x = schema.encode(frame).x.to(find_device(self.device))
+        held_out = None if X_val is None else schema.encode(read_frame(X_val)).x.to(x)
+        settings = self._settings(schema, len(x))
+        with in_float32():
+            density, fast = self._train(schema, settings, x, weights, held_out, seed)
+        baseline = float(TableDensity(schema, density).independent(frame).mean())
+        data_hash = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
+        # nothing of an earlier fit is replaced before everything is there
+        validate_data(self, X, skip_check_array=True)
+        self.schema_, self.settings_, self.seed_, self.baseline_ = schema, settings, seed, baseline
+        self.kind_, self.n_rows_, self.data_hash_ = frame.kind, len(frame), data_hash
+        self._adopt(density, fast)
+        if len(x) < FEW:
+            text = f"fitted on {len(x)} rows: below about {FEW}, little can be learned beyond independent columns."
+            warnings.warn(text, UserWarning, stacklevel=2)
         return self
 
     def read(self, X: Any) -> Frame:
@@ -158,15 +193,19 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._read(X)
 
-    def score_samples(self, X: Any, exact: bool = False) -> Vector:
-        """log ρ of every row, per unit of each real column, shape (n,).
+    def score_samples(self, X: Any, fast: bool = False) -> Vector:
+        """log ρ of every row, per unit of each real column, shape (n,): ``log_density(X)``.
 
-        Complete rows: one pass of the network less log Z, which is known to ``log_z_.stderr``. Rows with missing
-        cells, and all rows with ``exact``: the chain rule, normalised by construction, many times slower, and in
-        float32, so that the last digits (about 1e-6) depend on the rows beside it.
+        Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6) depend on the rows beside
+        it. With ``fast``, complete rows are scored in one pass of the potential that ``CTEM(fast=True)`` has trained:
+        another model, ``fast_.gap`` apart from this density.
         """
         check_is_fitted(self)
-        return self._table.log_prob(self._read(X), exact)
+        if not fast:
+            return self._table.log_prob(self._read(X))
+        if self.fast_ is None:
+            raise ValueError("fast: this model has no fast potential; fit with CTEM(fast=True).")
+        return self._table.log_prob(self._read(X), self.fast_)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of ``score_samples``."""
@@ -175,7 +214,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def log_density(
         self, X: Any, columns: Sequence[str | int] | None = None, given: Sequence[str | int] = ()
     ) -> Vector:
-        """log ρ(columns | given) of every row by the chain rule, all other columns marginalised; shape (n,).
+        """log ρ(columns | given) of every row, all other columns marginalised; shape (n,).
+
+        log ρ(a) + log ρ(b | a) = log ρ(a, b) exactly if every order of the model has a before b. Otherwise they differ
+        as far as the network's conditionals disagree with each other: hundredths to tenths of a nat.
 
         Arguments:
             X: a table with all columns; missing cells are marginalised too.
@@ -193,7 +235,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def log_density_grad(self, X: Any) -> Vector:
         """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
 
-        nan where there is none: discrete columns, atoms, and rows in which a cell is missing.
+        nan where there is none: discrete columns, atoms and missing cells.
         """
         check_is_fitted(self)
         return self._table.grad_log_prob(self._read(X))
@@ -241,9 +283,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
         frame = self._read(X)
         if method != "sample":
-            return build_frame(frame.kind, self._table.expected(frame, method))
+            return _indexed(build_frame(frame.kind, self._table.expected(frame, method)), X)
         generator = self._generator(random_state)
-        tables = [build_frame(frame.kind, self._table.completed(frame, generator)) for _ in range(n_draws)]
+        drawn = (self._table.completed(frame, generator) for _ in range(n_draws))
+        tables = [_indexed(build_frame(frame.kind, columns), X) for columns in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def conditional(self, X: Any, column: str | int) -> Conditional:
@@ -273,16 +316,19 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             "columns": [asdict(column) for column in self.schema_.describe()],
             "rows": self.n_rows_,
             "objective": self.objective,
+            "effort": self.effort,
+            "settings": asdict(self.settings_),
             "baseline": self.baseline_,
-            "log_z": self.log_z_._asdict(),
-            "level": self.density_.level,
+            "level": getattr(self.density_, "level", None),
+            "fast": None
+            if self.fast_ is None
+            else {"log_z": self.fast_.log_z._asdict(), "gap": self.fast_.gap._asdict()},
             "steps": history.step[-1] if history.step else 0,
             "best_step": history.best_step,
             "best_loss": history.best_loss,
             "seconds": history.seconds,
             "seed": self.seed_,
             "data_hash": self.data_hash_,
-            "plan": asdict(self.density_.plan),
         }
 
     def save(self, path: str | Path) -> None:
@@ -299,78 +345,85 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self) -> TableDensity:
         return TableDensity(self.schema_, self.density_)
 
-    def _adopt(self, density: Density | PlainDensity) -> None:
+    def _adopt(self, density: AnyOrderDensity | PairwiseDensity, fast: FastDensity | None) -> None:
         """Take a density as one's own."""
-        history: History = density.history
-        self.density_, self.log_z_ = density, density.log_z
+        history = density.history
+        self.density_, self.fast_ = density, fast
         self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}
 
     def _check_settings(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"objective: expected one of {OBJECTIVES}; got {self.objective!r}.")
-        if self.plan is not None and not isinstance(self.plan, Plan):
-            raise TypeError(f"plan: expected a ctem.plans.Plan or None; got {self.plan!r}.")
-        _check_count("orders", self.orders)
-        if self.max_steps is not None:
-            _check_count("max_steps", self.max_steps)
-        if self.max_time is not None and not self.max_time > 0:
-            raise ValueError(f"max_time: expected seconds > 0; got {self.max_time!r}.")
+        for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}: expected one of {known}; got {getattr(self, name)!r}.")
+        for name in NUMBERS:
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
+        for name in ("learning_rate", "max_time"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}: expected a finite number > 0; got {value!r}.")
+        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay: expected a finite number ≥ 0; got {self.weight_decay!r}.")
+        if self.fast and self.objective == "pairwise":
+            raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
 
-    def _read(self, X: Any, reset: bool = False) -> Frame:
+    def _settings(self, schema: Schema, rows: int) -> Settings:
+        """The settings for this table, with what was said in the constructor."""
+        said = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
+        found = Settings.suited(rows, schema.space.dim, self.effort)  # type: ignore[arg-type]
+        return found.changed(rows, steps=self.max_steps, **{key: getattr(self, key) for key in said})
+
+    def _read(self, X: Any) -> Frame:
         """X as a frame; scikit-learn's checks of the names of columns and their number included."""
         frame = read_frame(X)
-        validate_data(self, X, skip_check_array=True, reset=reset)
-        return frame if reset else renamed(frame, self.kind_)
+        validate_data(self, X, skip_check_array=True, reset=False)
+        return renamed(frame, self.kind_)
 
-    def _train(self, x: Tensor, weights: Tensor | None) -> Density | PlainDensity:
-        schema, plan = self.schema_, self._suited(x)
-        shared: dict[str, Any] = {
-            "seed": self.seed_,
-            "weights": weights,
-            "checkpoint": self.checkpoint,
-            "progress": bool(self.verbose),
-        }
-        if self.objective == "plain":
+    def _pairwise(self) -> dict[str, Any]:
+        """The arguments of ``fit_pairwise``: those of the paper's table, or a few of them if it must be quick."""
+        brief = {"folds": 3, "weight_decays": (1.0,)} if self.effort == "quick" else {}
+        steps = self.max_steps or (1000 if self.effort == "quick" else RECIPE.steps)
+        recipe = replace(RECIPE, steps=steps, evaluate_every=min(steps, RECIPE.evaluate_every))
+        return {**brief, "recipe": recipe, **({} if self.width is None else {"width": self.width})}
+
+    def _train(
+        self,
+        schema: Schema,
+        settings: Settings,
+        x: Tensor,
+        weights: Tensor | None,
+        held_out: Tensor | None,
+        seed: int,
+    ) -> tuple[AnyOrderDensity | PairwiseDensity, FastDensity | None]:
+        how: dict[str, Any] = {"checkpoint": self.checkpoint, "progress": bool(self.verbose)}
+        if self.objective == "pairwise":
             _need_whole_rows(schema, x)
-            return fit_plain(schema.space, x, plan, **shared)
-        jitter = schema.jitter if schema.dequantised else None
-        return fit_density(
-            schema.space, x, plan, parents=schema.parents, jitter=jitter, max_time=self.max_time, **shared
+            return fit_pairwise(schema.space, x, seed=seed, weights=weights, **self._pairwise(), **how), None
+        about: dict[str, Any] = {"weights": weights, "held_out": held_out}
+        about["jitter"] = schema.jitter if schema.dequantised else None
+        density = fit_anyorder(
+            schema.space,
+            x,
+            settings,
+            seed=seed,
+            parents=schema.parents,
+            max_time=self.max_time,
+            **about,
+            **how,
         )
-
-    def _suited(self, x: Tensor) -> Plan:
-        """The plan, with what was said in the constructor."""
-        space, plan = self.schema_.space, self.plan
-        if plan is None:
-            features = sum(max(k - 1, 1) for k in space.sizes)
-            plan = Plan.suited(len(x), features, x.is_cuda, len(space.reals) / space.dim)
-        plan = replace(plan.limited(len(x), self.max_steps), orders=int(self.orders))
-        slopes = plan.own if plan.slopes is None and self.objective == "slopes" else plan.slopes
-        if slopes is None or self.objective in ("clocks", "plain"):
-            return replace(plan, slopes=None)
-        return replace(plan, slopes=slopes.limited(len(x), self.max_steps))
+        if not self.fast:
+            return density, None
+        data = split_rows(x, settings.members, seed, **about)
+        if self.checkpoint is not None:
+            how["checkpoint"] = f"{self.checkpoint}.potential"
+        steps = self.max_steps
+        first = data.weights[0], data.held_out[0]
+        return density, fit_fast(density, data.rows, *first, seed=seed, max_steps=steps, **how)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state
         seed = int(check_random_state(chosen).randint(2**31 - 1))
         return torch.Generator(self._table.device).manual_seed(seed)
-
-    def _warn(self, x: Tensor) -> None:
-        if len(x) < FEW:
-            text = f"fitted on {len(x)} rows: below about {FEW}, little can be learned beyond independent columns."
-            warnings.warn(text, UserWarning, stacklevel=3)
-        if not isinstance(self.density_, Density):
-            return
-        rows = x[self._table.complete(x)][:CHECKED]
-        if not len(rows):
-            return
-        gap = float((self.density_.log_prob(rows) - self.density_.log_prob_exact(rows)).mean())
-        if abs(gap) > APART:
-            text = (
-                f"one pass and chain rule differ by {gap:+.2f} nats on {len(rows)} rows of X; "
-                "score_samples(X, exact=True) is normalised by construction."
-            )
-            warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _weighted(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
@@ -380,6 +433,13 @@ def _weighted(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
     weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
     kept = weights > 0
     return taken(frame, kept), torch.from_numpy(weights[kept])
+
+
+def _indexed(table: Any, X: Any) -> Any:
+    """A table with the index of X, where X has one as pandas does, so that its rows can be assigned back."""
+    if hasattr(table, "set_axis") and hasattr(X, "index"):
+        table.index = X.index
+    return table
 
 
 def _check_count(name: str, value: Any) -> None:
@@ -392,7 +452,7 @@ def _need_whole_rows(schema: Schema, x: Tensor) -> None:
     if bool(gap.any()):
         name = schema.space.names[int(gap.long().argmax())]
         raise ValueError(
-            f"column {name!r} has missing cells or atoms, which objective='plain' cannot take; use 'auto'."
+            f"column {name!r} has missing cells or atoms, which objective='pairwise' cannot take; use 'anyorder'."
         )
 
 

@@ -29,11 +29,8 @@ class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         offset_: the threshold in nats.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    >>> from ctem.plans import Plan
-    >>> from ctem.training import Recipe
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
-    >>> plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=20), log_z_samples=200)
-    >>> outliers = CTEMOutlier(CTEM(plan=plan, random_state=0), contamination=0.05).fit(X)
+    >>> outliers = CTEMOutlier(CTEM(max_steps=20, random_state=0), contamination=0.05).fit(X)
     >>> int((outliers.predict(X) == -1).sum()), outliers.predict([[0.0, 0.0], [30.0, -30.0]])
     (10, array([ 1, -1]))
     """

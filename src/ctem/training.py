@@ -33,7 +33,7 @@ class Recipe:
 
     Arguments:
         steps: at most this many updates.
-        batch_size: rows per update, drawn with replacement.
+        batch_size: rows per update (of each member, if there are several), drawn with replacement.
         learning_rate: of Adam.
         schedule: "constant" (the paper's) or "cosine" down to zero.
         weight_decay: decoupled; 0 is plain Adam.
@@ -77,6 +77,10 @@ class Recipe:
     def rate(self, step: int) -> float:
         """The learning rate at a step, relative to the first."""
         return 0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
+
+    def fresh(self, step: int) -> float:
+        """The weight of new parameters in the average: it looks back over a tenth of the steps, or less by ``ema``."""
+        return max(1 - self.ema, 9 / (10 + step)) if step else 1.0
 
 
 PAPER_2D = Recipe(steps=15_000, learning_rate=1e-4, schedule="constant")
@@ -122,9 +126,9 @@ def train(
         loss: e.g. ``lambda f, x, generator: pair_loss(f, x, kernel, generator)``.
         x: encoded rows (n, d).
         recipe: how long and how fast.
-        held_out: encoded rows for early stopping.
-        weights: relative weight of each row of x (n,); or (members, n), one set for each member of an ensemble,
-            where row r of a batch and of held_out belongs to member r mod members.
+        held_out: encoded rows for early stopping, (n, d) or (members, n, d).
+        weights: relative weight of each row of x (n,); or (members, n), one set for each member of an ensemble: then
+            loss is given rows (members, n, d), and held_out has this shape too.
         checkpoint: file to write every ``evaluate_every`` steps and to resume from; one file per loss.
         progress: show a bar with loss and rate.
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
@@ -143,7 +147,7 @@ def train(
     """
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
-    if held_out is not None and len(held_out) == 0:
+    if held_out is not None and held_out.shape[-2] == 0:
         raise ValueError("held_out: expected at least 1 row, or None; got none.")
     if recipe.patience is not None and held_out is None:
         raise ValueError("patience: early stopping needs held_out rows; got None.")
@@ -183,14 +187,13 @@ class _Run:
             raise ValueError(f"cuda_graph: expected rows on a CUDA device; got {x.device}.")
         self.f, self.loss, self.x, self.recipe, self.held_out = f, loss, x, recipe, held_out
         self.cumulative = None if weights is None else _cumulative(weights, x)
-        self.members = 1 if self.cumulative is None else len(self.cumulative)
-        if recipe.batch_size % self.members or (held_out is not None and len(held_out) % self.members):
+        if held_out is not None and held_out.shape[:-2] != self._leading:
             raise ValueError(
-                f"batch_size, held_out: expected multiples of the {self.members} members; "
-                f"got {recipe.batch_size}, {0 if held_out is None else len(held_out)}."
+                f"held_out: expected shape {(*self._leading, 'n', x.shape[1])}; got {tuple(held_out.shape)}."
             )
         self.parameters = [p for p in f.parameters() if p.requires_grad]
         self.rate = torch.tensor(recipe.learning_rate, device=x.device)
+        self.fresh = torch.tensor(1.0, device=x.device)  # weight of the new parameters in the average
         self.optimizer = torch.optim.AdamW(
             self.parameters,
             self.rate,
@@ -206,6 +209,11 @@ class _Run:
         self.best: dict[str, Tensor] | None = None
         self.history = History()
         self.step = 0
+
+    @property
+    def _leading(self) -> tuple[int, ...]:
+        """The axis of members, if there is one."""
+        return () if self.cumulative is None else tuple(self.cumulative.shape[:-1])
 
     @property
     def current(self) -> nn.Module:
@@ -232,13 +240,14 @@ class _Run:
 
     def _step(self, step: int) -> Tensor:
         self.rate.fill_(self.recipe.learning_rate * self.recipe.rate(step))
+        self.fresh.fill_(self.recipe.fresh(step))
         if not self.cuda_graph or step < 3:  # torch wants a few plain steps before a capture
-            return self._update(average=step > 0)
+            return self._update()
         if self.graph is None:
             self.graph = StepGraph(self._update, self.generator)
         return self.graph.replay()
 
-    def _update(self, average: bool = True) -> Tensor:
+    def _update(self) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         value = self.loss(self.f, self._batch(), self.generator)
         value.backward()
@@ -246,20 +255,19 @@ class _Run:
             nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         self.optimizer.step()
         if self.average is not None:
-            averaged = [p for p in self.average.parameters() if p.requires_grad]
-            weight = 1 - self.recipe.ema if average else 1.0
-            torch._foreach_lerp_([p.data for p in averaged], [p.data for p in self.parameters], weight)
+            averaged = [p.data for p in self.average.parameters() if p.requires_grad]
+            change = torch._foreach_sub([p.data for p in self.parameters], averaged)
+            torch._foreach_mul_(change, self.fresh)
+            torch._foreach_add_(averaged, change)
         return value.detach()
 
     def _batch(self) -> Tensor:
-        size, device = self.recipe.batch_size, self.x.device
+        shape, device = (*self._leading, self.recipe.batch_size), self.x.device
         if self.cumulative is None:
-            return self.x[torch.randint(len(self.x), (size,), generator=self.generator, device=device)]
-        u = torch.rand(
-            self.members, size // self.members, generator=self.generator, dtype=torch.float64, device=device
-        )
+            return self.x[torch.randint(len(self.x), shape, generator=self.generator, device=device)]
+        u = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=device)
         row = torch.searchsorted(self.cumulative, u, right=True).clamp(max=len(self.x) - 1)
-        return self.x[row.T.flatten()]
+        return self.x[row]
 
     def _record(self, loss: float) -> None:
         if self.average is not None:  # only parameters are averaged; buffers are as they are
@@ -289,10 +297,9 @@ class _Run:
         model, mode = self.current, self.current.training
         model.eval()
         with torch.no_grad():
-            size = 8192 - 8192 % self.members
-            parts = [(self.loss(model, part, generator) * len(part)) for part in rows.split(size)]
+            parts = [self.loss(model, part, generator) * part.shape[-2] for part in rows.split(8192, -2)]
         model.train(mode)
-        return float(torch.stack(parts).sum()) / len(rows)
+        return float(torch.stack(parts).sum()) / rows.shape[-2]
 
     def finish(self) -> None:
         """Leave the chosen weights in f."""
@@ -342,15 +349,15 @@ class _Run:
 
 def _cumulative(weights: Tensor, x: Tensor) -> Tensor:
     weights = weights.to(x.device, torch.float64)
-    table = weights if weights.ndim == 2 else weights.unsqueeze(0)
-    fine = table.ndim == 2 and table.shape[1] == len(x) and bool((table.isfinite() & (table >= 0)).all())
-    if not fine or not bool((table.sum(1) > 0).all()):
+    fine = weights.ndim in (1, 2) and weights.shape[-1] == len(x)
+    fine = fine and bool((weights.isfinite() & (weights >= 0)).all()) and bool((weights.sum(-1) > 0).all())
+    if not fine:
         raise ValueError(
             f"weights: expected ({len(x)},) or (members, {len(x)}) finite numbers ≥ 0, not all 0; "
             f"got {tuple(weights.shape)}."
         )
-    total = table.cumsum(1)
-    return (total / total[:, -1:]).contiguous()
+    total = weights.cumsum(-1)
+    return (total / total[..., -1:]).contiguous()
 
 
 def _bar(show: bool) -> Any:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, silu
 
+from ctem.anyorder.labels import LabelHead
 from ctem.bases import ProductBase
-from ctem.conditionals import Coefficients, Values
-from ctem.slopes import Sloped
 
 __all__ = ["ImageNet"]
 
@@ -58,7 +57,7 @@ class _Stage(nn.Module):
         return h
 
 
-class ImageNet(Sloped):
+class ImageNet(nn.Module):
     r"""A U-Net energy on binary images in pixel-wise inner-product form, with a clock per pixel.
 
         g(x, s) = Σ_i e^{−s_i} (2x_i − 1) h_i(x, s)  +  mean_i e^{−s_i} · head(pooled features)
@@ -96,7 +95,7 @@ class ImageNet(Sloped):
         super().__init__()
         _check(base, shape, channels, precision)
         self.base, self.space, self.shape, self.precision = base, base.space, tuple(shape), precision
-        self.values, self.splines = Values(base), None
+        self.labels = LabelHead(base)
         log_b = base.log_table[base.rows]
         self.register_buffer("odds", log_b[:, 1] - log_b[:, 0], persistent=False)
         with torch.random.fork_rng(devices=[]):  # torch initialises from the global generator
@@ -128,7 +127,7 @@ class ImageNet(Sloped):
         """2 ∂g/∂v_i at every hidden pixel, (n, d) float32, v_i = 0 being the middle of −1 and 1.
 
         To third order this is g(x_i = 1) − g(x_i = 0), pixel i shown: all conditionals of one visible set from one pass
-        and one gradient (``ctem.slopes``). Entries of visible pixels mean nothing.
+        and one gradient (``ctem.firstorder``). Entries of visible pixels mean nothing.
         """
         training = torch.is_grad_enabled()
         most = 2**29 // (self.space.dim * len(self.last))
@@ -140,10 +139,6 @@ class ImageNet(Sloped):
                 total = self._of_values(value, visible, levels).sum()
             parts.append(torch.autograd.grad(total, value, create_graph=training)[0])
         return 2 * torch.cat(parts)
-
-    def coefficients(self, x: Tensor, level: Tensor, clock: Tensor) -> Coefficients:
-        """The slopes as coefficients of the conditionals of hidden pixels; there is no real column with a clock."""
-        return Coefficients(self.slopes(x, level), None)
 
     def _energy(self, x: Tensor, level: Tensor) -> Tensor:
         visible = torch.isfinite(level)

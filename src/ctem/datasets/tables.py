@@ -28,6 +28,7 @@ class TableFile(NamedTuple):
         missing: how a missing cell is written; None if there is none.
         separator: between cells.
         levels: of ordered columns, from low to high.
+        dropped: columns that only number the rows.
 
     >>> TABLES["abalone"].names[-1]
     'rings'
@@ -40,6 +41,7 @@ class TableFile(NamedTuple):
     missing: str | None = None
     separator: str = ","
     levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012  read only
+    dropped: tuple[str, ...] = ()
 
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
@@ -57,6 +59,10 @@ _GERMAN = (
     *("status", "duration", "history", "purpose", "amount", "savings", "employment", "rate", "personal"),
     *("debtors", "residence", "property", "age", "plans", "housing", "credits", "job", "dependents"),
     *("telephone", "foreign", "class"),
+)
+_MAGIC = (
+    *("length", "width", "size", "conc", "conc1", "asym", "m3_long", "m3_trans", "alpha", "dist"),
+    "class",
 )
 
 TABLES: dict[str, TableFile] = {
@@ -86,11 +92,24 @@ TABLES: dict[str, TableFile] = {
         "d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
         separator=";",
     ),
+    "beijing": TableFile(
+        "beijing/PRSA_data_2010.1.1-2014.12.31.csv",
+        f"{_UCI}/00381/PRSA_data_2010.1.1-2014.12.31.csv",
+        "892e9559205d16d32623135c127a3951c12e46ea1e0b3093e107ce89a9fd60e2",
+        missing="NA",
+        dropped=("No",),
+    ),
     "california": TableFile(
         "california/housing.csv",
         "https://raw.githubusercontent.com/ageron/handson-ml2/master/datasets/housing/housing.csv",
         "8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
         missing="",
+    ),
+    "default": TableFile(
+        "default/UCI_Credit_Card.csv",
+        "https://archive.ics.uci.edu/dataset/350",  # a spreadsheet there: the text has to be in the folder
+        "1dbd482cde20ce8b78b5721cf125646d318cef4f1ad30fe5803807447de13686",
+        dropped=("ID",),
     ),
     "diamonds": TableFile(
         "diamonds/diamonds.csv",
@@ -108,6 +127,17 @@ TABLES: dict[str, TableFile] = {
         "ec12a88b9fc14d74ba646ea0410cf7ff4533bec2eb61652f8ad76796bbfec017",
         _GERMAN,
     ),
+    "magic": TableFile(
+        "magic/magic04.data",
+        f"{_UCI}/magic/magic04.data",
+        "e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",
+        _MAGIC,
+    ),
+    "shoppers": TableFile(
+        "shoppers/online_shoppers_intention.csv",
+        f"{_UCI}/00468/online_shoppers_intention.csv",
+        "44b29f6ac84d6491bcf8d78e3cd544c10df910fe518293454174876f25956c4f",
+    ),
 }
 
 
@@ -121,7 +151,7 @@ def load_table(name: str, folder: str | Path | None = None) -> Any:
     >>> load_table("iris")
     Traceback (most recent call last):
     ...
-    ValueError: name: expected one of abalone, adult, adult-test, bank, california, diamonds, german; got 'iris'.
+    ValueError: name: expected one of abalone, adult, adult-test, bank, ..., magic, shoppers; got 'iris'.
     """
     if name not in TABLES:
         raise ValueError(f"name: expected one of {', '.join(TABLES)}; got {name!r}.")
@@ -140,7 +170,7 @@ def load_table(name: str, folder: str | Path | None = None) -> Any:
         na_values=[] if table.missing is None else [table.missing],
         keep_default_na=False,
         comment="|" if name == "adult-test" else None,  # its first line is no row
-    )
+    ).drop(columns=list(table.dropped))
     if name == "adult-test":
         frame["income"] = frame["income"].str.rstrip(".")
     for column, levels in table.levels.items():

@@ -2,7 +2,7 @@
 
 from ctem.kernels.composite import Mixture, Product
 from ctem.kernels.contract import Comparison, Edges, Kernel
-from ctem.kernels.discrete import Graph, Grid, HammingOne, Redraw, Uniform
+from ctem.kernels.discrete import Graph, Grid, HammingOne, Redraw, Refresh, Uniform
 from ctem.kernels.real import Gaussian, OrnsteinUhlenbeck, Sphere, mean_std
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "OrnsteinUhlenbeck",
     "Product",
     "Redraw",
+    "Refresh",
     "Sphere",
     "Uniform",
     "mean_std",

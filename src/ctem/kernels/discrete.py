@@ -17,6 +17,7 @@ __all__ = [
     "Grid",
     "HammingOne",
     "Redraw",
+    "Refresh",
     "Uniform",
 ]
 
@@ -232,6 +233,53 @@ class Redraw(Kernel):
 
     def _log_tables(self, like: Tensor) -> Tensor:
         return self.base.log_table.to(like)[self.base.rows[self.columns]]
+
+
+class Refresh(Kernel):
+    """Every discrete column is drawn again from a base b with probability β: reversible with respect to b.
+
+    k(y|x) = ∏_j (1 − β) [x_j = y_j] + β b_j(y_j), so log_ratio = log b(y) − log b(x) over these columns. It is to
+    discrete columns what :class:`OrnsteinUhlenbeck` is to real ones; a row may stay as it is.
+
+    Arguments:
+        base: b.
+        rate: β in (0, 1]; 1 draws all discrete columns from the base.
+        columns: the discrete columns to move; all of them by default.
+
+    >>> from ctem.spaces import Category
+    >>> kernel = Refresh(ProductBase(Space([Category(3), Category(2)])), rate=0.5)
+    >>> kernel.compare(torch.zeros(9, 2), torch.Generator().manual_seed(0)).log_ratio.abs().max()
+    tensor(0.)
+    """
+
+    def __init__(self, base: ProductBase, rate: float, columns: Sequence[int | str] | None = None):
+        space = base.space
+        super().__init__(space, chosen_columns(space, columns, space.discretes, "discrete"), "discrete")
+        if not 0 < rate <= 1:
+            raise ValueError(f"rate: expected β in (0, 1]; got {rate}.")
+        self.base, self.rate = base, float(rate)
+
+    def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
+        fresh = self.base.sample(x.shape[:-1].numel(), generator).to(x.dtype).view(x.shape)
+        moved = torch.tensor([j in self.columns for j in range(self.space.dim)], device=x.device)
+        drawn = torch.rand(x.shape, generator=generator, device=x.device) < self.rate
+        y = torch.where(drawn & moved, fresh, x)
+        log_b = self.base.column_log_prob(torch.stack([y, x]))
+        return Comparison(y, torch.where(moved, log_b[0] - log_b[1], 0.0).sum(-1))
+
+    def edges(self) -> Edges:
+        states = self.space.states(torch.float64)
+        n, log_b = len(states), self.base.column_log_prob(states).double()
+        k, ratio = torch.ones(n, n, dtype=torch.float64), torch.zeros(n, n, dtype=torch.float64)
+        for j in range(self.space.dim):
+            same = (states[:, j, None] == states[:, j]).double()
+            if j in self.columns:
+                k *= (1 - self.rate) * same + self.rate * log_b[:, j].exp()
+                ratio += log_b[:, j] - log_b[:, j, None]
+            else:
+                k *= same
+        source, target = (k.fill_diagonal_(0.0) > 0).nonzero().T
+        return Edges(source, target, k[source, target], ratio[source, target])
 
 
 def _lookup(kernel: Kernel, device: torch.device) -> tuple[Tensor, Tensor]:

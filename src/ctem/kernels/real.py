@@ -99,10 +99,13 @@ class Sphere(Gaussian):
 class OrnsteinUhlenbeck(Kernel):
     """y = √(1−β²) x + β ξ on the real columns: reversible with respect to N(0, I), so standardise first.
 
+    Where every column moves, nothing waits for the device, so that training steps can be captured.
+
     Arguments:
         space: the space.
         rate: β in (0, 1]; 1 draws y from the base.
         columns: the real columns to move; all of them by default.
+        antithetic: for even m, use ξ and −ξ.
 
     >>> from ctem.spaces import Real
     >>> kernel = OrnsteinUhlenbeck(Space([Real()]), rate=1.0)
@@ -111,11 +114,18 @@ class OrnsteinUhlenbeck(Kernel):
     True
     """
 
-    def __init__(self, space: Space, rate: float, columns: Sequence[int | str] | None = None):
+    def __init__(
+        self,
+        space: Space,
+        rate: float,
+        columns: Sequence[int | str] | None = None,
+        antithetic: bool = True,
+    ):
         super().__init__(space, chosen_columns(space, columns, space.reals, "real"), "real")
         if not 0 < rate <= 1:
             raise ValueError(f"rate: expected β in (0, 1]; got {rate}.")
         self.rate = float(rate)
+        self.antithetic = antithetic
 
     @property
     def radius(self) -> float:
@@ -123,12 +133,17 @@ class OrnsteinUhlenbeck(Kernel):
         return self.rate * math.sqrt(len(self.columns))
 
     def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
-        old = x[..., self.columns]
-        noise = torch.randn(old.shape, generator=generator, dtype=x.dtype, device=x.device)
-        new = math.sqrt(1 - self.rate**2) * old + self.rate * noise
-        y = x.clone()
-        y[..., self.columns] = new
-        return Comparison(y, (old**2 - new**2).sum(-1) / 2)
+        m, *rest = x.shape
+        paired = self.antithetic and m % 2 == 0
+        noise = torch.randn(
+            m // 2 if paired else m, *rest, generator=generator, dtype=x.dtype, device=x.device
+        )
+        noise = torch.cat([noise, -noise]) if paired else noise
+        y = math.sqrt(1 - self.rate**2) * x + self.rate * noise
+        if len(self.columns) < self.space.dim:
+            moved = [j in self.columns for j in range(self.space.dim)]
+            y = torch.where(torch.tensor(moved, device=x.device), y, x)
+        return Comparison(y, (x**2 - y**2).sum(-1) / 2)
 
 
 def _positive(name: str, value: float) -> float:

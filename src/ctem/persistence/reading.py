@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,12 +11,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-__all__ = ["FORMAT", "MIGRATIONS", "provenance", "read", "short"]
+__all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 7  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 8  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+OLDEST = 8  # whose networks still exist
 LARGEST_HEADER = 2**28
-SLOPES = "slopes."  # before the names of their tensors
-NO_SLOPES = {"slopes": False}
 Header = dict[str, Any]
 
 
@@ -47,6 +47,8 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
                 raise ValueError(f"load: {path} is a safetensors file, but not a ctem model.")
             header = _migrated(path, metadata)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if digest(metadata["model"], tensors) != metadata.get("sha256"):
+                raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
     except SafetensorError as error:
         raise ValueError(f"load: {path} is damaged or not a ctem model ({error}).") from None
     return header, tensors
@@ -55,7 +57,14 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
 def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
     text, version = metadata.get("model", ""), metadata.get("version", "")
     if not version.isdecimal() or not 1 <= int(version) <= FORMAT:
-        raise ValueError(f"load: {path} has format {version!r}; this ctem reads 1 … {FORMAT}. Update ctem.")
+        raise ValueError(
+            f"load: {path} has format {version!r}; this ctem reads {OLDEST} … {FORMAT}. Update ctem."
+        )
+    if int(version) < OLDEST:
+        raise ValueError(
+            f"load: {path} has format {version}, from ctem 0.1 with two models behind one file; "
+            "that kind of model is gone. Fit it again."
+        )
     if len(text) > LARGEST_HEADER:
         raise ValueError(
             f"load: {path} has a header of {len(text)} characters; expected at most {LARGEST_HEADER}."
@@ -74,69 +83,20 @@ def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
         raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
 
 
-def _with_provenance(header: Header) -> Header:
-    """Format 1 had seed, rows, hash and baseline at the top, and only the value of log Z."""
-    moved = ("seed", "rows", "data_sha256", "baseline")
-    kept = {key: value for key, value in header.items() if key not in moved}
-    log_z = {"value": header["log_z"], "stderr": None, "ess": None, "method": "unknown (format 1)"}
-    origin = {
-        "ctem": "0.1",
-        "torch": "unknown",
-        "created": "unknown",
-        "seed": header["seed"],
-        "rows": header["rows"],
-        "data_sha256": header["data_sha256"],
-        "metrics": {"baseline": header["baseline"], "best_loss": None, "seconds": None},
-    }
-    return {**kept, "log_z": log_z, "provenance": origin}
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {}
 
 
-def _as_it_is(header: Header) -> Header:
-    """Format 2 had no steps in its columns and no correlation among its tensors; both may be absent."""
-    return header
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a header and of every number, so that no flipped bit goes unnoticed.
 
-
-def _without_slopes(header: Header) -> Header:
-    """Format 3 had no networks of slopes, and plans that did not ask for them."""
-    settings = header["settings"]
-    if settings["plan"] is not None:
-        settings = {**settings, "plan": {**settings["plan"], **NO_SLOPES}}
-    return {**header, "settings": settings, "plan": {**header["plan"], **NO_SLOPES}}
-
-
-def _without_drawn_rows(header: Header) -> Header:
-    """Format 4 trained the one-pass density on rows that were drawn, and plans said how many."""
-    for plan in (header["plan"], header["settings"]["plan"]):
-        if plan is not None:
-            plan.pop("paths", None)
-    return header
-
-
-def _without_loose_splines(header: Header) -> Header:
-    """Format 5 had slopes of the networks' own shape, whose real columns were not normalised far out."""
-    for plan in (header["plan"], header["settings"]["plan"]):
-        if plan is not None and plan["slopes"]:
-            raise ValueError("its slopes were not normalised far out (format 5); fit the model again.")
-    settings, nothing = header["settings"], {"slopes": None}
-    if settings["plan"] is not None:
-        settings = {**settings, "plan": {**settings["plan"], **nothing}}
-    return {**header, "settings": settings, "plan": {**header["plan"], **nothing}, **nothing}
-
-
-def _without_orders(header: Header) -> Header:
-    """Format 6 drew the orders of slopes from its seed."""
-    slopes = header["slopes"]
-    return {**header, "slopes": None if slopes is None else {**slopes, "orders": None}}
-
-
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {
-    1: _with_provenance,
-    2: _as_it_is,
-    3: _without_slopes,
-    4: _without_drawn_rows,
-    5: _without_loose_splines,
-    6: _without_orders,
-}
+    >>> digest("{}", {})[:8]
+    '44136fa3'
+    """
+    found = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        found.update(f"{name}{tuple(tensors[name].shape)}".encode())
+        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def short(error: BaseException) -> str:

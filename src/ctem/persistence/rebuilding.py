@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +12,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ctem.anyorder.density import AnyOrderDensity, Component
+from ctem.anyorder.network import AnyOrderNet
+from ctem.anyorder.settings import Settings
 from ctem.bases import ProductBase
 from ctem.clocknet import ClockNet
-from ctem.density import Density
-from ctem.energies import MLP, Tilted
+from ctem.energies import MLPs
+from ctem.pairwise import PairwiseDensity
 from ctem.partition import LogZ
-from ctem.persistence.reading import SLOPES, Header, read, short
-from ctem.plain import PlainDensity
-from ctem.plans import Networks, Plan
+from ctem.persistence.reading import Header, read, short
+from ctem.persistence.writing import PLAIN
+from ctem.potential import FastDensity, Gap
 from ctem.residuals import MAX_SCORES
 from ctem.spaces import Space
-from ctem.table.answers import find_device
+from ctem.table.answers import find_device, in_float32
 from ctem.table.frames import Kind
 from ctem.table.schema import Schema
-from ctem.training import History, Recipe
+from ctem.training import History
 
 if TYPE_CHECKING:
     from ctem.estimator import CTEM
 
 __all__ = ["load"]
 
-SETTINGS = {"columns", "max_steps", "max_time", "missing", "objective", "orders", "plan", "random_state"}
+SETTINGS = {*PLAIN, "columns", "random_state"}
+MOST_ORDERS = 1000  # a small file cannot ask for much work
 
 
 def load(cls: type[CTEM], path: str | Path, device: str = "auto") -> CTEM:
@@ -46,7 +50,8 @@ def load(cls: type[CTEM], path: str | Path, device: str = "auto") -> CTEM:
     """
     header, tensors = read(Path(path))
     try:
-        return _rebuilt(cls, header, tensors, device)
+        with in_float32():
+            return _rebuilt(cls, header, tensors, device)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
 
@@ -55,8 +60,7 @@ def _rebuilt(cls: type[CTEM], header: Header, tensors: dict[str, Tensor], device
     settings = dict(header["settings"])
     if set(settings) != SETTINGS:
         raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(settings)}.")
-    plan = None if settings["plan"] is None else _plan(settings["plan"])
-    model = cls(**{**settings, "plan": plan}, device=device)
+    model = cls(**settings, device=device)
     model._check_settings()
     model.kind_, model.schema_ = Kind.from_json(header["kind"]), Schema.from_json(header["schema"])
     names = model.kind_.names
@@ -68,42 +72,55 @@ def _rebuilt(cls: type[CTEM], header: Header, tensors: dict[str, Tensor], device
     origin = header["provenance"]
     model.seed_, model.n_rows_ = int(origin["seed"]), int(origin["rows"])
     model.data_hash_, model.baseline_ = str(origin["data_sha256"]), float(origin["metrics"]["baseline"])
-    model._adopt(_density(model, header, tensors))
+    model.settings_ = Settings(**_checked(Settings(), header["trained"]))
+    _check_tensors(tensors)
+    density = _density(model, header, tensors)
+    model._adopt(density, _fast(density, header["fast"], tensors))
     return model
 
 
-def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> Density | PlainDensity:
-    plan, history, log_z = _plan(header["plan"]), _history(header["history"]), _log_z(header["log_z"])
-    level, device = _checked_level(header["level"]), find_device(model.device)
-    _check_tensors(tensors)
-    if model.objective == "plain":
-        f = _plain_net(model.schema_.space, header["network"], tensors)
-        return PlainDensity(f.to(device), plan, history, log_z, model.seed_)
-    space, shape, parents = model.schema_.space, header["network"], model.schema_.parents
-    of_slopes = {name.removeprefix(SLOPES): v for name, v in tensors.items() if name.startswith(SLOPES)}
-    told = header["slopes"]
-    if not (plan.slopes is None) == (told is None) == (not of_slopes):
-        raise ValueError(f"plan: expected slopes as there are tensors of them; got {plan.slopes}.")
-    own = {name: value for name, value in tensors.items() if not name.startswith(SLOPES)}
-    net = _clock_net(space, shape, own).to(device)
-    if not of_slopes:
-        return Density(net, level, plan, history, log_z, model.seed_, parents)
-    shared = {name: value for name, value in own.items() if name in ("base.log_table", "correlation")}
-    slopes = _clock_net(space, told["network"], {**shared, **of_slopes}, slopes=True).to(device)
-    fine, orders = _checked_level(told["level"]), told["orders"]
-    if orders is not None:
-        _check_orders(orders, slopes.members, space.dim, parents)
-    return Density(net, level, plan, history, log_z, model.seed_, parents, slopes, fine, orders)
+def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> AnyOrderDensity | PairwiseDensity:
+    told, history = header["density"], _history(header["history"])
+    space, parents = model.schema_.space, model.schema_.parents
+    base = _base(space, tensors["base.log_table"]).to(find_device(model.device))
+    if model.objective == "pairwise":
+        log_zs = [_log_z(each) for each in told["log_zs"]]
+        return PairwiseDensity(_mlps(base, told["network"], tensors), base, log_zs, history, {})
+    net = _any_order_net(base, told["network"], tensors)
+    components = [Component(int(member), list(order)) for member, order in told["components"]]
+    _check_components(components, net.members, space.dim, parents)
+    late = [float(value) for value in told["late"]]
+    if len(late) != space.dim or not all(0 <= value <= 1 for value in late):
+        raise ValueError(f"late: expected a share for each of {space.dim} columns.")
+    level = _checked_level(told["level"])
+    return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
 
 
-def _check_orders(orders: Any, members: int, dim: int, parents: Mapping[int, int]) -> None:
-    every = [order for own in orders for order in own]
-    fine = (
-        len(orders) == members and all(orders) and all(sorted(order) == list(range(dim)) for order in every)
-    )
-    fine &= all(o.index(parent) < o.index(child) for o in every for child, parent in parents.items())
+def _fast(
+    density: AnyOrderDensity | PairwiseDensity, told: Header | None, tensors: dict[str, Tensor]
+) -> FastDensity | None:
+    if told is None or not isinstance(density, AnyOrderDensity):
+        return None
+    types = {"width": int, "blocks": int, "harmonics": int, "dropout": float}
+    options, own = told["network"], _part(tensors, "fast.")
+    _check_options(options, types)
+    width, inputs = own["first.weight"].shape
+    _check_sizes(options, {"width": width, "blocks": _blocks(own)}, inputs)
+    net = ClockNet(density.base, **options, correlation=density.net.inputs.correlation)
+    _load(net, own)
+    history, log_z = _history(told["history"]), _log_z(told["log_z"])
+    return FastDensity(net, _checked_level(told["level"]), log_z, _gap(told["gap"]), history)
+
+
+def _check_components(
+    components: list[Component], members: int, dim: int, parents: Mapping[int, int]
+) -> None:
+    fine = 1 <= len(components) <= MOST_ORDERS
+    for member, order in components:
+        fine &= 0 <= member < members and sorted(order) == list(range(dim))
+        fine &= all(order.index(parent) < order.index(child) for child, parent in parents.items())
     if not fine:
-        raise ValueError(f"orders: expected some of {dim} columns for each of {members} members.")
+        raise ValueError(f"components: expected orders of {dim} columns, each of one of {members} members.")
 
 
 def _checked_level(value: Any) -> float:
@@ -121,41 +138,67 @@ def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"tensor {name!r}: expected finite float32 numbers; got {value.dtype}.")
 
 
-def _clock_net(space: Space, options: Header, tensors: dict[str, Tensor], slopes: bool = False) -> ClockNet:
+def _any_order_net(base: ProductBase, options: Header, tensors: dict[str, Tensor]) -> AnyOrderNet:
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
-    _check_options(options, {"width": int, "blocks": int, "harmonics": int, "members": int, "dropout": float})
-    members, inputs, width = tensors["first.weight"].shape
-    blocks = len({name.split(".")[1] for name in tensors if name.startswith("body.")})
-    found = {"members": members, "width": width, "blocks": blocks}
-    if any(options[key] != size for key, size in found.items()) or options["harmonics"] > inputs:
-        raise ValueError(f"network: expected the sizes of its tensors, {found}; got {options}.")
-    if sum(max(k - 1, 0) for k in space.sizes) + space.dim > inputs:
-        raise ValueError(f"network: expected inputs for every column; got {inputs}.")
+    types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
+    _check_options(options, types)
+    own = _part(tensors, "net.")
+    members, inputs, width = own["first.weight"].shape
+    _check_sizes(options, {"members": members, "width": width, "blocks": _blocks(own)}, inputs)
     correlation = tensors.get("correlation")
-    net = ClockNet(_base(space, tensors["base.log_table"]), **options, correlation=correlation, slopes=slopes)
     if correlation is not None:
-        _check_correlation(correlation, len(net.scores))
-    net.load_state_dict(tensors)
+        sizes = base.space.sizes
+        _check_correlation(
+            correlation, len(base.space.reals) + sum(sizes[j] > 2 for j in base.space.ordinals)
+        )
+        correlation = correlation.to(base.log_table.device)
+    net = AnyOrderNet(base, **options, correlation=correlation)
+    _load(net, own)
     return net
 
 
+def _mlps(base: ProductBase, options: Header, tensors: dict[str, Tensor]) -> MLPs:
+    _check_options(options, {"members": int, "width": int, "depth": int})
+    own = _part(tensors, "net.")
+    members, inputs, width = own["weights.0"].shape
+    depth = sum(name.startswith("weights.") for name in own)
+    _check_sizes(options, {"members": members, "width": width, "depth": depth}, inputs)
+    net = MLPs(base.space, **options).to(base.log_table.device)
+    _load(net, own)
+    return net
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+
+
+def _blocks(tensors: Mapping[str, Tensor]) -> int:
+    return len({name.split(".")[1] for name in tensors if name.startswith("body.")})
+
+
+def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """The parameters, all of them and no others; buffers are made anew from the base."""
+    expected = dict(net.named_parameters())
+    if set(expected) != set(tensors):
+        raise ValueError(f"network: expected tensors {sorted(expected)}; got {sorted(tensors)}.")
+    with torch.no_grad():
+        for name, value in tensors.items():
+            if expected[name].shape != value.shape:
+                raise ValueError(f"tensor {name!r}: expected shape {tuple(expected[name].shape)}.")
+            expected[name].copy_(value)
+
+
+def _check_sizes(options: Header, found: Mapping[str, int], inputs: int) -> None:
+    if any(options[key] != size for key, size in found.items()) or options.get("harmonics", 0) > inputs:
+        raise ValueError(f"network: expected the sizes of its tensors, {dict(found)}; got {options}.")
+
+
 def _check_correlation(c: Tensor, scores: int) -> None:
-    if c.shape != (scores, scores) or scores > MAX_SCORES:
-        raise ValueError(
-            f"correlation: expected one of {scores} scores, at most {MAX_SCORES}; got shape {tuple(c.shape)}."
-        )
-    unit = torch.allclose(c, c.T, atol=1e-5) and torch.allclose(c.diagonal(), torch.ones(scores), atol=1e-4)
+    if c.shape != (scores, scores) or not 2 <= scores <= MAX_SCORES:
+        raise ValueError(f"correlation: expected one of {scores} scores; got shape {tuple(c.shape)}.")
+    unit = torch.allclose(c, c.T, atol=1e-5) and torch.allclose(c.diagonal(), torch.ones(len(c)), atol=1e-4)
     if not unit or not float(torch.linalg.eigvalsh(c.double()).min()) > 0:
         raise ValueError("correlation: expected a symmetric, positive matrix with ones on its diagonal.")
-
-
-def _plain_net(space: Space, options: Header, tensors: dict[str, Tensor]) -> Tilted:
-    _check_options(options, {"width": int})
-    if tensors["g.layers.0.weight"].shape != (options["width"], sum(space.widths)):
-        raise ValueError(f"network: expected the sizes of its tensors; got {options}.")
-    f = Tilted(_base(space, tensors["base.log_table"]), MLP(space, width=options["width"]))
-    f.load_state_dict(tensors)
-    return f
 
 
 def _base(space: Space, log_table: Tensor) -> ProductBase:
@@ -182,20 +225,6 @@ def _check_options(options: Header, types: Mapping[str, type[int] | type[float]]
             raise ValueError(f"network: expected {key} ≥ {least}, a {kind.__name__}; got {value!r}.")
 
 
-def _plan(data: Header) -> Plan:
-    plan, slopes = Plan.suited(1000, 1), data["slopes"]
-    rest = {key: value for key, value in data.items() if key != "slopes"}
-    known = _checked(replace(plan, slopes=None), {**rest, "recipe": _recipe(rest), "slopes": None})
-    if slopes is None:
-        return Plan(**known)
-    like = Networks(width=1, blocks=1, members=1, recipe=plan.recipe)
-    return Plan(**{**known, "slopes": Networks(**_checked(like, {**slopes, "recipe": _recipe(slopes)}))})
-
-
-def _recipe(data: Header) -> Recipe:
-    return Recipe(**_checked(Recipe(), data["recipe"]))
-
-
 def _history(data: Header) -> History:
     best = data["best_loss"]
     history = History(
@@ -217,6 +246,13 @@ def _log_z(data: Header) -> LogZ:
         math.inf if ess is None else float(ess),
         str(data["method"]),
     )
+
+
+def _gap(data: Header) -> Gap:
+    mean, stderr, correlation = (
+        math.nan if data[key] is None else float(data[key]) for key in ("mean", "stderr", "rank_correlation")
+    )
+    return Gap(mean, stderr, correlation, int(data["rows"]))
 
 
 def _checked(like: Any, data: Header) -> Header:

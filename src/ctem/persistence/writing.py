@@ -16,27 +16,39 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ctem.clocknet import ClockNet
-from ctem.density import Density
-from ctem.persistence.reading import FORMAT, SLOPES, Header
-from ctem.plain import PlainDensity
+from ctem.anyorder.density import AnyOrderDensity
+from ctem.persistence.reading import FORMAT, Header, digest
 from ctem.spaces import Category, Ordinal, Real
 
 if TYPE_CHECKING:
     from ctem.estimator import CTEM
 
-__all__ = ["save"]
+__all__ = ["PLAIN", "save"]
+
+PLAIN = (  # settings that are written as they are; where a fit kept its checkpoint belongs to that machine
+    "missing",
+    "objective",
+    "effort",
+    "width",
+    "blocks",
+    "members",
+    "orders",
+    "batch_size",
+    "learning_rate",
+    "weight_decay",
+    "max_steps",
+    "max_time",
+    "fast",
+)
 
 
 def save(model: CTEM, path: str | Path) -> None:
     """Write a fitted model to a temporary sibling, to disk, and only then in place of ``path``.
 
     >>> import tempfile, numpy as np
-    >>> from ctem import CTEM, Recipe
-    >>> from ctem.plans import Plan
+    >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 1))
-    >>> plan = Plan(width=16, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
-    >>> model = CTEM(plan=plan, random_state=0).fit(X)
+    >>> model = CTEM(max_steps=5, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(model, Path(folder) / "model.ctem")
     ...     same = CTEM.load(Path(folder) / "model.ctem")
@@ -45,11 +57,8 @@ def save(model: CTEM, path: str | Path) -> None:
     """
     target = Path(path)
     tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(model).items()}
-    metadata = {
-        "format": "ctem",
-        "version": str(FORMAT),
-        "model": json.dumps(_header(model), allow_nan=False),
-    }
+    text = json.dumps(_header(model), allow_nan=False)
+    metadata = {"format": "ctem", "version": str(FORMAT), "model": text, "sha256": digest(text, tensors)}
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         save_file(tensors, part, metadata=metadata)
@@ -68,18 +77,15 @@ def save(model: CTEM, path: str | Path) -> None:
 
 
 def _header(model: CTEM) -> Header:
-    density = model.density_
     return {
         "settings": _settings(model),
         "kind": model.kind_.to_json(),
         "named": hasattr(model, "feature_names_in_"),
         "schema": model.schema_.to_json(),
-        "plan": asdict(density.plan),
-        "network": _options(density),
-        "level": density.level,
-        "slopes": _slopes(density),
-        "log_z": _plain(density.log_z._asdict()),
-        "history": _plain(asdict(density.history)),
+        "trained": asdict(model.settings_),
+        "density": _density(model),
+        "fast": _fast(model),
+        "history": _plain(asdict(model.density_.history)),
         "provenance": _provenance(model),
     }
 
@@ -102,17 +108,19 @@ def _provenance(model: CTEM) -> Header:
 
 
 def _settings(model: CTEM) -> Header:
-    """The constructor's arguments that are plain; where a fit keeps its checkpoint belongs to that machine."""
+    """The constructor's arguments that are plain."""
     params = model.get_params(deep=False)
-    plain = {key: params[key] for key in ("missing", "objective", "max_steps", "max_time", "orders")}
     seed = params["random_state"]
     columns = {name: _kind_name(kind) for name, kind in (params["columns"] or {}).items()}
     return {
-        **{key: value.item() if hasattr(value, "item") else value for key, value in plain.items()},
+        **{key: _bare(params[key]) for key in PLAIN},
         "random_state": int(seed) if isinstance(seed, int) or hasattr(seed, "item") else None,
         "columns": columns or None,
-        "plan": None if params["plan"] is None else asdict(params["plan"]),
     }
+
+
+def _bare(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
 
 
 def _kind_name(kind: Any) -> str:
@@ -122,27 +130,45 @@ def _kind_name(kind: Any) -> str:
     return {Real: "real", Ordinal: "ordinal", Category: "category"}[made]
 
 
-def _options(density: Density | PlainDensity) -> Header:
-    return _shape(density.net) if isinstance(density, Density) else {"width": density.plan.width}
+def _density(model: CTEM) -> Header:
+    density = model.density_
+    if isinstance(density, AnyOrderDensity):
+        return {
+            "network": density.net.options,
+            "level": density.level,
+            "components": [[member, order] for member, order in density.components],
+            "late": density.chain.late,
+        }
+    net = density.net
+    return {
+        "network": {"members": net.members, "width": net.width, "depth": net.depth},
+        "log_zs": [_plain(log_z._asdict()) for log_z in density.log_zs],
+    }
 
 
-def _shape(net: ClockNet) -> Header:
-    return {**{key: value for key, value in net.options.items() if key != "slopes"}, "members": net.members}
-
-
-def _slopes(density: Density | PlainDensity) -> Header | None:
-    if not isinstance(density, Density) or density.slopes is None:
+def _fast(model: CTEM) -> Header | None:
+    if (fast := model.fast_) is None:
         return None
-    return {"network": _shape(density.slopes), "level": density.fine, "orders": density.orders}
+    return {
+        "network": fast.net.options,
+        "level": fast.level,
+        "log_z": _plain(fast.log_z._asdict()),
+        "gap": _plain(fast.gap._asdict()),
+        "history": _plain(asdict(fast.history)),
+    }
 
 
 def _tensors(model: CTEM) -> dict[str, torch.Tensor]:
-    """Of the network, and under another name the weights of slopes, which have the same base."""
+    """Of the base, of the density's networks, and of the fast potential, which shares base and correlation."""
     density = model.density_
-    if isinstance(density, PlainDensity):
-        return dict(density.f.state_dict())
-    slopes = {} if density.slopes is None else dict(density.slopes.named_parameters())
-    return {**density.net.state_dict(), **{SLOPES + name: value for name, value in slopes.items()}}
+    found = {"base.log_table": density.base.log_table}
+    found |= {f"net.{name}": value for name, value in density.net.named_parameters()}
+    correlation = density.net.inputs.correlation if isinstance(density, AnyOrderDensity) else None
+    if correlation is not None:
+        found["correlation"] = correlation
+    if model.fast_ is not None:
+        found |= {f"fast.{name}": value for name, value in model.fast_.net.named_parameters()}
+    return found
 
 
 def _plain(record: Mapping[str, Any]) -> Header:

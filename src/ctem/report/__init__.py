@@ -44,11 +44,8 @@ def write_report(
         seed: of the draws; the same one gives the same report but for its time.
 
     >>> import tempfile, numpy as np
-    >>> from ctem import Recipe
-    >>> from ctem.plans import Plan
-    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> model = CTEM(plan=plan, random_state=0).fit(X)
+    >>> model = CTEM(max_steps=5, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_report(model, X, Path(folder) / "report.html", n_samples=100).read_text()[:15]
     '<!DOCTYPE html>'
@@ -68,11 +65,12 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
     from ctem import __version__
 
-    plan, said = model.density_.plan, model.get_params(deep=False)
+    said = model.get_params(deep=False)
     settings = {
-        key: said[key] for key in ("missing", "objective", "max_steps", "max_time", "orders", "columns")
+        key: said[key]
+        for key in ("missing", "objective", "effort", "max_steps", "max_time", "columns", "fast")
     }
-    recipe = asdict(plan.recipe)
+    level = getattr(model.density_, "level", None)
     return {
         "ctem": __version__,
         "torch, Python": f"{torch.__version__}, {platform.python_version()}",
@@ -82,10 +80,9 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
         "seed of the fit": model.seed_,
         "seed and draws of the report": f"{seed}, {found.n_samples:,}",
         "settings": _list({key: value for key, value in settings.items() if value is not None}),
-        "network": _list({key: value for key, value in asdict(plan).items() if key != "recipe"}),
-        "training": _list(recipe),
+        "networks and training": _list(asdict(model.settings_)),
         "seconds of training": f"{model.density_.history.seconds:,.1f}",
-        "noise level of real columns": f"{model.density_.level:.3g}",
+        "noise level of real columns": "—" if level is None else f"{level:.3g}",
     }
 
 

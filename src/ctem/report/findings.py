@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.density import Density
+from ctem.anyorder.density import AnyOrderDensity
 from ctem.estimator import CTEM
-from ctem.joint import log_z_check
 from ctem.partition import LogZ
+from ctem.potential import Gap
 from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.table.answers import TableDensity
@@ -27,12 +26,8 @@ from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
 
-LARGEST = 20_000  # rows that are scored and drawn; a random choice of a larger table
-SLOW = 2_000  # rows with gaps among them, which take the chain rule
+LARGEST = 20_000  # rows that are scored; a random choice of a larger table
 PAIRED = 4_000  # rows in the dependence of pairs
-COMPARED = 64  # rows on which one pass and chain rule are compared
-CHECKED, LEVELS = 256, 50  # draws and temperatures of the log Z check
-WIDE, FEWEST = 100, 64  # columns from which it draws fewer, down to so many
 STRANGE, REASONS = 10, 3  # outliers, and columns named for each
 
 Vector = NDArray[np.float64]
@@ -136,9 +131,8 @@ class Findings:
     columns: list[ColumnFacts]
     scores: list[Scores]
     sampled_scores: Vector
-    log_z: list[LogZ]
-    draws: list[int]
-    one_pass_gap: Mean | None
+    constant: LogZ | None  # of a model that has one: pairwise, or a fast potential
+    gap: Gap | None  # of the fast potential to the density
     n_samples: int
     marginals: list[Marginal]
     pairs: list[Pair]
@@ -158,25 +152,21 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
         n_samples: rows to draw from the model.
         seed: of the draws and of the choice of rows.
 
-    >>> from ctem.plans import Plan
-    >>> from ctem.training import Recipe
-    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> found = examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0)
+    >>> found = examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0)
     >>> found.same_rows, found.scores[0].rows, len(found.pairs)
     (True, 'rows of the fit', 1)
     """
     table, whole = TableDensity(model.schema_, model.density_), model.read(X)
     generator = torch.Generator(table.device).manual_seed(seed)
-    chosen = _chosen(table, whole, seed)
+    chosen = _chosen(whole, seed)
     frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
     sampled = table.sample(n_samples, generator)
     scores = [_scores(table, frame, "rows of the fit" if same else "rows of the table")]
     if held_out is not None:
         other = model.read(held_out)
-        scores.insert(0, _scores(table, taken(other, _chosen(table, other, seed)), "held-out rows"))
+        scores.insert(0, _scores(table, taken(other, _chosen(other, seed)), "held-out rows"))
     marginals = _marginals(model, frame, sampled)
-    log_z, gap = _check(table, frame, generator)
     return Findings(
         rows=len(whole),
         looked_at=len(frame),
@@ -186,9 +176,8 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
         columns=_columns(model, whole, marginals),
         scores=scores,
         sampled_scores=table.log_prob(Frame(model.kind_, sampled)),
-        log_z=log_z,
-        draws=[model.density_.plan.log_z_samples, *[_draws(table)] * (len(log_z) - 1)],
-        one_pass_gap=gap,
+        constant=_constant(model),
+        gap=None if model.fast_ is None else model.fast_.gap,
         n_samples=n_samples,
         marginals=marginals,
         pairs=_pairs(marginals, frame, sampled),
@@ -199,14 +188,12 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
     )
 
 
-def _chosen(table: TableDensity, frame: Frame, seed: int) -> NDArray[np.int64]:
+def _chosen(frame: Frame, seed: int) -> NDArray[np.int64]:
     """Rows to look at: all, or a random choice that bounds the work."""
     n = len(frame)
-    gaps = np.any([cells.missing for cells in frame.columns.values()], axis=0).mean()
-    most = min(LARGEST, int(SLOW / gaps)) if gaps else LARGEST
-    if n <= most:
+    if n <= LARGEST:
         return np.arange(n)
-    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(n, LARGEST, replace=False))
 
 
 def _fingerprint(table: TableDensity, frame: Frame) -> str:
@@ -263,25 +250,10 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
     return f"{shown(cells, low)} … {shown(cells, high)}"
 
 
-def _check(table: TableDensity, frame: Frame, generator: torch.Generator) -> tuple[list[LogZ], Mean | None]:
-    """The constant of the fit, then by every other way; and one pass less chain rule on real rows."""
-    density = table.density
-    if not isinstance(density, Density):
-        return [density.log_z], None
-    chain = density.chain if density.slopes is None else density.proposals()[0]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "log Z rests on", UserWarning)  # the report says so itself
-        found = [density.log_z, *log_z_check(chain, _draws(table), generator, LEVELS)]
-    x = table.encode(taken(frame, slice(0, SLOW)))[0]
-    x = x[table.complete(x)][:COMPARED]
-    if not len(x):
-        return found, None
-    return found, Mean.of((density.log_prob(x) - density.log_prob_exact(x).double()).cpu().numpy())
-
-
-def _draws(table: TableDensity) -> int:
-    """For the check; a draw costs the square of the number of columns."""
-    return min(CHECKED, max(FEWEST, 4 * (CHECKED * WIDE // table.density.space.dim // 4)))
+def _constant(model: CTEM) -> LogZ | None:
+    if model.fast_ is not None:
+        return model.fast_.log_z
+    return None if isinstance(model.density_, AnyOrderDensity) else model.density_.log_z
 
 
 def _outliers(
@@ -289,7 +261,7 @@ def _outliers(
 ) -> list[Strange]:
     lowest = np.argsort(log_density, kind="stable")[:STRANGE]
     rows = taken(frame, lowest)
-    if not isinstance(table.density, Density):
+    if not isinstance(table.density, AnyOrderDensity):
         return [Strange(int(chosen[i]), float(log_density[i]), ()) for i in lowest]
     found = []
     for at, (i, nats) in enumerate(zip(lowest, table.surprises(rows), strict=True)):

@@ -13,7 +13,7 @@ __all__ = ["constant_in_words", "notes"]
 
 FEW_ROWS = 100
 FEW_DRAWS = 100.0
-APART = 0.5  # nats between one pass and chain rule
+APART = 0.5  # nats between the fast potential and the density
 OFF = 0.05  # beyond twice what chance explains, in a column's shares
 
 
@@ -21,28 +21,26 @@ def notes(found: Findings) -> list[str]:
     """Sentences, the gravest first; empty if there is nothing to say. Column names in them are not escaped.
 
     >>> import numpy as np
-    >>> from ctem import CTEM, Recipe
-    >>> from ctem.plans import Plan
+    >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
-    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> notes(examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0))[-1]
+    >>> notes(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0))[-1]
     'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model.'
     """
     each = [_gain(found), _generality(found), _constant(found), _shapes(found), _dependence(found)]
     return [note for note in [*each, _training(found), _few(found), _seen(found)] if note]
 
 
-def constant_in_words(log_z: LogZ, draws: int) -> str:
-    """How much an estimate of log Z from so many draws can be trusted.
+def constant_in_words(log_z: LogZ) -> str:
+    """How much an estimate of log Z can be trusted.
 
-    >>> constant_in_words(LogZ(0.1, 0.01, 800.0, "annealed"), 1000)
-    '800 of 1,000 draws count: enough'
+    >>> constant_in_words(LogZ(0.1, 0.01, 800.0, "annealed"))
+    'it rests on 800 effective draws: enough'
     """
     if math.isinf(log_z.ess):
         return "exact: every state was visited" if log_z.stderr == 0 else "nothing was drawn"
     trust = "plenty" if log_z.ess >= 1000 else "enough" if log_z.ess >= FEW_DRAWS else "few, read with care"
-    return f"{log_z.ess:,.0f} of {draws:,} draws count: {trust}"
+    return f"it rests on {log_z.ess:,.0f} effective draws: {trust}"
 
 
 def _gain(found: Findings) -> str:
@@ -69,13 +67,10 @@ def _generality(found: Findings) -> str:
 
 
 def _constant(found: Findings) -> str:
-    gap, used = found.one_pass_gap, found.log_z[0]
-    if gap is not None and abs(gap.value) > APART:
-        return (
-            f"One pass and chain rule differ by {signed(gap.value, '+.2f')} nats on real rows; "
-            "score_samples(X, exact=True) is normalised by construction."
-        )
-    if used.ess < FEW_DRAWS:
+    gap, used = found.gap, found.constant
+    if gap is not None and abs(gap.mean) > APART:
+        return f"The fast potential differs from the density by {signed(gap.mean, '+.2f')} nats on held-out rows."
+    if used is not None and used.ess < FEW_DRAWS:
         return (
             f"log Z rests on {used.ess:.0f} effective draws; log-densities may be off by a constant of about "
             f"{used.stderr:.1f} nats."
@@ -105,8 +100,7 @@ def _dependence(found: Findings) -> str:
 
 def _training(found: Findings) -> str:
     history = found.history
-    # the last third is the falling learning rate: 0.6 of all is the last tenth before it
-    if history.stopped_early or not history.step or history.best_step < 0.6 * history.step[-1]:
+    if history.stopped_early or not history.step or history.best_step < 0.9 * history.step[-1]:
         return ""
     return "Training ended at its limit of steps or time, before the held-out loss stopped falling: more may help."
 

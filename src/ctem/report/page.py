@@ -27,12 +27,10 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int) -> str:
         seed: of the choice and spread of points.
 
     >>> import numpy as np
-    >>> from ctem import CTEM, Recipe
-    >>> from ctem.plans import Plan
+    >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
-    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> page(examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
+    >>> page(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
     '<!DOCTYPE html>'
     """
     shown = sections(found, origin, seed)
@@ -71,7 +69,7 @@ def _opening(found: Findings) -> str:
             f"log-density per row, mean of {scores.model.n:,} {scores.rows}",
         ),
         _tile(f"{rows:,}", None, f"rows in {columns:,} columns; {gaps}"),
-        _constant_tile(found.log_z[0]),
+        *([] if found.constant is None else [_constant_tile(found.constant)]),
     ]
     watch = notes(found)
     listed = "".join(tag("li", text(note)) for note in watch)

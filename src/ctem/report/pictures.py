@@ -44,12 +44,10 @@ def marginal_figure(marginal: Marginal, kind: str) -> str:
 def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
     """Two columns: shades where both are listed, points otherwise; real on the left, sampled on the right.
 
-    >>> from ctem import CTEM, Recipe
-    >>> from ctem.plans import Plan
+    >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
-    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> found = examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0)
+    >>> found = examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0)
     >>> pair_figure(found.pairs[0], found, 0).count("<svg")
     2
     """

@@ -21,12 +21,6 @@ LISTED = 1000  # columns in the table
 DRAWN = 60  # columns with a picture
 PAIRS = 8  # pairs with a picture
 DOTS = 3000  # pairs in the picture of all
-METHODS = {
-    "importance sampling from the chain": "Importance sampling from the chain, drawn anew",
-    "enumerate": "Sum over all states",
-    "annealed": "Annealing from independent columns (tends low)",
-    "reverse annealed": "Annealing back from samples (tends high)",
-}
 KEYS = '<p class="keys"><span class="key">Your data</span><span class="key model">Sampled</span></p>'
 DOT_KEYS = (
     '<p class="keys"><span class="key dots">Your data</span><span class="key dots model">Sampled</span></p>'
@@ -39,14 +33,12 @@ LINE_KEYS = (
 def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
     """Mark, title, words and content, all of it HTML; a section with nothing to say is left out.
 
-    >>> from ctem import CTEM, Recipe
-    >>> from ctem.plans import Plan
+    >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
-    >>> plan = Plan(width=8, blocks=1, members=1, recipe=Recipe(steps=5), log_z_samples=200)
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> found = examine(CTEM(plan=plan, random_state=0).fit(X), X, None, 100, 0)
+    >>> found = examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0)
     >>> [mark for mark, *_ in sections(found, {}, 0)]  # one column has no pairs
-    ['columns', 'training', 'density', 'constant', 'marginals', 'outliers', 'provenance']
+    ['columns', 'training', 'density', 'marginals', 'outliers', 'provenance']
     """
     every = [
         ("columns", "Columns", _columns(found)),
@@ -147,38 +139,33 @@ def _score_picture(found: Findings) -> str:
     return tag("figure", picture + tag("figcaption", caption), "wide")
 
 
-def _constant(found: Findings) -> tuple[str, str]:
+def _constant(found: Findings) -> tuple[str, str] | None:
+    if found.constant is None:
+        return None
     about = tag(
-        "p",
-        "One pass of the network gives a log-density up to log Z, a constant. It is estimated from samples whose own "
-        "density is known; other routes should agree within their errors.",
+        "p", "A potential gives a log-density up to log Z, a constant, which is estimated from samples."
     )
-    head = (
-        tag("th", "Route")
-        + "".join(tag("th", name, "n") for name in ("log Z", "± s.e."))
-        + tag("th", "In words")
-    )
-    names = ["Used by the model", *(METHODS.get(log_z.method, log_z.method) for log_z in found.log_z[1:])]
-    rows = "".join(map(_constant_row, names, found.log_z, found.draws))
-    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
-    gap = found.one_pass_gap
-    if gap is None:
+    head = "".join(tag("th", name, kind) for name, kind in (("Route", ""), ("log Z", "n"), ("± s.e.", "n")))
+    row = _constant_row(found.constant.method, found.constant)
+    table = tag("table", tag("thead", tag("tr", head + tag("th", "In words"))) + tag("tbody", row), "stack")
+    if (gap := found.gap) is None:
         return about, table
-    apart = f"{signed(gap.value, '+.3f')} ± {error_bar(gap.stderr)} nats"
+    apart = f"{signed(gap.mean, '+.3f')} ± {error_bar(gap.stderr)} nats"
     words = (
-        f"On {gap.n} real rows, one pass less log Z is {apart} from the chain rule, which needs no constant."
+        f"On {gap.rows:,} held-out rows the fast potential is {apart} from the density, with a rank correlation of "
+        f"{gap.rank_correlation:.3f}. Every other number here is of the density."
     )
     return about, table + tag("p", words, "muted after")
 
 
-def _constant_row(name: str, log_z: LogZ, draws: int) -> str:
+def _constant_row(name: str, log_z: LogZ) -> str:
     numbers = tag("td", signed(log_z.value, "+.3f"), "n", data_name="log Z")
     return tag(
         "tr",
         tag("td", text(name), "name")
         + numbers
         + tag("td", error_bar(log_z.stderr), "n", data_name="±")
-        + tag("td", text(constant_in_words(log_z, draws)), "muted"),
+        + tag("td", text(constant_in_words(log_z)), "muted"),
     )
 
 

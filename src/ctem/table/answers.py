@@ -1,4 +1,4 @@
-r"""A fitted density on frames: what ``ctem.density`` answers in encoded units, said in the table's own.
+r"""A fitted density on frames: what a density answers in encoded units, said in the table's own.
 
     log ρ(X) = log ρ(x) + log|dx/dX|
 
@@ -7,7 +7,8 @@ A frame is handled a bounded number of rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.density import Density
-from ctem.parts import Parts
-from ctem.plain import PlainDensity
+from ctem.anyorder.density import AnyOrderDensity
+from ctem.pairwise import PairwiseDensity
+from ctem.potential import FastDensity
+from ctem.presence import gaps
 from ctem.table.cells import Cells
 from ctem.table.codecs import Numbers
 from ctem.table.conditionals import Conditional, column_conditional
@@ -27,7 +29,7 @@ from ctem.table.rows import CHUNK, chunks, joined, merged, spread, taken
 from ctem.table.schema import Schema
 from ctem.table.steps import Steps
 
-__all__ = ["Outlier", "TableDensity", "find_device"]
+__all__ = ["Outlier", "TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
 
@@ -41,6 +43,22 @@ def find_device(name: str) -> torch.device:
     if name != "auto":
         return torch.device(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """New tensors are float32, as encoded rows are, whatever torch's default: no bit of a model depends on it.
+
+    >>> with in_float32():
+    ...     torch.zeros(1).dtype
+    torch.float32
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @dataclass(frozen=True)
@@ -72,20 +90,18 @@ class TableDensity:
         schema: the columns.
         density: of encoded rows.
 
+    >>> from ctem.anyorder import AnyOrderNet, Component
     >>> from ctem.bases import ProductBase
-    >>> from ctem.clocknet import ClockNet
-    >>> from ctem.plans import Plan
     >>> from ctem.table.frames import read_frame
-    >>> from ctem.training import History
     >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
     >>> schema = Schema.fit(frame)
-    >>> density = Density(ClockNet(ProductBase(schema.space), width=8), 0.01, Plan.suited(200, 2), History())
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0, 1])])
     >>> TableDensity(schema, density).log_prob(frame).shape
     (200,)
     """
 
     schema: Schema
-    density: Density | PlainDensity
+    density: AnyOrderDensity | PairwiseDensity
 
     @property
     def device(self) -> torch.device:
@@ -97,33 +113,30 @@ class TableDensity:
         encoded = self.schema.encode(frame)
         return encoded.x.to(self.device), encoded.log_det.numpy()
 
-    def complete(self, x: Tensor) -> Tensor:
-        """Which rows have no gap, (n,); the real part of an atom is none."""
-        return ~Parts(self.schema.parents).to(x.device).gaps(x).any(1)
-
-    def log_prob(self, frame: Frame, exact: bool = False) -> Vector:
-        """log ρ of every row: by the chain rule if ``exact``, else complete rows in one pass, others as it suits."""
+    def log_prob(self, frame: Frame, fast: FastDensity | None = None) -> Vector:
+        """log ρ of every row, missing cells marginalised; complete rows by a fast potential where one is given."""
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            one_pass = torch.zeros(len(x), dtype=torch.bool, device=x.device) if exact else self.complete(x)
+            if fast is None:
+                return np.asarray(self.density.log_prob(x).cpu().numpy() + log_det.sum(1))
+            whole = ~gaps(x, self.density.parents).any(1)
             out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-            if bool(one_pass.any()):
-                out[one_pass] = self.density.log_prob(x[one_pass])
-            if not bool(one_pass.all()):
-                density = self.clocks("the chain rule")
-                answered = density.log_prob_exact if exact else density.log_prob
-                out[~one_pass] = answered(x[~one_pass]).double()
-            return out.cpu().numpy() + log_det.sum(1)
+            for rows, density in ((whole, fast), (~whole, self.density)):
+                if bool(rows.any()):
+                    out[rows] = density.log_prob(x[rows])
+            return np.asarray(out.cpu().numpy() + log_det.sum(1))
 
         return self._answers(frame, answer)
 
     def log_conditional(self, frame: Frame, asked: Sequence[int], given: Sequence[int]) -> Vector:
-        """log ρ(asked | given) of every row by the chain rule, for columns of the table by position."""
-        density, owner = self.clocks("a marginal or conditional"), self.schema.owner
+        """log ρ(asked | given) of every row, for columns of the table by position."""
+        if len(set(asked)) == len(self.schema.owner):
+            return self.log_prob(frame)
+        density, owner = self.any_order("a marginal or conditional"), self.schema.owner
         inner, outer = ([i for j in part for i in owner[j]] for part in (asked, given))
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            log_p = density.log_prob_exact(x, inner, outer).double().cpu().numpy()
+            log_p = density.log_prob(x, inner, outer).cpu().numpy()
             return np.asarray(log_p + log_det[:, list(asked)].sum(1))
 
         return self._answers(frame, answer)
@@ -133,14 +146,13 @@ class TableDensity:
         codecs = [choice.codec for choice in self.schema.choices.values()]
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            grad = self.density.grad_log_prob(x.nan_to_num()).double().cpu()
+            grad = self.density.grad_log_prob(x).double().cpu()
             out = np.full((len(x), len(codecs)), np.nan)
             for j, codec in enumerate(codecs):
                 if isinstance(codec, Numbers):
                     i = self.schema.owner[j][-1]
                     slope, bend = _slopes(codec.curve, x[:, i].double().cpu())
                     out[:, j] = grad[:, i] * slope + bend
-            out[~self.complete(x).cpu().numpy()] = np.nan
             return out
 
         return self._answers(frame, answer)
@@ -153,7 +165,7 @@ class TableDensity:
 
     def completed(self, frame: Frame, generator: torch.Generator) -> dict[str, Cells]:
         """The columns of a frame, the missing cells of a row drawn together given its others."""
-        density = self.clocks("filling in missing cells")
+        density = self.any_order("filling in missing cells")
         gone = np.any([cells.missing for cells in frame.columns.values()], axis=0)
         if not gone.any():
             return dict(frame.columns)
@@ -174,7 +186,7 @@ class TableDensity:
 
     def conditional(self, frame: Frame, j: int) -> Conditional:
         """The distribution of column j of the table given the other observed cells of each row."""
-        density = self.clocks("a conditional")
+        density = self.any_order("a conditional")
         codec, owner = list(self.schema.choices.values())[j].codec, self.schema.owner[j]
         x = self.encode(frame)[0]
         if not owner:
@@ -188,14 +200,12 @@ class TableDensity:
 
         0 for a missing cell and for a constant column.
         """
-        density, owner = self.clocks("the surprise of a column"), self.schema.owner
+        density, owner = self.any_order("the surprise of a column"), self.schema.owner
+        known = [j for j, own in enumerate(owner) if own]
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
             out = np.zeros((len(x), len(owner)))
-            for j, own in enumerate(owner):
-                others = [i for i in range(x.shape[1]) if i not in own]
-                if own:
-                    out[:, j] = -density.log_prob_exact(x, own, others).cpu().numpy()
+            out[:, known] = -density.log_prob_given_others(x, [owner[j] for j in known]).cpu().numpy()
             return out
 
         return self._answers(frame, answer)
@@ -209,11 +219,11 @@ class TableDensity:
 
         return self._answers(frame, answer)
 
-    def clocks(self, what: str) -> Density:
+    def any_order(self, what: str) -> AnyOrderDensity:
         """The density, if it knows marginals."""
-        if not isinstance(self.density, Density):
+        if not isinstance(self.density, AnyOrderDensity):
             raise ValueError(
-                f"{what}: objective='plain' knows complete rows only; fit with objective='clocks'."
+                f"{what}: objective='pairwise' knows complete rows only; fit with objective='anyorder'."
             )
         return self.density
 

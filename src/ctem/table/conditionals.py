@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.density import Density
+from ctem.anyorder.density import AnyOrderDensity
 from ctem.table.cells import Cells
 
 __all__ = ["Conditional", "column_conditional"]
@@ -61,19 +61,19 @@ class Conditional:
         return replace(self.cells, values=self.cells.values[best], missing=self.cells.missing[best])
 
 
-def column_conditional(density: Density, x: Tensor, owner: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def column_conditional(
+    density: AnyOrderDensity, x: Tensor, owner: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Alternatives for one column of the user, which owns one encoded column, or a category and its real part.
 
     Returns encoded values (q, len(owner)), probabilities (n, q) and the group of each value (q,).
 
+    >>> from ctem.anyorder import AnyOrderNet, Component
     >>> from ctem.bases import ProductBase
-    >>> from ctem.clocknet import ClockNet
-    >>> from ctem.plans import Plan
     >>> from ctem.spaces import Category, Space
-    >>> from ctem.training import History
-    >>> net = ClockNet(ProductBase(Space([Category(2)] * 2)), width=8)
-    >>> column_conditional(Density(net, 1e-3, Plan.suited(2, 2), History()), torch.zeros(1, 2), (1,))[1]
-    tensor([[0.5000, 0.5000]])
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
+    >>> column_conditional(AnyOrderDensity(net, 1e-3, [Component(0, [0, 1])]), torch.zeros(1, 2), (1,))[1]
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     x = x.clone()
     x[:, list(owner)] = torch.nan
@@ -92,7 +92,7 @@ def column_conditional(density: Density, x: Tensor, owner: tuple[int, ...]) -> t
     return torch.cat([there, away]), torch.cat([switch[:, :1] * part, switch[:, 1:]], 1), group
 
 
-def _weighted(density: Density, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
     """Values of encoded column j and the probability of each, or of the nodes of a real one."""
     values, log_p = density.conditional(x, j)
     p = log_p.exp()

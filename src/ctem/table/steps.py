@@ -95,7 +95,8 @@ class Steps:
         knots, first = np.unique(np.stack([low, high], 1), return_index=True)
         heights = np.stack([top - mass, top], 1).ravel()[first]
         heights[[0, -1]] = knots[[0, -1]]
-        return cls(curve, tuple(knots.tolist()), tuple(heights.tolist()))
+        kept = _rising(heights)
+        return cls(curve, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
 
     def __call__(self, X: Tensor) -> Tensor:
         """x = Φ⁻¹(F(Φ(T(X)))), float64."""
@@ -163,6 +164,16 @@ def _cells(curve: Curve, X: Vector, width: float) -> tuple[Vector, NDArray[np.in
     t = curve(torch.from_numpy(np.concatenate([values - width / 2, values + width / 2]))).view(2, -1)
     near = (t.abs() < FURTHEST).all(0)
     return values[near], counts[near], t[:, near]
+
+
+def _rising(heights: Vector) -> NDArray[np.bool_]:
+    """Both ends, and what lies above all before it and below the last.
+
+    Near 1 a narrow cell can have less mass than float64 sums can tell apart.
+    """
+    highest = np.maximum.accumulate(heights)
+    inner = (heights[1:-1] > highest[:-2]) & (heights[1:-1] < heights[-1])
+    return np.concatenate([[True], inner, [True]])
 
 
 def _left_out(counts: NDArray[np.int64], q: Vector, alpha: float) -> float:

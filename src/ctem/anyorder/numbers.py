@@ -1,0 +1,173 @@
+r"""Conditionals of real columns: normalised in closed form, whatever the coefficients are.
+
+    ρ(t) = w₀ φ(t) A(Φ(t)) + w₁ τ(u) B(T(u)) / σ + Σ_i w_i N(t; m_i, σ_i²),      u = (t − m)/σ
+
+φ and Φ are the standard normal density and distribution function, τ(u) = (2 + u²)^{−3/2} and T those of Student's t
+with two degrees of freedom: heavy tails, and closed forms both ways. A and B are densities on [0, 1]: frequency
+polygons, linear between fixed knots. A has the shape of the margin, at fixed places; B follows a prediction m ± σ and
+resolves what is left, however narrow that is; a few normal densities around the prediction are for modes. One
+evaluation, no quadrature, no sorting.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FAR", "NumberHead", "Polygon"]
+
+FAR = 8.0  # no prediction is beyond, nor is a draw: decoding makes no sense there
+NARROWEST, WIDEST = 0.003, 1.5  # spreads of a prediction
+ENDS_A, ENDS_B = 4.0, 4.5  # outermost knots, in t and in asinh u
+MODES = 4  # normal densities around the prediction
+START = (-2.0, 0.0, *[-3.0] * MODES)  # log-weights of the parts before training
+NARROWER = -0.7  # log-spread of a mode before training, relative to the prediction's
+STEEPEST = 40.0  # log-heights, so that float32 can sum their exponentials
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Polygon(nn.Module):
+    """Densities on [0, 1], linear between fixed knots and constant beyond the outermost.
+
+    Arguments:
+        knots: increasing numbers in (0, 1).
+
+    >>> flat = Polygon(torch.tensor([0.2, 0.5, 0.9]))
+    >>> flat.log_prob(torch.tensor([[0.3]]), torch.tensor([[0]]), torch.zeros(1, 3)).exp()
+    tensor([[1.]])
+    """
+
+    knots: Tensor
+    share: Tensor
+
+    def __init__(self, knots: Tensor):
+        super().__init__()
+        ends = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
+        middles = (ends[1:-2] + ends[2:-1]) / 2
+        share = torch.cat([knots.new_zeros(1), middles, knots.new_ones(1)]).diff()
+        self.register_buffer("knots", knots.float(), persistent=False)
+        self.register_buffer("share", share.float(), persistent=False)
+
+    def log_prob(self, y: Tensor, cell: Tensor, log_height: Tensor) -> Tensor:
+        """log-density at y (…, q) in the cell between knots ``cell`` and cell + 1, given heights (…, knots)."""
+        low, high = self.knots[cell], self.knots[cell + 1]
+        place = ((y - low) / (high - low)).clamp(1e-6, 1 - 1e-6)
+        left, right = log_height.gather(-1, cell), log_height.gather(-1, cell + 1)
+        here = torch.logaddexp(left + torch.log1p(-place), right + place.log())
+        return here - (log_height.exp() @ self.share).log().unsqueeze(-1)
+
+    def draw(self, log_height: Tensor, generator: torch.Generator) -> Tensor:
+        """A number for each row of heights (n, knots)."""
+        knots = self.knots
+        height = (log_height - log_height.max(-1, keepdim=True).values).exp()
+        ends = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
+        padded = torch.cat([height[:, :1], height, height[:, -1:]], 1)
+        mass = (padded[:, 1:] + padded[:, :-1]) / 2 * ends.diff()
+        cell = torch.multinomial(mass, 1, generator=generator)
+        left, right = padded.gather(1, cell).squeeze(1), padded.gather(1, cell + 1).squeeze(1)
+        u = torch.rand(left.shape, generator=generator, dtype=left.dtype, device=left.device)
+        # invert u = (left t + (right − left) t²/2) / ((left + right)/2) in a form that is stable for left ≈ right
+        root = (left**2 + u * (right**2 - left**2)).clamp_min(0).sqrt()
+        t = (u * (left + right) / (left + root)).clamp(0, 1)
+        cell = cell.squeeze(1)
+        return ends[cell] + t * (ends[cell + 1] - ends[cell])
+
+
+class _Parts(NamedTuple):
+    """What a density is made of: log-weights (…, 2 + modes), the parts' places, and the log-heights of A and B."""
+
+    log_weight: Tensor
+    mean: Tensor  # (…, 1 + modes): that of B, then those of the modes
+    spread: Tensor  # (…, 1 + modes)
+    fixed: Tensor  # (…, knots of A)
+    moving: Tensor  # (…, knots of B)
+
+
+class NumberHead(nn.Module):
+    """Densities of numbers, each from ``size`` coefficients and a prediction.
+
+    The coefficients are log-weights, shifts and stretches of the prediction, and the log-heights of A and of B,
+    relative to a standard normal: without any (all zero) ρ is nearly a normal density around the prediction.
+
+    Arguments:
+        knots: of A and of B.
+
+    >>> head = NumberHead()
+    >>> t, mean, spread = torch.zeros(1, 1), torch.zeros(1), torch.ones(1)
+    >>> round(head.log_prob(t, torch.zeros(1, head.size), mean, spread).exp().item(), 1)  # N(0, 1)
+    0.4
+    """
+
+    scale: Tensor
+    start: Tensor
+
+    def __init__(self, knots: tuple[int, int] = (33, 25)):
+        super().__init__()
+        self.lengths = (2 + MODES, 1 + MODES, 1 + MODES, *knots)
+        self.size = sum(self.lengths)
+        t = torch.linspace(-ENDS_A, ENDS_A, knots[0], dtype=torch.float64)
+        u = torch.linspace(-ENDS_B, ENDS_B, knots[1], dtype=torch.float64).sinh()
+        self.fixed, self.moving = Polygon(torch.special.ndtr(t)), Polygon(_cdf(u))
+        normal = (-0.5 * u**2 - LOG_SQRT_2PI - _log_density(u)).clamp_min(-30)
+        shares = self.fixed.share.double(), normal.exp() * self.moving.share
+        # heights of knots that a standard normal seldom meets may be larger; weights move four times as fast
+        scale = torch.cat([torch.full((2 + MODES,), 0.25), torch.ones(2 + 2 * MODES)])
+        scale = torch.cat([scale, torch.cat(shares).sqrt().clamp_min(0.1)])
+        stretch = [0.0, *[NARROWER] * MODES]
+        start = [*START, 0.0, *torch.linspace(-1, 1, MODES).tolist(), *stretch, *[0.0] * knots[0]]
+        self.register_buffer("scale", scale.float(), persistent=False)
+        self.register_buffer("start", torch.cat([torch.tensor(start), normal.float()]), persistent=False)
+
+    def log_prob(self, t: Tensor, found: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+        """log ρ(t) of q numbers (…, q) from coefficients (…, size) and a prediction, its mean and spread (…)."""
+        parts = self._parts(found, mean, spread)
+        log_a = self.fixed.log_prob(torch.special.ndtr(t), _cell(t / ENDS_A, self.lengths[3]), parts.fixed)
+        u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
+        near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
+        cell = _cell(near.detach().asinh() / ENDS_B, self.lengths[4])
+        log_b = self.moving.log_prob(_cdf(near), cell, parts.moving) + _log_density(near)
+        modes = -0.5 * u[..., 1:] ** 2 - LOG_SQRT_2PI
+        each = torch.cat([log_b.unsqueeze(-1), modes], -1) - log_spread
+        fixed = (log_a - 0.5 * t**2 - LOG_SQRT_2PI).unsqueeze(-1)
+        return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
+
+    def draw(self, found: Tensor, mean: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
+        """A number within ±8 for each row of coefficients (n, size)."""
+        parts = self._parts(found, mean, spread)
+        part = torch.multinomial(parts.log_weight.exp(), 1, generator=generator)
+        fixed = torch.special.ndtri(self.fixed.draw(parts.fixed, generator)).unsqueeze(1)
+        u = torch.randn(parts.mean.shape, generator=generator, dtype=found.dtype, device=found.device)
+        u = torch.cat([_quantile(self.moving.draw(parts.moving, generator)).unsqueeze(1), u[:, 1:]], 1)
+        every = torch.cat([fixed, parts.mean + parts.spread * u], 1)
+        return every.gather(1, part).squeeze(1).clamp(-FAR, FAR)
+
+    def _parts(self, found: Tensor, mean: Tensor, spread: Tensor) -> _Parts:
+        weight, shift, stretch, a, b = (found / self.scale + self.start).split(self.lengths, -1)
+        mean, spread = mean.unsqueeze(-1), spread.unsqueeze(-1)
+        return _Parts(
+            weight.log_softmax(-1),
+            (mean + spread * shift).clamp(-FAR, FAR),
+            (spread * (3 * torch.tanh(stretch / 3)).exp()).clamp(NARROWEST, WIDEST),
+            a.clamp(-STEEPEST, STEEPEST),
+            b.clamp(-STEEPEST, STEEPEST),
+        )
+
+
+def _cell(place: Tensor, knots: int) -> Tensor:
+    """The cell of places on [−1, 1] that evenly spaced knots cut up."""
+    return ((place.clamp(-1, 1) + 1) * ((knots - 1) / 2)).clamp(max=knots - 1.001).long()
+
+
+def _cdf(u: Tensor) -> Tensor:
+    return 0.5 + 0.5 * u * torch.rsqrt(2 + u**2)
+
+
+def _quantile(y: Tensor) -> Tensor:
+    return (2 * y - 1) * torch.rsqrt((2 * y * (1 - y)).clamp_min(1e-7))
+
+
+def _log_density(u: Tensor) -> Tensor:
+    return -1.5 * torch.log(2 + u**2)

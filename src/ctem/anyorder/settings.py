@@ -1,0 +1,93 @@
+"""How large networks are and how long they are trained: by the size of the table and the effort, not the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from ctem.training import Recipe
+
+__all__ = ["EFFORTS", "Effort", "Settings"]
+
+Effort = Literal["quick", "default", "best"]
+EFFORTS = ("quick", "default", "best")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Networks of an any-order density and their training.
+
+    The learning rate falls to zero over all steps; if the held-out loss stops falling before that, training goes back
+    to the best weights and lets the rate fall to zero over a third as many steps.
+
+    Arguments:
+        width, blocks, harmonics, dropout: of each network.
+        members: networks; with more than one the rows are cross-fitted.
+        orders: of the columns in the mixture; members take turns.
+        steps: at most so many.
+        batch_size: rows a step for each member.
+        learning_rate, weight_decay: of AdamW.
+        ema: decay of the averaged weights.
+        evaluate_every: steps between looks at the held-out loss.
+        patience: looks without a better one, after which it has stopped falling.
+
+    >>> Settings.suited(rows=300, columns=8).members
+    5
+    """
+
+    width: int = 128
+    blocks: int = 2
+    harmonics: int = 1
+    dropout: float = 0.0
+    members: int = 2
+    orders: int = 4
+    steps: int = 5000
+    batch_size: int = 512
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.1
+    ema: float = 0.998
+    evaluate_every: int = 100
+    patience: int = 6
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The arguments of ``AnyOrderNet``."""
+        return {key: getattr(self, key) for key in ("width", "blocks", "members", "harmonics", "dropout")}
+
+    def recipe(self, seed: int) -> Recipe:
+        """The training of ``ctem.training``."""
+        shared = {f.name for f in fields(Recipe)} & {f.name for f in fields(self)}
+        return Recipe(seed=seed, **{key: getattr(self, key) for key in shared})
+
+    @classmethod
+    def suited(cls, rows: int, columns: int, effort: Effort = "default") -> Settings:
+        """The default for a table of so many rows and (encoded) columns.
+
+        Small tables have several small networks, which overfit less; many columns need larger ones.
+
+        >>> Settings.suited(rows=100_000, columns=15, effort="best").members
+        10
+        """
+        found = cls()
+        if rows <= 1500:
+            found = cls(width=64, members=5, orders=5, steps=1200, batch_size=64, evaluate_every=25)
+        elif rows <= 5000:
+            found = cls(width=96, members=4, steps=2000, batch_size=256, evaluate_every=50)
+        if columns > 50:
+            found = replace(found, width=2 * found.width, blocks=3)
+        if effort == "quick":
+            return replace(found, steps=found.steps // 4, members=2, orders=2)
+        if effort == "best":
+            return replace(found, width=256, blocks=3, members=10, orders=10, steps=3 * found.steps)
+        return found
+
+    def changed(self, rows: int, **said: Any) -> Settings:
+        """With what was said instead (None says nothing), and so few members that a fold has four rows.
+
+        >>> Settings().changed(rows=10, steps=5, width=None).members
+        2
+        """
+        found = replace(self, **{key: value for key, value in said.items() if value is not None})
+        members = max(1, min(found.members, rows // 4))
+        every = min(found.evaluate_every, found.steps)
+        return replace(found, members=members, evaluate_every=every, orders=max(found.orders, 1))

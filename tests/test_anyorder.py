@@ -1,0 +1,490 @@
+"""The any-order network: heads are normalised, members keep to themselves, and the chain rule is a density."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ctem.anyorder import AnyOrderNet, AtLevel, HiddenColumns, NumberDensity
+from ctem.anyorder.labels import LabelHead
+from ctem.anyorder.numbers import NumberHead, Polygon
+from ctem.anyorder.orders import best_orders
+from ctem.bases import ProductBase
+from ctem.chain import Chain
+from ctem.clocknet import ClockNet
+from ctem.differences import Differences
+from ctem.firstorder import FirstOrder
+from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.unet import ImageNet
+
+FINITE = Space([Category(2), Ordinal(3), Category(4)])
+BITS = Space([Category(2)] * 4)
+MIXED = Space([Category(3), Real(), Ordinal(4), Real()])
+CORRELATION = torch.tensor([[1.0, 0.5, 0.8], [0.5, 1.0, 0.3], [0.8, 0.3, 1.0]])
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def skewed(space):
+    """A base that favours no two values alike."""
+    return ProductBase(space, [torch.arange(1.0, 1 + space.sizes[j]) for j in space.discretes])
+
+
+def stirred(net, seed=0, scale=0.3):
+    """The network with random weights throughout, as after some training; no longer of any joint density."""
+    generator = seeded(seed)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(scale * torch.randn(p.shape, generator=generator))
+    return net.eval().requires_grad_(False)
+
+
+def awake(space, **options):
+    return stirred(AnyOrderNet(skewed(space), width=8, blocks=1, **options))
+
+
+def by_differences(space, **options):
+    base = skewed(space)
+    return Differences(stirred(ClockNet(base, width=8, blocks=1)), base, **options)
+
+
+CONDITIONALS = {
+    "heads": AtLevel(awake(FINITE, members=2), 1e-3),
+    "differences": by_differences(FINITE),
+    "slopes": FirstOrder(stirred(ImageNet(skewed(BITS), (2, 2), (4, 8)))),
+}
+WITH_NUMBERS = {
+    "heads": AtLevel(awake(MIXED, correlation=CORRELATION), 1e-3),
+    "differences": by_differences(MIXED, floor=0.05, points=257),
+}
+
+
+def nodes_of(density):
+    """Increasing numbers (q,) that resolve every part of the density of one row, far into its tails, in float64."""
+    parts = density.head._parts(density.found, density.mean, density.spread)
+    grids = [torch.linspace(-12, 12, 20_001, dtype=torch.float64)]
+    for m, s in zip(parts.mean[0].double(), parts.spread[0].double(), strict=True):
+        grids.append(m + s * torch.linspace(-7, 7, 2001, dtype=torch.float64))
+    tails = torch.linspace(-14, 14, 40_001, dtype=torch.float64).sinh()
+    return torch.cat([*grids, parts.mean[0, 0] + parts.spread[0, 0] * tails]).sort().values
+
+
+def distribution_function(density):
+    """Nodes (q,) and the mass below each of the density of one row, in float64."""
+    t = nodes_of(density)
+    many = density.rows(torch.zeros(len(t), dtype=torch.long))
+    p = many.log_prob(t.to(density.found.dtype)).double().exp()
+    return t, torch.cat([t.new_zeros(1), torch.cumulative_trapezoid(p, t)])
+
+
+def number_density(spread, wild, seed=0):
+    """Random coefficients around a random prediction, one row."""
+    head, generator = NumberHead(), seeded(seed)
+    found = wild * torch.randn(1, head.size, generator=generator)
+    return NumberDensity(head, found, 2 * torch.randn(1, generator=generator), torch.full((1,), spread))
+
+
+@pytest.mark.parametrize("wild", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("spread", [1.0, 0.1, 0.003])
+def test_a_density_of_numbers_integrates_to_one_however_wild_its_coefficients(spread, wild):
+    for seed in range(5):
+        _, below = distribution_function(number_density(spread, wild, seed))
+        assert float(below[-1]) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("wild", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("spread", [1.0, 0.01])
+def test_draws_of_numbers_follow_their_density(spread, wild):
+    density, n = number_density(spread, wild), 20_000
+    drawn = density.rows(torch.zeros(n, dtype=torch.long)).draw(seeded(1)).double().sort().values
+    t, below = distribution_function(density)
+    inside = t.abs() < 8  # draws beyond are held there
+    found = torch.searchsorted(drawn, t[inside], right=True) / n
+    assert float((found - below[inside]).abs().max()) < 1.95 / math.sqrt(n)  # Kolmogorov–Smirnov at 0.1 %
+
+
+def test_without_coefficients_numbers_are_nearly_normal_around_their_prediction():
+    head, mean, spread = NumberHead(), torch.tensor([0.5]), torch.tensor([0.2])
+    t = mean + spread * torch.tensor([[-1.5, -0.5, 0.0, 0.7, 1.5]])
+    normal = torch.distributions.Normal(mean, spread).log_prob(t)
+    torch.testing.assert_close(
+        head.log_prob(t, torch.zeros(1, head.size), mean, spread), normal, atol=0.3, rtol=0
+    )
+
+
+def test_a_polygon_is_a_density_and_draws_follow_it():
+    knots = torch.tensor([0.05, 0.1, 0.4, 0.7, 0.95])
+    polygon, height, n = Polygon(knots), 2 * torch.randn(1, 5, generator=seeded()), 20_000
+    y = torch.linspace(0, 1, 10_001, dtype=torch.float64)
+    cell = (torch.searchsorted(knots.double(), y) - 1).clamp(0, 3)
+    p = polygon.log_prob(y.float()[None], cell[None], height)[0].double().exp()
+    assert float(torch.trapezoid(p, y)) == pytest.approx(1, abs=1e-5)
+    drawn = polygon.draw(height.expand(n, -1), seeded(1)).double().sort().values
+    below = torch.cat([y.new_zeros(1), torch.cumulative_trapezoid(p, y)])
+    found = torch.searchsorted(drawn, y, right=True) / n
+    assert float((found - below).abs().max()) < 1.95 / math.sqrt(n)
+
+
+def test_probabilities_of_labels_sum_to_one_and_agree_with_their_columns():
+    head = LabelHead(skewed(MIXED))
+    found = 30 * torch.randn(40, len(head.owner), generator=seeded())
+    x = skewed(MIXED).sample(40, seeded(1))
+    together = head.log_prob(x, found)
+    assert torch.equal(together[:, list(MIXED.reals)], torch.zeros(40, 2))
+    for j in MIXED.discretes:
+        log_p = head.column(found[:, head.slices[j]], j)
+        torch.testing.assert_close(log_p.exp().sum(1), torch.ones(40))
+        own = log_p.gather(1, x[:, j : j + 1].long()).squeeze(1)
+        torch.testing.assert_close(together[:, j], own, atol=1e-5, rtol=1e-5)
+
+
+def some_sets(n, space, seed=0):
+    """Rows and a random visible set for each."""
+    x = skewed(space).sample(n, seeded(seed))
+    return x, torch.rand(x.shape, generator=seeded(seed + 1)) < 0.5
+
+
+def test_before_training_every_conditional_is_the_base():
+    base, (x, visible) = skewed(FINITE), some_sets(20, FINITE)
+    net = AnyOrderNet(base, width=8, members=2)
+    log_p = net.log_conditionals(x.expand(2, -1, -1), visible.expand(2, -1, -1), torch.full((2, 20, 1), 0.01))
+    torch.testing.assert_close(log_p.detach(), base.column_log_prob(x).expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("correlation", [None, CORRELATION], ids=["plain", "predicting"])
+def test_what_a_hidden_cell_holds_does_not_matter(correlation):
+    net, (x, visible) = awake(MIXED, correlation=correlation), some_sets(20, MIXED)
+    other = torch.where(visible, x, skewed(MIXED).sample(20, seeded(2)))
+    for j in MIXED.discretes:
+        assert torch.equal(
+            net.label_log_probs(x, visible, 0.01, j, 0), net.label_log_probs(other, visible, 0.01, j, 0)
+        )
+    for j in MIXED.reals:
+        pair = (net.number_coefficients(rows, visible, 0.01, j, 0) for rows in (x, other))
+        assert all(torch.equal(a, b) for a, b in zip(*pair, strict=True))
+
+
+def test_what_a_visible_cell_holds_matters_to_every_member():
+    net, x = awake(MIXED, members=2), torch.zeros(2, 1, 4)
+    level = torch.full((2, 1, 1), 0.01)
+    for j in range(4):
+        visible = torch.arange(4).expand(2, 1, 4) == j
+        moved = x + visible
+        change = net.log_conditionals(moved, visible, level) - net.log_conditionals(x, visible, level)
+        others = [i for i in range(4) if i != j]
+        assert bool((change[..., others].abs() > 1e-4).all())
+
+
+@pytest.mark.parametrize("correlation", [None, CORRELATION], ids=["plain", "predicting"])
+def test_a_member_answers_alone_as_it_does_among_others(correlation):
+    net, level = awake(MIXED, members=3, correlation=correlation), 0.01
+    sets = [some_sets(12, MIXED, seed) for seed in (0, 10, 20)]
+    x, visible = torch.stack([x for x, _ in sets]), torch.stack([v for _, v in sets])
+    together = net.log_conditionals(x, visible, torch.full((3, 12, 1), level))
+    for k, j in itertools.product(range(3), range(4)):
+        if MIXED.sizes[j]:
+            log_p = net.label_log_probs(x[k], visible[k], level, j, k)
+            alone = log_p.gather(1, x[k, :, j : j + 1].long()).squeeze(1)
+        else:
+            found, mean, spread = net.number_coefficients(x[k], visible[k], level, j, k)
+            alone = net.numbers.log_prob(x[k, :, j : j + 1], found, mean, spread).squeeze(1)
+        torch.testing.assert_close(together[k, :, j], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_the_gradient_of_a_member_is_that_of_its_own_rows():
+    net, (x, visible) = awake(MIXED, members=2).requires_grad_(True), some_sets(8, MIXED)
+    level = torch.full((2, 8, 1), 0.01)
+    both = net.log_conditionals(x.expand(2, -1, -1), visible.expand(2, -1, -1), level)
+    grads = torch.autograd.grad(both[0].sum(), list(net.parameters()))
+    assert all(bool((g[1] == 0).all()) for g in grads)
+    assert all(bool((g[0] != 0).any()) for g in grads)
+
+
+def test_d_times_the_objective_is_the_mean_over_all_orders():
+    """In expectation; the standard error of 200 evaluations is measured."""
+    net, x = awake(FINITE), FINITE.states()[[3, 9, 14, 22]]
+    chain = Chain(AtLevel(net, HiddenColumns.finest))
+    orders = list(itertools.permutations(range(3)))
+    expected = -torch.stack([chain.log_prob(x, order) for order in orders]).double().mean() / 3
+    generator, rows = seeded(), x.repeat(25, 1).unsqueeze(0)
+    found = torch.stack([HiddenColumns()(net, rows, generator) for _ in range(200)]).double()
+    error = float(found.std()) / math.sqrt(len(found))
+    assert error < 0.01
+    assert float(found.mean()) == pytest.approx(float(expected), abs=3 * error)
+
+
+def test_every_size_of_visible_set_and_every_column_is_drawn_equally_often():
+    n, d = 20_000, 5
+    chosen = HiddenColumns().visible_sets(torch.zeros(1, n, d), seeded())[0]
+    sizes = torch.bincount(chosen.sum(1), minlength=d + 1)
+    assert int(sizes[d]) == 0  # something is always asked
+    assert float((sizes[:d] / n - 1 / d).abs().max()) < 2 / n  # stratified, better than chance
+    assert float((chosen.double().mean(0) - 0.4).abs().max()) < 4 * math.sqrt(0.24 / n)
+
+
+def test_a_part_is_not_shown_without_its_parent():
+    chosen = HiddenColumns({1: 0, 3: 2}).visible_sets(torch.zeros(2, 500, 4), seeded())
+    assert bool((chosen[..., 0] | ~chosen[..., 1]).all())
+    assert bool((chosen[..., 2] | ~chosen[..., 3]).all())
+    assert bool((chosen[..., 0] & ~chosen[..., 1]).any())
+
+
+def test_a_missing_cell_is_never_shown_and_never_asked():
+    net, x = awake(MIXED), skewed(MIXED).sample(64, seeded()).unsqueeze(0)
+    x[..., [0, 1]] = math.nan
+    filled = torch.where(x.isnan(), 1.0, x)
+    level, chosen = torch.full((1, 64, 1), 0.01), HiddenColumns().visible_sets(x, seeded())
+    plain = HiddenColumns().log_prob(net, x, x.nan_to_num(), chosen, level)
+    assert torch.equal(plain, HiddenColumns().log_prob(net, x, filled, chosen, level))
+    gone = torch.full_like(x, math.nan)
+    assert float(HiddenColumns()(net, gone, seeded())) == 0
+
+
+def test_a_training_step_looks_at_no_number_so_that_it_can_be_captured():
+    net = awake(MIXED, members=2)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        HiddenColumns({1: 0})(net, torch.zeros(2, 16, 4), torch.Generator())  # reading a fake number raises
+
+
+def test_noise_is_that_of_the_level_and_leaves_labels_alone():
+    net, n = awake(MIXED), 50_000
+    objective = HiddenColumns(finest=0.05, coarsest=0.0500001)
+    x, level = objective.noised(net, torch.ones(1, n, 4), seeded())
+    assert torch.equal(x[..., [0, 2]], torch.ones(1, n, 2))
+    assert float((level - 0.05).abs().max()) < 1e-6
+    sigma = math.sqrt(1 - math.exp(-0.1))
+    assert float(x[..., 1].mean()) == pytest.approx(math.exp(-0.05), abs=4 * sigma / math.sqrt(n))
+    assert float(x[..., 1].std()) == pytest.approx(sigma, rel=4 / math.sqrt(2 * n))
+
+
+def all_orders(d):
+    return list(itertools.permutations(range(d)))
+
+
+@pytest.mark.parametrize("name", CONDITIONALS)
+def test_the_chain_rule_sums_to_one_in_any_order_by_every_member(name):
+    chain = Chain(CONDITIONALS[name])
+    for order, member in itertools.product(all_orders(chain.space.dim), range(chain.conditionals.members)):
+        total = chain.log_prob(chain.space.states(), order, member=member).double().exp().sum()
+        assert float(total) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", CONDITIONALS)
+def test_samples_follow_the_chain_rule_and_know_their_probability(name):
+    chain, n = Chain(CONDITIONALS[name]), 4000
+    order, member = list(range(chain.space.dim))[::-1], chain.conditionals.members - 1
+    drawn = chain.sample(n, seeded(), order, member=member)
+    log_p = chain.log_prob(chain.space.states(), order, member=member).double()
+    count = torch.bincount(chain.space.index(drawn.x), minlength=len(log_p))
+    p = log_p.exp() / log_p.exp().sum()
+    assert chisquare(count.numpy(), (n * p).numpy()).pvalue > 1e-3
+    torch.testing.assert_close(
+        drawn.log_prob, chain.log_prob(drawn.x, order, member=member), atol=1e-5, rtol=0
+    )
+    error = float(drawn.log_prob.std()) / math.sqrt(n)
+    assert float(drawn.log_prob.mean()) == pytest.approx(float((p * log_p).sum()), abs=3 * error)
+
+
+@pytest.mark.parametrize("name", CONDITIONALS)
+def test_conditionals_sum_to_one_and_given_cells_stay(name):
+    chain, n = Chain(CONDITIONALS[name]), 2000
+    rest = list(range(1, chain.space.dim))
+    states = chain.space.states()
+    states = states[states[:, 0] == 1]
+    log_p = chain.log_prob(states, rest, given=[0]).double()
+    assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
+    given = torch.full((n, chain.space.dim), math.nan)
+    given[:, 0] = 1
+    drawn = chain.sample(n, seeded(), rest, given)
+    assert torch.equal(drawn.x[:, 0], given[:, 0])
+    count = torch.bincount(chain.space.index(drawn.x) - len(states), minlength=len(states))
+    assert chisquare(count.numpy(), (n * log_p.softmax(0)).numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", CONDITIONALS)
+def test_a_missing_cell_is_summed_out(name):
+    """Where it comes last, what its values sum to; where it comes first, the order without it."""
+    chain = Chain(CONDITIONALS[name])
+    d, states = chain.space.dim, chain.space.states()
+    order = list(range(d))
+    gap = states.clone()
+    gap[:, -1] = math.nan
+    sums = chain.log_prob(states, order).view(-1, chain.space.sizes[-1]).logsumexp(1)
+    torch.testing.assert_close(
+        chain.log_prob(gap, order)[:: chain.space.sizes[-1]], sums, atol=1e-5, rtol=1e-5
+    )
+    without = chain.log_prob(states, order[:-1])
+    torch.testing.assert_close(chain.log_prob(gap, [d - 1, *order[:-1]]), without, atol=1e-5, rtol=1e-5)
+
+
+def repeated_rows(space, gaps, n=30):
+    """Two different cells in each column, so that rows show the same, and nan in some."""
+    x = skewed(space).sample(2, seeded())[torch.randint(2, (n, space.dim), generator=seeded(1))]
+    rows = x.diagonal(dim1=1, dim2=2).clone()
+    if gaps:
+        rows[torch.rand(rows.shape, generator=seeded(2)) < 0.3] = math.nan
+    return rows
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(
+    "conditionals",
+    [*CONDITIONALS.values(), *WITH_NUMBERS.values()],
+    ids=[*CONDITIONALS, *(f"{name} with numbers" for name in WITH_NUMBERS)],
+)
+def test_rows_that_share_what_they_show_score_as_they_do_one_by_one(conditionals, gaps):
+    chain = Chain(conditionals)
+    x, order = repeated_rows(chain.space, gaps), list(range(chain.space.dim))[::-1]
+    for given in ([], [order[0]]):
+        asked = [j for j in order if j not in given]
+        alone = torch.cat([chain.log_prob(row, asked, given) for row in x.split(1)])
+        torch.testing.assert_close(chain.log_prob(x, asked, given), alone, atol=1e-5, rtol=1e-5)
+
+
+def test_a_pass_is_shared_by_all_rows_that_show_the_same():
+    asked = []
+
+    class Counted(AtLevel):
+        def given(self, x, visible, j, member=0):
+            asked.append(len(x))
+            return super().given(x, visible, j, member)
+
+    Chain(Counted(awake(FINITE), 1e-3)).log_prob(FINITE.states().repeat(50, 1), [0, 1, 2])
+    assert asked == [1, 2, 6]
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+@pytest.mark.parametrize("kind", ["heads", "differences"])
+def test_a_mixed_chain_integrates_to_one_and_samples_follow_it(kind, order):
+    space, n = Space([Real(), Category(2)]), 4000
+    at = AtLevel(awake(space), 1e-3) if kind == "heads" else by_differences(space, floor=0.01, points=257)
+    chain = Chain(at)
+    tails = torch.linspace(-14, 14, 20_001, dtype=torch.float64).sinh()
+    t = torch.cat([torch.linspace(-8, 8, 20_001, dtype=torch.float64), tails[tails.abs() > 8]]).sort().values
+    t = t[t.abs() <= 8] if kind == "differences" else t
+    rows = torch.stack([t.repeat(2), torch.arange(2.0).repeat_interleave(len(t))], 1).float()
+    log_p = chain.log_prob(rows, order).double().view(2, -1)
+    p = log_p.exp()
+    assert float(torch.trapezoid(p.sum(0), t)) == pytest.approx(1, abs=1e-4)
+    x, log_q = chain.sample(n, seeded(), order)
+    torch.testing.assert_close(log_q, chain.log_prob(x, order), atol=1e-4, rtol=1e-4)
+    inside = t < 0
+    for drawn, known in (
+        (log_q.double(), torch.trapezoid((p * log_p).sum(0), t)),
+        (x[:, 1].double(), torch.trapezoid(p[1], t)),
+        ((x[:, 0] < 0).double(), torch.trapezoid(p.sum(0)[inside], t[inside])),
+        (((x[:, 0] < 0) & (x[:, 1] > 0)).double(), torch.trapezoid(p[1][inside], t[inside])),
+    ):
+        assert float(drawn.mean()) == pytest.approx(float(known), abs=3 * float(drawn.std()) / math.sqrt(n))
+
+
+def test_a_number_has_a_density_whatever_is_shown():
+    at, (x, visible) = WITH_NUMBERS["heads"], some_sets(6, MIXED)
+    for j, i in itertools.product(MIXED.reals, range(6)):
+        shown = visible[i : i + 1] & (torch.arange(4) != j)
+        _, below = distribution_function(at.given(x[i : i + 1], shown, j))
+        assert float(below[-1]) == pytest.approx(1, abs=1e-4)
+
+
+PARTED = Space([Category(2), Real(), Category(2)])
+
+
+def test_a_part_that_does_not_exist_is_neither_scored_nor_drawn():
+    chain, n = Chain(AtLevel(awake(PARTED), 1e-3), {1: 0}), 2000
+    x = torch.tensor([[1.0, math.nan, 0.0]])
+    expected = chain.log_prob(x, [0]) + chain.log_prob(x, [2], given=[0])
+    torch.testing.assert_close(chain.log_prob(x, [0, 1, 2]), expected)
+    drawn = chain.sample(n, seeded(), [0, 1, 2])
+    assert torch.equal(drawn.x[:, 1].isnan(), drawn.x[:, 0] > 0)
+    assert 0 < float(drawn.x[:, 0].mean()) < 1
+    torch.testing.assert_close(drawn.log_prob, chain.log_prob(drawn.x, [0, 1, 2]), atol=1e-4, rtol=1e-4)
+    given = x.expand(5, -1)
+    assert torch.equal(chain.sample(5, seeded(), given=given).x.isnan(), given.isnan())
+
+
+def test_random_orders_keep_parents_first_and_late_columns_last():
+    space = Space([Category(2), Real(), Category(2), Real(), Category(2)])
+    chain = Chain(AtLevel(awake(space), 1e-3), {1: 0, 3: 2}, late=[0, 0.5, 0.2, 0.2, 0])
+    orders = chain.orders(200, seeded())
+    for order in orders:
+        assert sorted(order) == list(range(5))
+        assert order[-1] == 1
+        assert set(order[:2]) == {0, 4}
+        assert order.index(2) < order.index(3)
+        assert all(chain.allows(a, b) for a, b in itertools.pairwise(order))
+    assert len({tuple(order) for order in orders}) == 2  # 0 and 4 change places
+
+
+BAD = {
+    "order, given: expected different columns": lambda chain: chain.log_prob(FINITE.states(), [0, 1, 1]),
+    "order, given: expected different columns of 0 … 2": lambda chain: chain.log_prob(FINITE.states(), [-1]),
+    r"order: expected every column that is not given; missing \[1, 2\]": lambda chain: chain.sample(
+        2, torch.Generator(), [0]
+    ),
+    r"given: expected shape \(9, 3\); got \(3, 3\)": lambda chain: chain.sample(
+        9, torch.Generator(), given=torch.zeros(3, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_chain_names_what_it_was_asked_wrongly(message):
+    with pytest.raises(ValueError, match=message):
+        BAD[message](Chain(CONDITIONALS["heads"]))
+
+
+class Ladder:
+    """A made-up network: a column costs a nat for each column before it that is hidden, so that one order is best."""
+
+    def log_conditionals(self, x, visible, level):
+        hidden = (~visible).to(x.dtype)
+        return hidden - hidden.cumsum(-1)
+
+
+class LadderAt(AtLevel):
+    def __init__(self, space):
+        self.net, self.level = Ladder(), 1e-3
+        self._base = skewed(space)
+
+    @property
+    def base(self):
+        return self._base
+
+
+def test_the_easy_order_is_found():
+    at = LadderAt(Space([Category(2)] * 8))
+    chain, rows = Chain(at), torch.zeros(2, 5, 8)
+    assert best_orders(chain, at, rows, 2, seeded()) == [list(range(8))] * 2
+
+
+def test_the_easy_order_is_found_as_far_as_parents_and_gaps_allow():
+    at = LadderAt(Space([Real(), Category(2), Category(2), Real()]))
+    chain = Chain(at, parents={0: 1}, late=[0, 0, 0.5, 0])
+    assert best_orders(chain, at, torch.zeros(1, 5, 4), 1, seeded()) == [[1, 0, 3, 2]]
+
+
+def test_the_best_order_of_all_is_found_where_all_are_tried():
+    """Each row judged by its member; gaps count nothing."""
+    at = AtLevel(awake(BITS, members=2), 1e-3)
+    chain, rows = Chain(at), BITS.states()[torch.randint(16, (2, 40), generator=seeded(1))]
+    rows[:, ::3, 1:3] = math.nan
+
+    def likelihood(order):
+        each = [chain.log_prob(rows[k], order, member=k) for k in range(2)]
+        return float(torch.cat(each).double().mean())
+
+    scores = {order: likelihood(order) for order in all_orders(4)}
+    found = best_orders(chain, at, rows, 3, seeded())
+    assert max(scores.values()) - min(scores.values()) > 0.1
+    assert scores[tuple(found[0])] == pytest.approx(max(scores.values()), abs=1e-6)
+    assert scores[tuple(found[0])] >= scores[tuple(found[1])] >= scores[tuple(found[2])]
+
+
+def test_many_columns_have_random_orders():
+    at = LadderAt(Space([Category(2)] * 65))
+    assert best_orders(Chain(at), at, torch.zeros(1, 4, 65), 3, seeded()) == Chain(at).orders(3, seeded())
