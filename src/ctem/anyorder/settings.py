@@ -23,7 +23,7 @@ class Settings:
     Arguments:
         width, blocks, harmonics, dropout: of each network.
         members: networks; with more than one the rows are cross-fitted.
-        orders: of the columns in the mixture; members take turns.
+        orders: of the columns in the mixture, at least one for each member; members take turns.
         steps: at most so many.
         batch_size: rows a step for each member.
         learning_rate, weight_decay: of AdamW.
@@ -90,4 +90,4 @@ class Settings:
         found = replace(self, **{key: value for key, value in said.items() if value is not None})
         members = max(1, min(found.members, rows // 4))
         every = min(found.evaluate_every, found.steps)
-        return replace(found, members=members, evaluate_every=every, orders=max(found.orders, 1))
+        return replace(found, members=members, evaluate_every=every, orders=max(found.orders, members))
