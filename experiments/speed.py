@@ -2,8 +2,10 @@
 
     python experiments/speed.py --data FOLDER                       fits penguins and adult, scores 200 000 rows
     python experiments/speed.py --data FOLDER --rows 5000000        the long file
+    python experiments/speed.py --data FOLDER --what rates          without the timed fits
 
-Rates in this process: rows scored exactly, in one pass of ``CTEM(fast=True)``, and drawn. The long file is scored by
+Rates do not depend on how long a network has learned, so they are taken from a fit of 100 steps. In this process: rows
+scored exactly, in one pass of ``CTEM(fast=True)``, and drawn. The long file is scored by
 ``ctem score --fast`` in a process of its own, a Parquet file of 15 columns (rows of adult, repeated), at a tenth of the
 rows and at all of them: peak memory that does not grow is flat. Its first rate includes the start of Python; the
 second, from the difference of the two files, does not. --quick takes a made-up table.
@@ -29,6 +31,8 @@ from results import arguments, summarise, write
 
 THREADS = 2
 ROWS = 200_000
+RATED = 100  # steps of the fit whose rates are taken
+WHAT = ("fits", "rates")
 GROUP = 65_536  # rows written at a time
 TIMED = 5000  # rows scored and drawn in this process
 
@@ -40,11 +44,10 @@ def tables(args) -> dict[str, pd.DataFrame]:
     return {name: frames[name] for name in args.sets}
 
 
-def fitted(frame: pd.DataFrame, seed: int, args, fast: bool) -> tuple[CTEM, float]:
-    """The model, and the seconds that a default fit took."""
+def fitted(frame: pd.DataFrame, seed: int, args, **more) -> tuple[CTEM, float]:
+    """The model, and the seconds that its fit took; a default one if nothing more is said."""
     began = time.perf_counter()
-    small = TINY if args.quick else {}
-    model = CTEM(random_state=seed, device="cpu", fast=fast, **small).fit(frame)
+    model = CTEM(**more | (TINY if args.quick else {}), random_state=seed, device="cpu").fit(frame)
     return model, time.perf_counter() - began
 
 
@@ -113,6 +116,7 @@ def main() -> None:
     )
     parser.add_argument("--sets", nargs="*", default=("penguins", "adult"), help="which tables to fit")
     parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is scored")
+    parser.add_argument("--what", nargs="*", choices=WHAT, default=WHAT, help="what is measured")
     args = parser.parse_args()
     if args.device != "cpu":
         raise SystemExit(f"--device: this measures the CPU; got {args.device!r}.")
@@ -124,16 +128,24 @@ def main() -> None:
     def save(_: Found) -> None:
         found = [(data, *key, values) for data, part in results.items() for key, values in part.items()]
         seconds = time.perf_counter() - began
-        write("speed", settings, [summarise(*f) for f in found], "cpu", seconds, args.out, quick=args.quick)
+        write(
+            f"speed-{'-'.join(args.what)}",
+            settings,
+            [summarise(*f) for f in found],
+            "cpu",
+            seconds,
+            args.out,
+            quick=args.quick,
+        )
 
     for name, frame in tables(args).items():
         found = results.setdefault(name, {})
-        for seed in range(args.seeds or 1):
-            _, seconds = fitted(frame, seed, args, fast=False)
+        for seed in range((args.seeds or 1) * ("fits" in args.what)):
+            _, seconds = fitted(frame, seed, args)
             note(found, "CTEM", {"fit, seconds": seconds}, save)
-        if name != "penguins":
-            model, seconds = fitted(frame, 0, args, fast=True)
-            note(found, "CTEM", {"fit with fast=True, seconds": seconds, **rates(model, frame)}, save)
+        if name != "penguins" and "rates" in args.what:
+            model, _ = fitted(frame, 0, args, fast=True, max_steps=RATED)
+            note(found, "CTEM", rates(model, frame), save)
             note(found, "CTEM", scoring(model, frame, rows), save)
 
 

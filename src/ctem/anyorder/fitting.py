@@ -103,7 +103,7 @@ def fit_anyorder(
     at, late = AtLevel(net, level), gaps(x, parents).double().mean(0).tolist()
     generator = torch.Generator().manual_seed(seed)
     orders = best_orders(Chain(at, parents, late), at, data.held_out, settings.orders, generator)
-    components = [Component(c % settings.members, orders[c % len(orders)]) for c in range(settings.orders)]
+    components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
     return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
 
 

@@ -27,9 +27,7 @@ WIDE = 64  # columns beyond which orders are random
 def best_orders(
     chain: Chain, at: AtLevel, held_out: Tensor, count: int, generator: torch.Generator
 ) -> list[Order]:
-    """``count`` different orders under which held-out rows are likely, the best first; fewer if there are no more.
-
-    Where columns are many, they are random.
+    """``count`` orders under which held-out rows are likely, the best first; random ones where columns are many.
 
     Arguments:
         chain: says which orders are allowed.
@@ -48,20 +46,15 @@ def best_orders(
     dim = chain.space.dim
     if dim > WIDE:
         return chain.orders(count, generator)
+    drawn = chain.orders(max(2 * count, PASSES // 2 // dim), generator)
     terms = _Terms(at, held_out[:, : max(1, ROWS // len(held_out))])
-    drawn = _distinct(chain.orders(max(2 * count, PASSES // 2 // dim), generator))
-    ranked = sorted(drawn, key=terms.total, reverse=True)
-    found = ranked[:count]
+    found = sorted(drawn, key=terms.total, reverse=True)[:count]
     while terms.passes < PASSES:  # a sweep is finished
-        improved = _distinct([*(_swapped(order, terms, chain) for order in found), *ranked])[:count]
+        improved = [_swapped(order, terms, chain) for order in found]
         if improved == found:
             break
         found = improved
     return sorted(found, key=terms.total, reverse=True)
-
-
-def _distinct(orders: Sequence[Order]) -> list[Order]:
-    return [list(order) for order in dict.fromkeys(map(tuple, orders))]
 
 
 class _Terms:
