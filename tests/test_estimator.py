@@ -395,12 +395,3 @@ def test_a_handful_of_rows_is_a_table(rows):
     X = np.random.default_rng(0).normal(size=(rows, 2))
     model = CTEM(max_steps=2, random_state=0).fit(X)
     assert np.isfinite(model.score_samples(X)).all()
-
-
-@pytest.mark.parametrize("setting", [{"members": 3}, {"max_time": 5.0}, {"fast": True}])
-def test_a_setting_that_the_pairwise_objective_does_not_have_is_refused(setting):
-    X = np.random.default_rng(0).normal(size=(40, 2))
-    with pytest.raises(ValueError, match=f"{next(iter(setting))}: objective='pairwise'"):
-        CTEM(objective="pairwise", **setting).fit(X)
-    with pytest.raises(ValueError, match="X_val: objective='pairwise'"):
-        CTEM(objective="pairwise").fit(X, X_val=X)

@@ -43,7 +43,6 @@ __all__ = ["CTEM"]
 Vector = NDArray[np.float64]
 FEW = 100  # rows below which dependence between columns can hardly be learned
 OBJECTIVES = ("anyorder", "pairwise")
-ANYORDER = ("blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay", "max_time", "fast")
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
 
 
@@ -65,7 +64,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
-        orders: of the columns, in the mixture; at least one for every network.
+        orders: of the columns, in the mixture.
         batch_size: rows of a step for every network.
         learning_rate, weight_decay: of the training.
         max_steps: at most this many training steps.
@@ -162,8 +161,6 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         ``X_val`` are rows to stop training and to choose by, instead of some of X.
         """
         self._check_settings()
-        if X_val is not None and self.objective == "pairwise":
-            raise ValueError("X_val: objective='pairwise' holds out folds of X; leave it out.")
         frame = read_frame(X)
         # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
         validate_data(type(self)(), X, skip_check_array=True)
@@ -367,10 +364,8 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{name}: expected a finite number > 0; got {value!r}.")
         if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay: expected a finite number ≥ 0; got {self.weight_decay!r}.")
-        if self.objective == "pairwise":
-            said = [name for name in ANYORDER if getattr(self, name)]
-            if said:
-                raise ValueError(f"{said[0]}: objective='pairwise' has no such setting; leave it out.")
+        if self.fast and self.objective == "pairwise":
+            raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
 
     def _settings(self, schema: Schema, rows: int) -> Settings:
         """The settings for this table, with what was said in the constructor."""
