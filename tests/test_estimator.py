@@ -8,18 +8,10 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from small import SMALL
 
 from ctem import CTEM, Category, Ordinal, Real
 
-SMALL = {
-    "max_steps": 40,
-    "width": 16,
-    "blocks": 1,
-    "members": 2,
-    "orders": 2,
-    "batch_size": 64,
-    "random_state": 0,
-}
 PAIRWISE = {"objective": "pairwise", "effort": "quick", "max_steps": 20, "width": 16, "random_state": 0}
 
 

@@ -8,20 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small import SMALL
 
 from ctem import CTEM, estimator
 from ctem.anyorder import Settings
 from ctem.table.codecs import Labels, Numbers
 
-SMALL = {
-    "max_steps": 40,
-    "width": 16,
-    "blocks": 1,
-    "members": 2,
-    "orders": 2,
-    "batch_size": 64,
-    "random_state": 0,
-}
 DRAWS = 20_000
 STEP = 1e-3  # of a finite difference, in encoded units: float32 sums then give slopes to about 1e-3
 

@@ -10,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn.metrics import mutual_info_score
+from small import SMALL
 
 from ctem import CTEM
 from ctem.report import write_report
@@ -20,15 +21,6 @@ from ctem.table.cells import Cells
 from ctem.table.frames import read_frame
 from ctem.table.schema import Schema
 
-SMALL = {
-    "max_steps": 40,
-    "width": 16,
-    "blocks": 1,
-    "members": 2,
-    "orders": 2,
-    "batch_size": 64,
-    "random_state": 0,
-}
 HOSTILE_NAME = "<script>alert(1)</script>"
 HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"
 VOID = {"meta"}
