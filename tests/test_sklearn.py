@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ctem import CTEM, CTEMOutlier
+from ctem import CTEM, CTEMImputer, CTEMOutlier
 from ctem.anyorder import fitting
 
 TINY = {
@@ -47,7 +47,7 @@ def _few_held_out_rows():
 
 @pytest.mark.filterwarnings("ignore:fitted on .* rows:UserWarning")
 @parametrize_with_checks(
-    [CTEM(**TINY), CTEMOutlier(CTEM(**TINY))],
+    [CTEM(**TINY), CTEMOutlier(CTEM(**TINY)), CTEMImputer(CTEM(**TINY))],
     expected_failed_checks=expected_failures,
 )
 def test_scikit_learn_checks(estimator, check):

@@ -33,6 +33,7 @@ from ctem.training import History, Recipe, train
 
 if TYPE_CHECKING:
     from ctem.estimator import CTEM
+    from ctem.imputer import CTEMImputer
     from ctem.outliers import CTEMOutlier
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CTEM",
     "MLP",
+    "CTEMImputer",
     "CTEMOutlier",
     "Category",
     "Gaussian",
@@ -75,7 +77,11 @@ __all__ = [
     "train",
 ]
 
-_LATER = {"CTEM": "ctem.estimator", "CTEMOutlier": "ctem.outliers"}
+_LATER = {
+    "CTEM": "ctem.estimator",
+    "CTEMImputer": "ctem.imputer",
+    "CTEMOutlier": "ctem.outliers",
+}
 
 
 def __getattr__(name: str) -> Any:

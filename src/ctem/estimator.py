@@ -35,7 +35,7 @@ from ctem.table.answers import Outlier, TableDensity, find_device, in_float32
 from ctem.table.conditionals import Conditional
 from ctem.table.frames import Frame, Kind, build_frame, read_frame
 from ctem.table.given import partial_frame, positions, renamed
-from ctem.table.rows import taken
+from ctem.table.rows import indexed, taken
 from ctem.table.schema import Schema
 
 __all__ = ["CTEM"]
@@ -283,10 +283,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
         frame = self._read(X)
         if method != "sample":
-            return _indexed(build_frame(frame.kind, self._table.expected(frame, method)), X)
+            return indexed(build_frame(frame.kind, self._table.expected(frame, method)), X)
         generator = self._generator(random_state)
         drawn = (self._table.completed(frame, generator) for _ in range(n_draws))
-        tables = [_indexed(build_frame(frame.kind, columns), X) for columns in drawn]
+        tables = [indexed(build_frame(frame.kind, columns), X) for columns in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def conditional(self, X: Any, column: str | int) -> Conditional:
@@ -433,13 +433,6 @@ def _weighted(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
     weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
     kept = weights > 0
     return taken(frame, kept), torch.from_numpy(weights[kept])
-
-
-def _indexed(table: Any, X: Any) -> Any:
-    """A table with the index of X, where X has one as pandas does, so that its rows can be assigned back."""
-    if hasattr(table, "set_axis") and hasattr(X, "index"):
-        table.index = X.index
-    return table
 
 
 def _check_count(name: str, value: Any) -> None:

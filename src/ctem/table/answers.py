@@ -175,14 +175,35 @@ class TableDensity:
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
-        columns = dict(frame.columns)
+        (columns,) = self.summarised(frame, Conditional.mode if method == "mode" else Conditional.mean)
+        return columns
+
+    def summarised(self, frame: Frame, *summaries: Callable[[Conditional], Cells]) -> list[dict[str, Cells]]:
+        """The columns of a frame for each summary, every missing cell at that summary of its conditional."""
+        columns = [dict(frame.columns) for _ in summaries]
+        for name, gone, each in self._gaps(frame):
+            for table, summary in zip(columns, summaries, strict=True):
+                table[name] = merged(
+                    frame.columns[name], spread(joined([summary(one) for one in each]), gone)
+                )
+        return columns
+
+    def uncertainty(self, frame: Frame) -> Vector:
+        """The standard deviation of every missing cell given the observed ones (n, columns); 0 for those.
+
+        Dates in days; nan for labels, which have none.
+        """
+        out = np.zeros((len(frame), len(frame.columns)))
+        for name, gone, each in self._gaps(frame):
+            out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in each])
+        return out
+
+    def _gaps(self, frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], list[Conditional]]]:
+        """Name, missing rows and their conditionals, a bounded number of rows each, of every column with gaps."""
         for j, (name, cells) in enumerate(frame.columns.items()):
             if cells.missing.any():
                 parts = chunks(taken(frame, cells.missing), CHUNK // 8)
-                each = [self.conditional(part, j) for part in parts]
-                found = joined([one.mode() if method == "mode" else one.mean() for one in each])
-                columns[name] = merged(cells, spread(found, cells.missing))
-        return columns
+                yield name, cells.missing, [self.conditional(part, j) for part in parts]
 
     def conditional(self, frame: Frame, j: int) -> Conditional:
         """The distribution of column j of the table given the other observed cells of each row."""

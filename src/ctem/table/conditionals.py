@@ -15,6 +15,8 @@ from ctem.table.cells import Cells
 
 __all__ = ["Conditional", "column_conditional"]
 
+DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
+
 
 @dataclass(frozen=True)
 class Conditional:
@@ -52,6 +54,38 @@ class Conditional:
         whole = values.dtype.kind in "iu"
         mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
         return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
+
+    def std(self) -> NDArray[np.float64]:
+        """The standard deviation of X_j | … in every row (dates and durations: in days); nan for labels and booleans.
+
+        >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
+        >>> Conditional(cells, np.array([[0.5, 0.5]]), np.arange(2)).std()
+        array([1.])
+        """
+        if self.cells.type in ("label", "bool"):
+            return np.full(len(self.probability), np.nan)
+        known = ~self.cells.missing
+        weight = self.probability[:, known] / self.probability[:, known].sum(1, keepdims=True)
+        values = self.cells.values[known]
+        away = (values - values[0]).astype(np.float64)
+        away = away - (weight @ away)[:, None]
+        return np.asarray(np.sqrt((weight * away**2).sum(1)) / DAY.get(self.cells.unit, 1.0))
+
+    def quantile(self, share: float) -> Cells:
+        """The least value that at least this share of X_j | … is not above, in every row; labels have none: missing.
+
+        >>> cells = Cells("int", np.array([1, 2, 9]), np.zeros(3, bool))
+        >>> Conditional(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3)).quantile(0.5).values
+        array([2])
+        """
+        if self.cells.type == "label":
+            gone = np.full(len(self.probability), -1, np.int64)
+            return replace(self.cells, values=gone, missing=gone < 0)
+        order = np.flatnonzero(~self.cells.missing)
+        order = order[np.argsort(self.cells.values[order], kind="stable")]
+        below = np.cumsum(self.probability[:, order], 1)
+        at = order[(below < share * below[:, -1:] * (1 - 1e-12)).sum(1)]
+        return replace(self.cells, values=self.cells.values[at], missing=np.zeros(len(at), bool))
 
     def mode(self) -> Cells:
         """The most likely value of every row; in a continuous part, where the encoded density is highest."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ctem.table.cells import Cells
 from ctem.table.frames import Frame
 
-__all__ = ["chunks", "joined", "merged", "spread", "taken"]
+__all__ = ["chunks", "indexed", "joined", "merged", "spread", "taken"]
 
 CHUNK = 2**13  # rows encoded and answered at a time, which bounds the memory
 
@@ -43,6 +43,18 @@ def chunks(frame: Frame, size: int = CHUNK) -> Iterator[Frame]:
     """
     for start in range(0, len(frame), size):
         yield taken(frame, slice(start, start + size))
+
+
+def indexed(table: Any, X: Any) -> Any:
+    """A table with the index of X, where X has one as pandas does, so that its rows can be assigned back.
+
+    >>> import pandas as pd
+    >>> indexed(pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]}, index=[7])).index.tolist()
+    [7]
+    """
+    if hasattr(table, "set_axis") and hasattr(X, "index"):
+        table.index = X.index
+    return table
 
 
 def joined(parts: Sequence[Cells]) -> Cells:

@@ -1,0 +1,158 @@
+r"""A scikit-learn transformer that fills missing cells of mixed tables from one density.
+
+strategy="mean":    E[X_j | observed cells of the row];  labels and booleans: the most likely value
+strategy="mode":    the most likely value of X_j given the observed cells
+strategy="sample":  the missing cells of a row drawn together, given the observed ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils import Tags
+from sklearn.utils._set_output import _get_output_config
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
+
+from ctem.estimator import CTEM
+from ctem.table.answers import TableDensity
+from ctem.table.conditionals import Conditional
+from ctem.table.frames import Frame, build_frame
+from ctem.table.rows import indexed
+
+__all__ = ["CTEMImputer"]
+
+Vector = NDArray[np.float64]
+STRATEGIES = ("mean", "mode", "sample")
+
+
+class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Missing cells of numbers, labels and dates, filled in given the observed cells of their row.
+
+    Answers are tables of the kind that came in (NumPy, pandas, polars, pyarrow), or what ``set_output`` asks for.
+    Observed cells stay bit for bit. A column without any value in fit stays missing.
+
+    Arguments:
+        estimator: the density, fitted as a clone; ``CTEM(random_state=random_state)`` when None.
+        strategy: "mean", "mode" or "sample".
+        add_indicator: append a column ``missingindicator_NAME`` for every column with gaps in fit.
+        random_state: a seed for the draws of "sample"; that of the estimator when None.
+
+    Attributes:
+        estimator_: the fitted ``CTEM``.
+        indicated_: names of the columns with gaps in fit.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=300)
+    >>> X = np.column_stack([x, 2 * x])
+    >>> X[:50, 1] = np.nan
+    >>> imputer = CTEMImputer(CTEM(width=16, members=1, batch_size=64, max_steps=80, random_state=0))
+    >>> filled = imputer.fit_transform(X)
+    >>> bool(np.corrcoef(filled[:50, 1], x[:50])[0, 1] > 0.95)
+    True
+    """
+
+    estimator_: CTEM
+    indicated_: tuple[str, ...]
+
+    def __init__(
+        self,
+        estimator: CTEM | None = None,
+        *,
+        strategy: str = "mean",
+        add_indicator: bool = False,
+        random_state: Any = None,
+    ):
+        self.estimator = estimator
+        self.strategy = strategy
+        self.add_indicator = add_indicator
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = (CTEM() if self.estimator is None else self.estimator).__sklearn_tags__().input_tags
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> CTEMImputer:
+        """Fit the density to the observed cells."""
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy: expected one of {STRATEGIES}; got {self.strategy!r}.")
+        density = CTEM(random_state=self.random_state) if self.estimator is None else clone(self.estimator)
+        if getattr(density, "missing", "hidden") == "state":
+            raise ValueError("estimator: missing='state' makes a missing cell a value; use missing='hidden'.")
+        fitted = density.fit(X)
+        gaps = {name: cells.missing.any() for name, cells in fitted.read(X).columns.items()}
+        self.estimator_, self.indicated_ = fitted, tuple(name for name, gap in gaps.items() if gap)
+        self.n_features_in_ = fitted.n_features_in_
+        if hasattr(fitted, "feature_names_in_"):
+            self.feature_names_in_ = fitted.feature_names_in_
+        return self
+
+    def transform(self, X: Any, return_std: bool = False) -> Any:
+        """X with its missing cells filled in; with ``return_std``, and the standard deviation of each.
+
+        Those are (n, columns): 0 for an observed cell, nan for a label, days for dates.
+        """
+        check_is_fitted(self)
+        frame = self._read(X)
+        filled = self.estimator_.impute(X, self.strategy, random_state=self.random_state)
+        table = self._answer(filled, frame)
+        return (table, self._table.uncertainty(frame)) if return_std else table
+
+    def draws(self, X: Any, n_draws: int = 5, random_state: Any = None) -> list[Any]:
+        """Multiple imputation: tables whose missing cells are drawn together, whatever the strategy."""
+        check_is_fitted(self)
+        frame, seed = self._read(X), self.random_state if random_state is None else random_state
+        drawn = self.estimator_.impute(X, "sample", n_draws=n_draws, random_state=seed)
+        return [self._answer(table, frame) for table in (drawn if n_draws > 1 else [drawn])]
+
+    def intervals(self, X: Any, coverage: float = 0.9) -> tuple[Any, Any]:
+        """Lower and upper ends of central intervals of the missing cells, as two tables without indicators.
+
+        Each holds its cell with probability ``coverage`` given the observed cells of the row. Observed cells stand in
+        both; a label has no interval and stays missing.
+        """
+        check_is_fitted(self)
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage: expected a share in (0, 1); got {coverage!r}.")
+        frame, tail = self._read(X), (1 - coverage) / 2
+        ends = [partial(Conditional.quantile, share=share) for share in (tail, 1 - tail)]
+        low, high = self._table.summarised(frame, *ends)
+        return indexed(build_frame(frame.kind, low), X), indexed(build_frame(frame.kind, high), X)
+
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> NDArray[np.object_]:
+        """The names of the columns of ``transform``."""
+        check_is_fitted(self)
+        names = _check_feature_names_in(self, input_features)
+        own = dict(zip(self.estimator_.kind_.names, names, strict=True))
+        extra = [f"missingindicator_{own[name]}" for name in self.indicated_] if self.add_indicator else []
+        return np.array([*names, *extra], object)
+
+    @property
+    def _table(self) -> TableDensity:
+        return TableDensity(self.estimator_.schema_, self.estimator_.density_)
+
+    def _read(self, X: Any) -> Frame:
+        return self.estimator_.read(X)
+
+    def _answer(self, filled: Any, frame: Frame) -> Any:
+        """The table with its indicators, in the library that ``set_output`` asks for."""
+        flags = {f"missingindicator_{name}": frame.columns[name].missing for name in self.indicated_}
+        if isinstance(filled, np.ndarray):
+            return np.column_stack([filled, *flags.values()]) if self.add_indicator and flags else filled
+        table = nw.from_native(filled, eager_only=True)
+        if self.add_indicator and flags:
+            made = nw.from_dict(flags, backend=table.implementation).to_native()
+            both = [table, nw.from_native(indexed(made, filled), eager_only=True)]
+            table = nw.concat(both, how="horizontal")
+        wanted = _get_output_config("transform", self)["dense"]
+        if wanted == table.implementation.name.lower() or wanted == "default":
+            return table.to_native()
+        return table.to_pandas() if wanted == "pandas" else table.to_polars()

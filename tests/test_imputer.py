@@ -1,0 +1,165 @@
+"""The imputer: answers of the kind that came in, and summaries that agree with what would be drawn."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import check_is_fitted
+from small import SMALL
+
+from ctem import CTEM, CTEMImputer
+
+N = 300
+
+
+def table(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    side = rng.integers(2, size=n)
+    height = 150 + 20 * side + rng.normal(0, 5, n)
+    rain = np.where(rng.random(n) < 0.3, 0.0, rng.exponential(3.0, n))
+    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 400, n), unit="D")
+    frame = pd.DataFrame(
+        {"height": height, "rain": rain, "side": np.where(side, "left", "right"), "day": day}
+    )
+    return frame.astype({"side": "category"})
+
+
+def with_gaps(X, share=0.2, seed=1):
+    return X.mask(np.random.default_rng(seed).random(X.shape) < share)
+
+
+def small(**settings):
+    return CTEMImputer(CTEM(**SMALL), **settings)
+
+
+@pytest.fixture(scope="module")
+def gaps():
+    return with_gaps(table())
+
+
+@pytest.fixture(scope="module")
+def fitted(gaps):
+    return small().fit(gaps)
+
+
+@pytest.mark.parametrize("strategy", ["mean", "mode", "sample"])
+def test_every_gap_is_filled_and_every_observed_cell_stays(fitted, gaps, strategy):
+    filled = fitted.set_params(strategy=strategy).transform(gaps)
+    assert not filled.isna().any().any()
+    assert filled.dtypes.equals(gaps.dtypes)
+    assert filled.where(gaps.notna()).equals(gaps)
+
+
+def test_polars_and_arrow_tables_come_back_as_such(gaps):
+    X = pl.from_pandas(gaps)
+    filled = small().fit(X).transform(X)
+    assert isinstance(filled, pl.DataFrame)
+    assert filled.schema == X.schema
+    assert not any(filled.null_count().row(0))
+    arrow = small().fit(X.to_arrow()).transform(X.to_arrow())
+    assert arrow.schema.names == X.columns
+    assert all(not column.null_count for column in arrow.columns)
+
+
+def one_gap_each(X):
+    """Rows with one missing cell of every column but the last, which says which."""
+    rows = [X.iloc[[i]].assign(**{name: None}) for i, name in enumerate(["height", "rain", "day"])]
+    return pd.concat([row.astype(X.dtypes) for row in rows], ignore_index=True)
+
+
+def test_mean_and_deviation_are_those_of_many_draws(fitted):
+    X = one_gap_each(table(seed=2))
+    n = 3000
+    mean, std = fitted.set_params(strategy="mean").transform(X, return_std=True)
+    drawn = fitted.estimator_.conditional_sample(X, n, random_state=0)
+    days = lambda column: (column - pd.Timestamp("2020-01-01")) / pd.Timedelta("1D")  # noqa: E731
+    for row, name in enumerate(["height", "rain", "day"]):
+        values, said = drawn[name].iloc[row * n : (row + 1) * n], mean[name].iloc[row]
+        if name == "day":
+            values, said = days(values), days(said)
+        spread = std[row, X.columns.get_loc(name)]
+        assert abs(values.mean() - said) < 4.5 * spread / np.sqrt(n) + (name == "day") * 0.5
+        fourth = ((values - values.mean()) ** 4).mean()
+        assert (
+            abs(values.var() - spread**2) < 5 * np.sqrt((fourth - values.var() ** 2) / n) + 0.01 * spread**2
+        )
+
+
+def test_intervals_hold_their_share_of_what_the_model_draws(fitted):
+    rows = table(200, seed=3).assign(height=np.nan)
+    true = fitted.estimator_.impute(rows, random_state=1)
+    low, high = fitted.intervals(rows, coverage=0.8)
+    inside = (low["height"] <= true["height"]) & (true["height"] <= high["height"])
+    assert abs(inside.mean() - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 200)
+    assert low.drop(columns="height").equals(rows.drop(columns="height"))
+    assert (fitted.intervals(rows, 0.5)[1]["height"] <= high["height"]).all()
+
+
+def test_a_label_has_no_interval(fitted):
+    rows = table(5, seed=3).assign(side=None).astype({"side": "category"})
+    low, high = fitted.intervals(rows)
+    assert low["side"].isna().all()
+    assert high["side"].isna().all()
+
+
+def test_draws_are_several_tables_that_differ_and_a_seed_repeats_them(fitted, gaps):
+    first, second = fitted.draws(gaps, 2, random_state=0)
+    again, _ = fitted.draws(gaps, 2, random_state=0)
+    assert first.equals(again)
+    assert not first.equals(second)
+    assert len(fitted.draws(gaps, 1)) == 1
+
+
+def test_indicators_say_what_was_missing(gaps):
+    X = gaps.assign(rain=1.0 + np.arange(N))
+    imputer = small(add_indicator=True).fit(X)
+    filled = imputer.transform(X)
+    names = [f"missingindicator_{name}" for name in ("height", "side", "day")]
+    assert list(filled.columns) == list(imputer.get_feature_names_out()) == [*X.columns, *names]
+    assert np.array_equal(filled[names], X[["height", "side", "day"]].isna())
+    array = np.column_stack([X["height"], X["rain"]])
+    both = small(add_indicator=True).fit_transform(array)
+    assert np.array_equal(both[:, 2], np.isnan(array[:, 0]))
+
+
+@pytest.mark.parametrize("wanted", ["pandas", "polars"])
+def test_set_output_chooses_the_library(gaps, wanted):
+    library = {"pandas": pd, "polars": pl}[wanted]
+    for X in (gaps, pl.from_pandas(gaps)):
+        imputer = small(add_indicator=True).set_output(transform=wanted).fit(X)
+        filled = imputer.transform(X)
+        assert isinstance(filled, library.DataFrame)
+        assert list(filled.columns) == list(imputer.get_feature_names_out())
+        assert isinstance(imputer.draws(X, 2)[0], library.DataFrame)
+
+
+def test_new_rows_keep_their_index(fitted, gaps):
+    rows = gaps.iloc[[7, 3]]
+    assert fitted.transform(rows).index.tolist() == [7, 3]
+    assert fitted.intervals(rows)[0].index.tolist() == [7, 3]
+
+
+def test_a_pipeline_classifies_rows_with_gaps(gaps):
+    X, y = gaps.drop(columns=["side", "day"]), table()["side"].astype(str)
+    pipe = make_pipeline(small(), HistGradientBoostingClassifier(max_iter=5, random_state=0)).fit(X, y)
+    assert pipe.score(X, y) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"strategy": "median"}, r"strategy: expected one of .*'median'"),
+        ({"estimator": CTEM(missing="state")}, "estimator: missing='state'"),
+    ],
+)
+def test_what_cannot_be_is_refused(gaps, settings, message):
+    with pytest.raises(ValueError, match=message):
+        CTEMImputer(**settings).fit(gaps)
+
+
+def test_coverage_is_a_share(fitted, gaps):
+    check_is_fitted(fitted)
+    with pytest.raises(ValueError, match=r"coverage: expected a share in \(0, 1\); got 90"):
+        fitted.intervals(gaps, coverage=90)
