@@ -65,12 +65,12 @@ def print_imputed(console: Console, model: CTEM, penguins: Penguins) -> None:
 
 def print_outliers(console: Console, model: CTEM, penguins: Penguins, n: int = 3) -> None:
     """The strangest penguins, and what makes them so."""
-    table = Table("row", "nats", "why: −log ρ(cell | the others)", title=f"The {n} strangest penguins")
+    table = Table("row", "score", "why: nats that a cell adds", title=f"The {n} strangest penguins")
     for outlier in model.outliers(penguins, n):
         values = penguins.slice(outlier.row, 1).to_pylist()[0]
         top = list(outlier.columns.items())[:3]
         why = ", ".join(f"{name} = {values[name]} ({surprise:.1f})" for name, surprise in top)
-        table.add_row(str(outlier.row), f"{outlier.log_density:.1f}", why)
+        table.add_row(str(outlier.row), f"{outlier.score:.1f}", why)
     console.print(table)
 
 

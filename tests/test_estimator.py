@@ -222,7 +222,7 @@ def test_outliers_name_the_row_and_the_column():
     X.loc[17, "b"] = 40.0
     (worst, second) = fitted(X).outliers(X, n=2)
     assert (worst.row, next(iter(worst.columns))) == (17, "b")
-    assert worst.log_density <= second.log_density
+    assert worst.score >= second.score
 
 
 def test_declared_kinds_win():

@@ -186,16 +186,26 @@ def test_the_gradient_is_the_slope_of_the_score(fitted):
         assert np.quantile(error, 0.8) < 5e-3
 
 
-def test_outliers_are_ranked_by_their_score_and_explained_by_conditionals(fitted):
+def test_outliers_are_ranked_by_their_score_which_their_columns_add_up_to(fitted):
     X, model = fitted
-    scores, found = model.score_samples(X), model.outliers(X, n=20)
-    assert [each.row for each in found] == np.argsort(scores, kind="stable")[:20].tolist()
-    assert [each.log_density for each in found] == np.sort(scores)[:20].tolist()
-    rows = X.iloc[[each.row for each in found]]
-    log_slope = model.schema_.encode(model.read(rows)).log_det.numpy()  # surprises are in encoded units
-    for j, name in enumerate(column_names(model)):
-        expected = log_slope[:, j] - model.log_density(rows, [name], rest(model, name))
-        assert np.allclose([each.columns[name] for each in found], expected, rtol=0, atol=1e-4)
+    scores, found = model.outlier_scores(X), model.outliers(X, n=20)
+    rows = [each.row for each in found]
+    assert rows == np.argsort(-scores, kind="stable")[:20].tolist()
+    assert np.allclose([each.score for each in found], scores[rows], rtol=0, atol=1e-9)
+    assert np.allclose([sum(each.columns.values()) for each in found], scores[rows], rtol=0, atol=1e-9)
+    assert np.allclose([each.log_density for each in found], model.score_samples(X)[rows], rtol=0, atol=1e-4)
+
+
+def test_of_complete_rows_a_score_is_the_log_density_in_standard_deviations(fitted):
+    X, model = fitted
+    whole = X.dropna()
+    score, expected = model.outlier_scores(whole), -model.score_samples(whole)
+    for choice, name in zip(model.schema_.choices.values(), whole, strict=True):
+        if isinstance(choice.codec, Numbers) and name != "born":
+            there = ~whole[name].isin(choice.codec.atoms).to_numpy()
+            expected = expected - there * np.log(choice.codec.curve.scale)
+    if "born" not in whole:  # its steps are smoothed
+        assert np.ptp(score - expected) < 1e-3
 
 
 def test_imputing_keeps_what_was_observed_bit_for_bit(fitted):

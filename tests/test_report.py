@@ -143,7 +143,7 @@ def test_the_numbers_are_those_of_the_estimator(mixed):
     error = scores.std(ddof=1) / np.sqrt(len(scores))
     assert f"{signed(scores.mean(), '.2f')} ± {error:.2g}" in reader.text
     assert signed(model.baseline_, ".3f") in reader.text
-    found = [int(row) for row in re.findall(r"Row (\d+) log-density", reader.text)]
+    found = [int(row) for row in re.findall(r"Row (\d+) score", reader.text)]
     assert found == [outlier.row for outlier in model.outliers(X, 10)]
     for outlier in model.outliers(X, 3):
         column, nats = next(iter(outlier.columns.items()))

@@ -10,7 +10,7 @@ potential (``ctem.differences``) or its slopes (``ctem.firstorder``). :class:`Co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -169,18 +169,17 @@ class Chain:
 
     def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = (), member: int = 0) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""
-        given = list(given)
-        self._check_columns([*order, *given])
-        visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
-        for j in given:
-            visible = _shown(visible, x, j)
-            contexts.show(x[:, j])
         total = x.new_zeros(len(x))
-        for j in order:
-            total = total + self._term(x, visible, j, member, contexts)
-            visible = _shown(visible, x, j)
-            contexts.show(x[:, j])
+        for _, term in self._terms(x, order, list(given), member):
+            total = total + term
         return total
+
+    def log_terms(self, x: Tensor, order: Sequence[int], member: int = 0) -> Tensor:
+        """log ρ(x_j | columns before j) of every column of the order, 0 where x_j is missing, shape (n, d)."""
+        out = torch.zeros_like(x)
+        for j, term in self._terms(x, order, [], member):
+            out[:, j] = term
+        return out
 
     def term(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Tensor:
         """log ρ(x_j | x_visible), and 0 where x_j is missing, shape (n,)."""
@@ -218,6 +217,20 @@ class Chain:
                 x[todo, j] = value
                 total[todo] += found.log_prob(value)
         return Drawn(x, total)
+
+    def _terms(
+        self, x: Tensor, order: Sequence[int], given: list[int], member: int
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Every column of the order and log ρ(x_j | x_given and the columns before), shape (n,)."""
+        self._check_columns([*order, *given])
+        visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
+        for j in given:
+            visible = _shown(visible, x, j)
+            contexts.show(x[:, j])
+        for j in order:
+            yield j, self._term(x, visible, j, member, contexts)
+            visible = _shown(visible, x, j)
+            contexts.show(x[:, j])
 
     def _term(self, x: Tensor, visible: Tensor, j: int, member: int, contexts: _Contexts) -> Tensor:
         """As ``term``, rows that show the same cells sharing a pass."""

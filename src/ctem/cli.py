@@ -311,10 +311,10 @@ def outliers(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write the rows of lowest density, the strangest first, with the columns that make them so.
+    """Write the strangest rows, the strangest first, with the columns that make them so.
 
-    row counts from 0; why names the three most surprising columns,
-    with −log of their density given the others.
+    row counts from 0; score is in nats beyond the average row; why names the
+    three columns that add most to it. Units and rounding do not matter.
 
     \b
     ctem outliers adult.ctem adult.csv -n 20
@@ -323,7 +323,7 @@ def outliers(
     lowest = Lowest(n)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            lowest.add(part, fitted.score_samples(X))
+            lowest.add(part, -fitted.outlier_scores(X))
         found = fitted.outliers(model_input(fitted, lowest.table), n)
         write(explained(found, lowest.rows, lowest.table))
 

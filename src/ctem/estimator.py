@@ -296,17 +296,29 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return self._table.conditional(self._read(X), j)
 
     def outliers(self, X: Any, n: int = 10) -> list[Outlier]:
-        """The n rows of lowest density, the strangest first, with the columns that make them so."""
+        """The n rows of highest ``outlier_scores``, the strangest first, with the columns that make them so."""
         check_is_fitted(self)
         _check_count("n", n)
+        frame, names = self._read(X), self.kind_.names
+        surprises = self._table.surprises(frame)
+        rows = np.argsort(-surprises.sum(1), kind="stable")[:n]
+        log_density = self._table.log_prob(taken(frame, rows))
+        pairs = zip(rows.tolist(), log_density.tolist(), strict=True)
+        return [Outlier.ranked(row, names, surprises[row], nats) for row, nats in pairs]
+
+    def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
+        """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
+
+        −log ρ with numbers in robust standard deviations of their column and repeated values smoothed, so that neither
+        a column's unit nor its rounding says who is strange. Missing cells count as much as they would on average,
+        so that rows with gaps compare with complete ones. ``ctem.table.surprise`` has the formula.
+
+        Arguments:
+            by_column: what each column adds, shape (n, columns); a row sums to its score.
+        """
+        check_is_fitted(self)
         frame = self._read(X)
-        log_density = self._table.log_prob(frame)
-        rows = np.argsort(log_density, kind="stable")[:n]
-        surprise = self._table.surprises(taken(frame, rows))
-        return [
-            Outlier.ranked(int(row), float(log_density[row]), self.kind_.names, each)
-            for row, each in zip(rows, surprise, strict=True)
-        ]
+        return self._table.surprises(frame) if by_column else self._table.surprise(frame)
 
     def describe(self) -> dict[str, Any]:
         """What was inferred and how the fit went, as plain values for printing and reports."""
@@ -343,7 +355,11 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def _table(self) -> TableDensity:
-        return TableDensity(self.schema_, self.density_)
+        """The answers of the density, kept because they remember what is typical."""
+        found: TableDensity | None = self.__dict__.get("_answers")
+        if found is None or found.density is not self.density_:
+            found = self._answers = TableDensity(self.schema_, self.density_)
+        return found
 
     def _adopt(self, density: AnyOrderDensity | PairwiseDensity, fast: FastDensity | None) -> None:
         """Take a density as one's own."""

@@ -1,4 +1,4 @@
-"""scikit-learn's outlier interface: rows whose density is below that of a given share of the rows of fit."""
+"""scikit-learn's outlier interface: rows that are stranger than all but a given share of the rows of fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Vector = NDArray[np.float64]
 
 
 class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
-    """Outliers by density: X is one if log ρ(X) < offset, the contamination quantile over the rows of fit.
+    """Outliers by ``CTEM.outlier_scores``: a row is one if −score < offset, the contamination quantile over fit.
 
     Arguments:
         estimator: the density, fitted as a clone; ``CTEM()`` when None.
@@ -60,12 +60,12 @@ class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def score_samples(self, X: Any) -> Vector:
-        """log ρ of every row."""
+        """−``outlier_scores`` of every row, in nats: lower is stranger."""
         check_is_fitted(self)
-        return self.estimator_.score_samples(X)
+        return -self.estimator_.outlier_scores(X)
 
     def decision_function(self, X: Any) -> Vector:
-        """log ρ less the threshold: negative for outliers."""
+        """The score less the threshold: negative for outliers."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> NDArray[np.int64]:

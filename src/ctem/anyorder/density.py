@@ -79,6 +79,15 @@ class AnyOrderDensity:
         with torch.no_grad():
             return torch.cat([self._log_prob(part, asked, given) for part in self._split(x)])
 
+    def log_terms(self, x: Tensor) -> Tensor:
+        """What each column adds to log ρ(x): float64 of shape (n, d), 0 for missing cells; rows sum to ``log_prob``.
+
+        The terms of the chain rule, averaged over the components by their shares of ρ(x). What is left, at most the
+        logarithm of their number, is spread evenly over the observed columns.
+        """
+        with torch.no_grad():
+            return torch.cat([self._log_terms(part) for part in self._split(x)])
+
     def log_prob_given_others(self, x: Tensor, groups: Sequence[Collection[int]]) -> Tensor:
         """log ρ(x_g | all other columns) of every group g of columns, float64 of shape (n, groups).
 
@@ -146,6 +155,16 @@ class AnyOrderDensity:
         known = torch.full_like(x, math.nan)
         known[:, given] = x[:, given]
         return (each + self._shares(known)).logsumexp(0)
+
+    def _log_terms(self, x: Tensor) -> Tensor:
+        each = torch.stack(
+            [self.chain.log_terms(x, order, member).double() for member, order in self.components]
+        )
+        share = each.sum(-1).log_softmax(0)  # (components, n)
+        mean = (share.exp().unsqueeze(-1) * each).sum(0)
+        rest = -(share.exp() * share).sum(0) - math.log(len(self.components))
+        known = ~x.isnan()
+        return mean + known * (rest / known.sum(1).clamp_min(1)).unsqueeze(1)
 
     def _given_others(self, x: Tensor, groups: Sequence[Collection[int]]) -> Tensor:
         hidden = torch.zeros(len(groups), self.space.dim, dtype=torch.bool, device=x.device)

@@ -89,7 +89,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Surprise:
-    """A cell that makes a row strange: −log ρ(x_j | the others), its value, and the most likely one.
+    """A cell that makes a row strange: what it adds to the score, its value, and the most likely one.
 
     >>> Surprise("height", 5.2, "2.5", "1.7").nats
     5.2
@@ -103,14 +103,14 @@ class Surprise:
 
 @dataclass(frozen=True)
 class Strange:
-    """A row of low density.
+    """A strange row: its outlier score, and the columns that add most to it.
 
-    >>> Strange(7, -30.0, ()).row
+    >>> Strange(7, 30.0, ()).row
     7
     """
 
     row: int
-    log_density: float
+    score: float
     surprises: tuple[Surprise, ...]
 
 
@@ -183,7 +183,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
         pairs=_pairs(marginals, frame, sampled),
         real=frame.columns,
         sampled=sampled,
-        outliers=_outliers(table, frame, chosen, scores[-1].each),
+        outliers=_outliers(table, frame, chosen),
         history=model.density_.history,
     )
 
@@ -256,22 +256,22 @@ def _constant(model: CTEM) -> LogZ | None:
     return None if isinstance(model.density_, AnyOrderDensity) else model.density_.log_z
 
 
-def _outliers(
-    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], log_density: Vector
-) -> list[Strange]:
-    lowest = np.argsort(log_density, kind="stable")[:STRANGE]
-    rows = taken(frame, lowest)
+def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64]) -> list[Strange]:
     if not isinstance(table.density, AnyOrderDensity):
-        return [Strange(int(chosen[i]), float(log_density[i]), ()) for i in lowest]
+        score = table.surprise(frame)
+        return [Strange(int(chosen[i]), float(score[i]), ()) for i in _strangest(score)]
+    surprises = table.surprises(frame)
     found = []
-    for at, (i, nats) in enumerate(zip(lowest, table.surprises(rows), strict=True)):
-        top = [
-            int(j) for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)
-        ]
-        one = taken(rows, slice(at, at + 1))
-        surprises = tuple(_surprise(table, one, j, float(nats[j])) for j in top)
-        found.append(Strange(int(chosen[i]), float(log_density[i]), surprises))
+    for i in _strangest(surprises.sum(1)):
+        nats, one = surprises[i], taken(frame, slice(i, i + 1))
+        top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
+        reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
+        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons))
     return found
+
+
+def _strangest(score: Vector) -> list[int]:
+    return [int(i) for i in np.argsort(-score, kind="stable")[:STRANGE]]
 
 
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:

@@ -229,8 +229,8 @@ def _overview(found: Findings) -> str:
 def _outliers(found: Findings) -> tuple[str, str]:
     about = tag(
         "p",
-        "The rows of lowest density, strangest first, counted from 0. Each names the cells that are hardest to expect "
-        "from the rest of the row; bars are their surprise, −log ρ(cell | the others), in nats.",
+        "The strangest rows first, counted from 0. The score of a row is in nats beyond the average row, with numbers "
+        "in standard deviations, so that neither units nor rounding matter; bars are what single cells add to it.",
     )
     if not any(row.surprises for row in found.outliers):
         about += tag("p", "This model knows whole rows only, so no single column can be blamed.")
@@ -241,7 +241,7 @@ def _outliers(found: Findings) -> tuple[str, str]:
 def _outlier(row: Strange, most: float) -> str:
     head = tag(
         "div",
-        tag("h3", f"Row {row.row:,}") + tag("span", f"log-density {signed(row.log_density, '.2f')}", "muted"),
+        tag("h3", f"Row {row.row:,}") + tag("span", f"score {signed(row.score, '.2f')}", "muted"),
     )
     causes = []
     for cause in row.surprises:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -28,10 +29,12 @@ from ctem.table.frames import Frame
 from ctem.table.rows import CHUNK, chunks, joined, merged, spread, taken
 from ctem.table.schema import Schema
 from ctem.table.steps import Steps
+from ctem.table.surprise import measure, surprises
 
 __all__ = ["Outlier", "TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
+TYPICAL = 512  # draws over which an average surprise is taken
 
 
 def find_device(name: str) -> torch.device:
@@ -63,23 +66,24 @@ def in_float32() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A strange row: its log-density, and −log ρ(x_j | the others) of its columns, the most surprising first.
+    """A strange row: its score, and what each of its columns adds to that, the most surprising first.
 
-    Surprises are taken in encoded units, in which every real column has spread 1, so that columns compare.
+    The score is the sum over the columns, in nats beyond the average row; ``ctem.table.surprise`` says of what.
 
-    >>> Outlier.ranked(7, -9.0, ["age", "city"], np.array([0.5, 4.0])).columns
+    >>> Outlier.ranked(7, ["age", "city"], np.array([0.5, 4.0]), -9.0).columns
     {'city': 4.0, 'age': 0.5}
     """
 
     row: int
-    log_density: float
+    score: float
     columns: dict[str, float]
+    log_density: float
 
     @classmethod
-    def ranked(cls, row: int, log_density: float, names: Sequence[str], surprise: Vector) -> Outlier:
+    def ranked(cls, row: int, names: Sequence[str], surprise: Vector, log_density: float) -> Outlier:
         """From surprises in the order of the names."""
         order = np.argsort(-surprise, kind="stable")
-        return cls(row, log_density, {names[j]: float(surprise[j]) for j in order})
+        return cls(row, float(surprise.sum()), {names[j]: float(surprise[j]) for j in order}, log_density)
 
 
 @dataclass(frozen=True)
@@ -217,19 +221,33 @@ class TableDensity:
         return Conditional(cells, p.double().cpu().numpy(), group.cpu().numpy())
 
     def surprises(self, frame: Frame) -> Vector:
-        """−log ρ(x_j | the others) of every cell (n, columns), in encoded units so that columns compare.
+        """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.
 
-        0 for a missing cell and for a constant column.
+        ``ctem.table.surprise`` has the formula. The average is over rows that the density draws.
         """
-        density, owner = self.any_order("the surprise of a column"), self.schema.owner
-        known = [j for j, own in enumerate(owner) if own]
+        density = self.any_order("the surprise of a column")
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            out = np.zeros((len(x), len(owner)))
-            out[:, known] = -density.log_prob_given_others(x, [owner[j] for j in known]).cpu().numpy()
-            return out
+            return np.asarray(surprises(self.schema, density, x).cpu().numpy() - self._typical)
 
         return self._answers(frame, answer)
+
+    def surprise(self, frame: Frame) -> Vector:
+        """The surprise of every row: the sum of its cells'; of whole rows where the density knows no others."""
+        if isinstance(self.density, AnyOrderDensity):
+            return np.asarray(self.surprises(frame).sum(1))
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            return np.asarray((measure(self.schema, x).sum(1) - self.density.log_prob(x)).cpu().numpy())
+
+        return self._answers(frame, answer)
+
+    @cached_property
+    def _typical(self) -> Vector:
+        """The mean surprise of every column over rows that the density draws."""
+        density = self.any_order("the surprise of a column")
+        drawn = density.sample(TYPICAL, torch.Generator(self.device).manual_seed(0))
+        return np.asarray(surprises(self.schema, density, drawn).mean(0).cpu().numpy())
 
     def independent(self, frame: Frame) -> Vector:
         """log b(x) + log|dx/dX|: the log-density of independent columns."""

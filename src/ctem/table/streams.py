@@ -135,7 +135,7 @@ def _sampled(
 
 
 class Lowest:
-    """The n rows of lowest log-density seen so far, in their order.
+    """The n rows of lowest value seen so far, in their order.
 
     >>> lowest = Lowest(2)
     >>> lowest.add(pyarrow().table({"a": [1, 2]}), np.array([-1.0, -3.0]))
@@ -150,7 +150,7 @@ class Lowest:
         self.rows, self.values = np.empty(0, np.int64), np.empty(0)
 
     def add(self, table: Table, values: Any) -> None:
-        """Take in the next rows and their log-densities."""
+        """Take in the next rows and their values."""
         rows = np.concatenate([self.rows, self.seen + np.arange(len(values))])
         values = np.concatenate([self.values, values])
         low = np.sort(np.argsort(values, kind="stable")[: self.n])
@@ -162,11 +162,12 @@ class Lowest:
 
 
 def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
-    """The outliers as a table: row, log_density, why, and the row itself."""
+    """The outliers as a table: row, score, log_density, why, and the row itself."""
     made = table.take(pyarrow().array([each.row for each in found]))
     why = [", ".join(f"{name} {v:.2f}" for name, v in list(each.columns.items())[:3]) for each in found]
     parts = {
         "row": [int(rows[each.row]) for each in found],
+        "score": [each.score for each in found],
         "log_density": [each.log_density for each in found],
         "why": why,
     }
