@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from test_steps import preferring
 
-from ctem import CTEM, Category, persistence
+from ctem import CTEM, Category, atomic, persistence
 from ctem.persistence.reading import digest
 from ctem.table.steps import Steps
 
@@ -323,16 +323,14 @@ def test_deep_json_is_refused(path):
         CTEM.load(path)
 
 
-@pytest.mark.parametrize("moment", ["write", "sync", "replace"])
+@pytest.mark.parametrize("moment", ["open", "sync", "replace"])
 def test_a_full_disk_leaves_the_old_model_untouched(model, path, monkeypatch, moment):
     before = path.read_bytes()
 
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    where = {"write": (persistence.writing, "save_file"), "sync": (os, "fsync"), "replace": (os, "replace")}[
-        moment
-    ]
+    where = {"open": (atomic, "_part"), "sync": (os, "fsync"), "replace": (os, "replace")}[moment]
     monkeypatch.setattr(*where, full)
     with pytest.raises(OSError, match=r"could not be written .*what was there is untouched"):
         model.save(path)

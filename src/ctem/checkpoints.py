@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
+
+from ctem.atomic import replacing
 
 __all__ = ["fingerprint", "read_checkpoint", "write_checkpoint"]
 
@@ -45,15 +46,13 @@ def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: d
     ...     read_checkpoint(Path(folder) / "run", "mark")
     ({'a': tensor([1., 1.])}, {'step': 3})
     """
-    part = path.with_name(path.name + ".part")
     flat = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    content = serialize(flat, {"mark": mark, "facts": json.dumps(facts)})
     try:
-        save_file(flat, part, metadata={"mark": mark, "facts": json.dumps(facts)})
-        os.replace(part, path)
-    except (OSError, SafetensorError) as error:
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
         raise OSError(f"checkpoint: {path} could not be written ({error}).") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

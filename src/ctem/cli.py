@@ -2,7 +2,7 @@ r"""The command line ``ctem``: fit, score, sample, impute, outliers, report, inf
 
 Tables are CSV, Parquet or Arrow, "-" is standard input or output, and they are read and written in batches of
 ``ctem.table.files.BATCH`` rows, so memory does not grow with their length. Data go to standard output, everything else
-to standard error. Exit codes: 0, done; 1, an error, said in one line; 2, wrong usage.
+to standard error. Exit codes: 0, done; 1, an error, said in one line; 2, wrong usage; 130, interrupted; 143, stopped.
 
 Numbers are those of the Python API for the same seed. What is random takes its batches from one
 ``numpy.random.RandomState(seed)``, so the first batch is what ``random_state=seed`` gives.
@@ -11,10 +11,7 @@ Numbers are those of the Python API for the same seed. What is random takes its 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import warnings
-from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,26 +21,25 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Rows
-from safetensors import SafetensorError
 from sklearn.utils import check_random_state
-from typer.core import TyperGroup
 
 from ctem import __version__
+from ctem.atomic import check_target, is_regular
+from ctem.border import Border, Stopped
 from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.table.files import BATCH, as_arrow, open_sink, pyarrow
 from ctem.table.streams import (
     Lowest,
     bar,
-    column_names,
     explained,
+    filled_in,
     fit_table,
     fresh,
     known_table,
-    model_input,
-    say,
     streams,
 )
+from ctem.terminal import say, shown
 
 __all__ = ["app"]
 
@@ -51,26 +47,6 @@ MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 KINDS = ("real", "category", "ordinal")
 PHASES = ("", ".first", ".last", ".steps", ".potential")
-ERRORS = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
-
-
-class Border(TyperGroup):
-    """Turns an error into one line on standard error and exit code 1, and warnings into lines."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *rest: say(f"warning: {message}")
-            try:
-                return super().invoke(ctx)
-            except BrokenPipeError:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough
-                raise typer.Exit(0) from None
-            except ERRORS as error:
-                if ctx.params.get("debug"):
-                    raise
-                say(f"error: {_line(error)}")
-                raise typer.Exit(1) from None
 
 
 app = typer.Typer(
@@ -182,9 +158,11 @@ def fit(
     zcat big.csv.gz | ctem fit - -o big.ctem --max-rows 200000 --resume
     """
     kinds = _kinds(columns or [])
-    _check_target(output)
+    check_target(output)
+    checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
+    if resume and checkpoint is None:
+        raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     X = fit_table(table, drop or [], max_rows, seed, quiet)
-    checkpoint = output.with_name(f"{output.name}.checkpoint")
     if not resume:
         _forget(checkpoint)
     model = CTEM(
@@ -202,10 +180,10 @@ def fit(
     try:
         with redirect_stdout(sys.stderr):
             model.fit(X)
-    except SafetensorError as error:
-        raise OSError(f"{checkpoint}.*: a checkpoint could not be written ({error}).") from None
-    finally:
-        _forget(checkpoint, [".part"])
+    except (KeyboardInterrupt, Stopped):
+        if checkpoint is not None and any(_files(checkpoint)):
+            say("what was learned is kept: the same command with --resume goes on from there")
+        raise
     model.save(output)
     _forget(checkpoint)
     if not quiet:
@@ -295,10 +273,7 @@ def impute(
     rng = _random(fitted, seed)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            filled = as_arrow(fitted.impute(X, method, random_state=rng), column_names(fitted, part))
-            for name in filled.column_names:
-                part = part.set_column(part.column_names.index(name), name, filled[name])
-            write(part)
+            write(filled_in(fitted, part, X, fitted.impute(X, method, random_state=rng)))
 
 
 @app.command()
@@ -323,8 +298,8 @@ def outliers(
     lowest = Lowest(n)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            lowest.add(part, -fitted.outlier_scores(X))
-        found = fitted.outliers(model_input(fitted, lowest.table), n)
+            lowest.add(part, X, -fitted.outlier_scores(X))
+        found = fitted.outliers(lowest.X, n)
         write(explained(found, lowest.rows, lowest.table))
 
 
@@ -349,7 +324,7 @@ def report(
     """
     from ctem.report import write_report
 
-    _check_target(output)
+    check_target(output)
     fitted = _load(model, device)
     X = known_table(fitted, table, max_rows, quiet)
     others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet)
@@ -375,10 +350,11 @@ def info(
     if as_json:
         print(json.dumps(facts, indent=2))
         return
-    console, made = Console(), Rows("column", "kind", "why", title=escape(str(model)))
+    console, made = Console(), Rows("column", "kind", "why", title=escape(shown(model)))
     for column in facts["columns"]:
-        made.add_row(*(escape(column[key]) for key in ("name", "kind", "reason")))
+        made.add_row(*(escape(shown(column[key])) for key in ("name", "kind", "reason")))
     console.print(made)
+    origin = {key: shown(value) for key, value in origin.items()}
     console.print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
         f"{facts['objective']}, effort {facts['effort']} · independent columns {facts['baseline']:.4f} nats a row"
@@ -386,6 +362,7 @@ def info(
         f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,
+        markup=False,
     )
 
 
@@ -407,23 +384,12 @@ def _random(model: CTEM, seed: int | None) -> Any:
     return check_random_state(model.random_state if seed is None else seed)
 
 
-def _check_target(path: Path) -> None:
-    """Fail before the work, not after it, where nothing can be written."""
-    probe = path.with_name(f".{path.name}.{os.getpid()}.probe")
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise OSError(f"{path}: cannot be written ({error.strerror}).") from None
-    if path.is_dir():
-        raise OSError(f"{path}: expected a file to write; a folder is there.")
+def _files(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint that are there."""
+    paths = [checkpoint.with_name(f"{checkpoint.name}{phase}") for phase in PHASES]
+    return [path for path in paths if path.exists()]
 
 
-def _forget(checkpoint: Path, endings: Iterable[str] = ("", ".part")) -> None:
-    for phase in PHASES:
-        for ending in endings:
-            checkpoint.with_name(f"{checkpoint.name}{phase}{ending}").unlink(missing_ok=True)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _forget(checkpoint: Path | None) -> None:
+    for path in [] if checkpoint is None else _files(checkpoint):
+        path.unlink()

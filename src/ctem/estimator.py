@@ -35,8 +35,10 @@ from ctem.table.answers import Outlier, TableDensity, find_device, in_float32
 from ctem.table.conditionals import Conditional
 from ctem.table.frames import Frame, Kind, build_frame, read_frame
 from ctem.table.given import partial_frame, positions, renamed
-from ctem.table.rows import indexed, taken
+from ctem.table.observed import with_observed
+from ctem.table.rows import taken
 from ctem.table.schema import Schema
+from ctem.terminal import shown
 
 __all__ = ["CTEM"]
 
@@ -282,11 +284,12 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
         frame = self._read(X)
+        gone = {name: cells.missing for name, cells in frame.columns.items()}
         if method != "sample":
-            return indexed(build_frame(frame.kind, self._table.expected(frame, method)), X)
+            return with_observed(build_frame(frame.kind, self._table.expected(frame, method)), X, gone)
         generator = self._generator(random_state)
         drawn = (self._table.completed(frame, generator) for _ in range(n_draws))
-        tables = [indexed(build_frame(frame.kind, columns), X) for columns in drawn]
+        tables = [with_observed(build_frame(frame.kind, columns), X, gone) for columns in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def conditional(self, X: Any, column: str | int) -> Conditional:
@@ -468,5 +471,5 @@ def _need_whole_rows(schema: Schema, x: Tensor) -> None:
 def _print_columns(schema: Schema, rows: int) -> None:
     table = Table("column", "kind", "why", title=f"{rows} rows")
     for column in schema.describe():
-        table.add_row(escape(column.name), column.kind, escape(column.reason))
+        table.add_row(escape(shown(column.name)), column.kind, escape(shown(column.reason)))
     Console().print(table)

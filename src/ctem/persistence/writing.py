@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 
 from ctem.anyorder.density import AnyOrderDensity
+from ctem.atomic import is_regular, replacing
 from ctem.persistence.reading import FORMAT, Header, digest
 from ctem.spaces import Category, Ordinal, Real
 
@@ -43,7 +41,7 @@ PLAIN = (  # settings that are written as they are; where a fit kept its checkpo
 
 
 def save(model: CTEM, path: str | Path) -> None:
-    """Write a fitted model to a temporary sibling, to disk, and only then in place of ``path``.
+    """Write a fitted model beside ``path``, to disk, and only then in its place (``ctem.atomic``).
 
     >>> import tempfile, numpy as np
     >>> from ctem import CTEM
@@ -59,21 +57,13 @@ def save(model: CTEM, path: str | Path) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(model).items()}
     text = json.dumps(_header(model), allow_nan=False)
     metadata = {"format": "ctem", "version": str(FORMAT), "model": text, "sha256": digest(text, tensors)}
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    content = serialize(tensors, metadata)
     try:
-        save_file(tensors, part, metadata=metadata)
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)  # safetensors makes private files
-        os.replace(part, target)
-    except (OSError, SafetensorError) as error:
-        raise OSError(
-            f"save: {target} could not be written ({error}); what was there is untouched."
-        ) from None
-    finally:
-        part.unlink(missing_ok=True)
+        with replacing(target) as file:
+            file.write(content)
+    except OSError as error:
+        kept = "; what was there is untouched" if is_regular(target) else ""
+        raise OSError(f"save: {target} could not be written ({error}){kept}.") from None
 
 
 def _header(model: CTEM) -> Header:

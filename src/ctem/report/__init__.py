@@ -7,9 +7,7 @@ the table says.
 
 from __future__ import annotations
 
-import os
 import platform
-import secrets
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from ctem.atomic import is_regular, replacing
 from ctem.estimator import CTEM
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
@@ -91,17 +90,9 @@ def _list(facts: dict[str, Any]) -> str:
 
 
 def _write(target: Path, text: str) -> None:
-    """To a temporary sibling, to disk, and only then in place."""
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        with replacing(target) as file:
             file.write(text.encode("utf-8", "xmlcharrefreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)
     except OSError as error:
-        raise OSError(
-            f"report: {target} could not be written ({error}); what was there is untouched."
-        ) from None
-    finally:
-        part.unlink(missing_ok=True)
+        kept = "; what was there is untouched" if is_regular(target) else ""
+        raise OSError(f"report: {target} could not be written ({error}){kept}.") from None

@@ -44,9 +44,8 @@ def read_arrow(name: str, column: Any) -> Read:
         return _read_arrow_times(pa, types, array, missing)
     if types.is_decimal(kind):
         numbers = array.cast(pa.float64()).fill_null(float("nan")).to_numpy()
-        return {"arrow": "decimal", "precision": kind.precision, "scale": kind.scale}, number_cells(
-            name, numbers, missing
-        )
+        spec = {"arrow": "decimal", "precision": kind.precision, "scale": kind.scale, "bits": kind.bit_width}
+        return spec, number_cells(name, numbers, missing)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         numbers = array.fill_null(False if types.is_boolean(kind) else 0).to_numpy(zero_copy_only=False)
         return {"arrow": str(kind)}, number_cells(name, numbers, missing)
@@ -82,7 +81,7 @@ def write_arrow(name: str, dtype: Dtype, cells: Cells) -> Any:
         counts = whole_numbers(cells, np.dtype(np.int64)) * (86_400_000 if kind == "date64" else 1)
         return pa.array(counts, mask=cells.missing).cast(made)
     if kind == "decimal":
-        made = pa.decimal128(dtype["precision"], dtype["scale"])
+        made = getattr(pa, f"decimal{dtype.get('bits', 128)}")(dtype["precision"], dtype["scale"])
         numbers = np.round(cells.values.astype(np.float64), dtype["scale"])
         return pa.array(numbers, mask=cells.missing).cast(made)
     made = pa.type_for_alias(kind)

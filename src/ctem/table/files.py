@@ -1,21 +1,20 @@
 """Tables in files and pipes: CSV, Parquet and Arrow, read and written a bounded number of rows at a time.
 
 ``open_source`` gives tables of ``BATCH`` rows whatever the layout of the file, ``open_sink`` takes them; "-" is
-standard input or output. A file is written beside its target and put in its place when it is whole. Needs pyarrow.
+standard input or output. A file appears when it is whole (``ctem.atomic``). Needs pyarrow.
 
-In a CSV file the first line names the columns, and empty cells, NA, NaN, null and the like are missing.
+In a CSV file the first line names the columns, and cells are text (``ctem.table.csv_text``): empty ones, NA, NaN, null
+and the like are missing.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import importlib
-import os
-import secrets
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,10 +23,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir", "typed"]
+from ctem.atomic import replacing
+from ctem.table.csv_text import CsvWriter, read_csv, typed
+
+__all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir"]
 
 BATCH = 2**16  # rows at a time
-BLOCK = 2**22  # bytes of CSV at a time; also the longest line
 SUFFIXES = {
     ".csv": "csv",
     ".parquet": "parquet",
@@ -47,8 +48,9 @@ class Source:
         path: where it comes from, for messages.
         names: of the columns.
         rows: how many there are, where that is known beforehand.
-        text: its cells are text, to be ``typed`` (CSV without given types).
+        text: its cells are text, as written (CSV).
         batches: pyarrow record batches of any size.
+        types: pyarrow types that columns of text are to have; read off the cells when None.
 
     >>> pa = importlib.import_module("pyarrow")
     >>> batches = pa.table({"n": range(5)}).to_batches(max_chunksize=2)
@@ -61,6 +63,16 @@ class Source:
     rows: int | None
     text: bool
     batches: Iterable[Any]
+    types: Mapping[str, Any] | None = None
+
+    def typed(self, table: Table) -> Table:
+        """Rows of this source with text turned into what it says."""
+        if not self.text:
+            return table
+        try:
+            return typed(table, self.types)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
 
     def tables(self, size: int) -> Iterator[Table]:
         """The rows as tables of ``size`` rows, the last one shorter; a table without rows is an error."""
@@ -80,11 +92,8 @@ class Source:
             raise ValueError(f"{self.path}: expected at least 1 row; got none.")
 
     def _checked(self) -> Iterator[Any]:
-        pa = pyarrow()
-        try:
+        with _readable(self.path):
             yield from self.batches
-        except pa.ArrowException as error:
-            raise ValueError(f"{self.path}: {_line(error)}") from None
 
 
 @contextmanager
@@ -93,28 +102,30 @@ def open_source(path: str, types: Mapping[str, Any] | None = None) -> Iterator[S
 
     Arguments:
         path: a CSV file (also gzipped), a Parquet file, an Arrow file or stream.
-        types: pyarrow types of the columns of a CSV file; columns that are left out are text.
+        types: pyarrow types that the columns of a CSV file are to have; columns that are left out are text.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "t.csv").write_text("a,b\\n1,x\\n,y\\n")
     ...     with open_source(f"{folder}/t.csv") as source:
-    ...         [typed(table).to_pylist() for table in source.tables(BATCH)]
+    ...         [source.typed(table).to_pylist() for table in source.tables(BATCH)]
     [[{'a': 1, 'b': 'x'}, {'a': None, 'b': 'y'}]]
     """
     pyarrow()
     name = "standard input" if path == "-" else path
     with ExitStack() as stack:
-        stream: Any = sys.stdin.buffer if path == "-" else stack.enter_context(_existing(path).open("rb"))
+        stream: Any = _standard(sys.stdin, name) if path == "-" else stack.enter_context(_existing(path))
         if stream.peek(2)[:2] == b"\x1f\x8b":
             stream = stack.enter_context(gzip.open(stream))
-        yield _opened(name, stream, types, stack)
+        with _readable(name):
+            source = _opened(name, stream, types, stack)
+        yield source
 
 
 class Sink:
     """A file or pipe that tables are written to; made by ``open_sink``.
 
     The first table says what the columns are. In CSV and Arrow files categories are written as plain text; Parquet and
-    Arrow streams keep them.
+    Arrow streams keep them. In CSV only cells that need it are in quotes.
 
     >>> import io
     >>> out = io.BytesIO()
@@ -122,8 +133,8 @@ class Sink:
     >>> sink.write(importlib.import_module("pyarrow").table({"a": [1, None], "b": ["x", "y, z"]}))
     >>> sink.close()
     >>> print(out.getvalue().decode())
-    "a","b"
-    1,"x"
+    a,b
+    1,x
     ,"y, z"
     """
 
@@ -149,7 +160,7 @@ class Sink:
     def _opened(self, schema: Any) -> Any:
         pa = pyarrow()
         if self.format == "csv":
-            return pyarrow("pyarrow.csv").CSVWriter(self.stream, schema)
+            return CsvWriter(self.stream, schema.names)
         if self.format == "parquet":
             return pyarrow("pyarrow.parquet").ParquetWriter(self.stream, schema)
         return (pa.ipc.new_file if self.format == "arrow" else pa.ipc.new_stream)(self.stream, schema)
@@ -174,21 +185,15 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     pyarrow()
     if path == "-":
         made = format or "csv"
-        sink = Sink(sys.stdout.buffer, "stream" if made == "arrow" else made)
+        sink = Sink(_standard(sys.stdout, "standard output"), "stream" if made == "arrow" else made)
         yield sink
         sink.close()
         return
-    target, made = Path(path), format or _named_format(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("wb") as file:
-            sink = Sink(file, made)
-            yield sink
-            sink.close()
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    made = format or _named_format(path)
+    with replacing(path) as file:
+        sink = Sink(file, made)
+        yield sink
+        sink.close()
 
 
 def reservoir(tables: Iterable[Table], limit: int, seed: int) -> tuple[Table, int]:
@@ -216,18 +221,6 @@ def reservoir(tables: Iterable[Table], limit: int, seed: int) -> tuple[Table, in
     return _joined(kept), total
 
 
-def typed(table: Table) -> Table:
-    """A table of text with each column as whole numbers, numbers, booleans, dates or times, if all its cells are such.
-
-    >>> pa = importlib.import_module("pyarrow")
-    >>> [str(field.type) for field in typed(pa.table({"a": ["1", None], "b": [" 1.5", "2"], "c": ["x", "3"]})).schema]
-    ['int64', 'double', 'string']
-    """
-    for i, column in enumerate(table.columns):
-        table = table.set_column(i, table.column_names[i], _typed(column))
-    return table
-
-
 def as_arrow(X: Any, names: Iterable[str]) -> Table:
     """A NumPy array, pandas, polars or pyarrow table as a pyarrow table with the given column names.
 
@@ -253,12 +246,19 @@ def pyarrow(module: str = "pyarrow") -> Any:
         raise ImportError("tables in files need pyarrow: pip install 'ctem[files]'.") from None
 
 
-def _existing(path: str) -> Path:
+def _existing(path: str) -> Any:
+    """A file that is there, or a pipe or device, open for reading."""
     found = Path(path)
-    if not found.is_file():
+    if found.is_dir() or not found.exists():
         what = "a folder" if found.is_dir() else "no such file"
         raise FileNotFoundError(f"{path}: expected a CSV, Parquet or Arrow file; {what} is there.")
-    return found
+    return found.open("rb")
+
+
+def _standard(stream: Any, name: str) -> Any:
+    if stream is None:
+        raise OSError(f"{name} is closed; name a file.")
+    return stream.buffer
 
 
 def _named_format(path: str) -> str:
@@ -268,32 +268,46 @@ def _named_format(path: str) -> str:
     return SUFFIXES[suffix]
 
 
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """What readers raise, as one error that names the file."""
+    try:
+        yield
+    except pyarrow().ArrowException as error:
+        raise ValueError(f"{name}: {_line(error)}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None
+
+
 def _opened(name: str, stream: Any, types: Mapping[str, Any] | None, stack: ExitStack) -> Source:
     pa, start = pyarrow(), stream.peek(6)[:6]
     if not start:
         raise ValueError(f"{name}: expected a table; got nothing.")
-    try:
-        if start[:4] == b"PAR1":
-            return _parquet(name, stream, stack)
-        if start == b"ARROW1":
-            return _arrow_file(name, stream, stack)
-        if start[:4] == b"\xff\xff\xff\xff":
-            reader = pa.ipc.open_stream(stream)
-            return _checked_source(name, reader.schema.names, None, False, reader)
-        return _csv(name, stream, types)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{name}: {_line(error)}") from None
+    if start[:4] == b"PAR1":
+        return _parquet(name, stream, stack)
+    if start == b"ARROW1":
+        return _arrow_file(name, stream, stack)
+    if start[:4] == b"\xff\xff\xff\xff":
+        reader = pa.ipc.open_stream(stream)
+        return _checked_source(name, reader.schema.names, None, False, reader)
+    names, reader = read_csv(name, stream)
+    return _checked_source(name, names, None, True, reader, types)
 
 
 def _checked_source(
-    name: str, names: list[str], rows: int | None, text: bool, batches: Iterable[Any]
+    name: str,
+    names: list[str],
+    rows: int | None,
+    text: bool,
+    batches: Iterable[Any],
+    types: Mapping[str, Any] | None = None,
 ) -> Source:
     twice = [each for each in names if names.count(each) > 1]
     if twice:
         raise ValueError(
             f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times."
         )
-    return Source(name, names, rows, text, batches)
+    return Source(name, names, rows, text, batches, types)
 
 
 def _parquet(name: str, stream: Any, stack: ExitStack) -> Source:
@@ -321,36 +335,6 @@ def _seekable(stream: Any, stack: ExitStack) -> Any:
     return spooled
 
 
-def _csv(name: str, stream: Any, types: Mapping[str, Any] | None) -> Source:
-    pa, pacsv = pyarrow(), pyarrow("pyarrow.csv")
-    names, delimiter = _header(name, stream)
-    given = {} if types is None else types
-    reader = pacsv.open_csv(
-        stream,
-        pacsv.ReadOptions(column_names=names, block_size=BLOCK),
-        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        pacsv.ConvertOptions(
-            column_types={each: given.get(each, pa.string()) for each in names}, strings_can_be_null=True
-        ),
-    )
-    return _checked_source(name, names, None, types is None, reader)
-
-
-def _header(name: str, stream: Any) -> tuple[list[str], str]:
-    """The names in the first line, and the delimiter: of comma, semicolon, tab and bar, what occurs most in it."""
-    line = stream.readline(BLOCK)
-    while line.count(b'"') % 2 and (more := stream.readline(BLOCK)):  # a name with a line break
-        line += more
-    try:
-        text = line.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text."
-        ) from None
-    delimiter = max(",;\t|", key=text.count)
-    return next(csv.reader([text], delimiter=delimiter), [""]), delimiter
-
-
 def _table(pa: Any, batches: list[Any]) -> Table:
     return pa.Table.from_batches(batches).unify_dictionaries()
 
@@ -362,21 +346,6 @@ def _joined(tables: list[Table]) -> Table:
 def _smallest(tables: list[Table], keys: Any, limit: int) -> tuple[Table, Any]:
     chosen = np.sort(np.argpartition(keys, limit - 1)[:limit])
     return _joined(tables).take(pyarrow().array(chosen)), keys[chosen]
-
-
-def _typed(column: Any) -> Any:
-    """The first type of which every cell is one; text if there is none."""
-    pa = pyarrow()
-    if column.null_count == len(column):
-        return pa.chunked_array([pa.nulls(len(column))])
-    trimmed = pyarrow("pyarrow.compute").utf8_trim_whitespace(column)
-    times = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
-    for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), *times):
-        try:
-            return trimmed.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-    return column
 
 
 def _plain(table: Table) -> Table:

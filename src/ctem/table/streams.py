@@ -14,8 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ctem.estimator import CTEM
 from ctem.table.answers import Outlier
-from ctem.table.files import BATCH, Table, as_arrow, open_sink, open_source, pyarrow, reservoir, typed
+from ctem.table.csv_text import completed
+from ctem.table.files import BATCH, Source, Table, as_arrow, open_sink, open_source, pyarrow, reservoir
 from ctem.table.frames import build_frame
+from ctem.terminal import say
 
 __all__ = ["Lowest"]
 
@@ -26,13 +28,13 @@ Parts = Iterator[tuple[Table, Any]]
 def streams(
     model: CTEM, table: str, output: str, format: str | None, quiet: bool
 ) -> Iterator[tuple[Parts, Callable[[Table], None]]]:
-    """Batches of a table, each beside its columns as the model takes them, and where to write."""
+    """Batches of a table as they are written, each beside its columns as the model takes them, and where to write."""
     with open_source(table, _types(model)) as source, open_sink(output, format) as sink:
         _check_names(model, source.names, source.path, quiet)
         with bar(source.rows, quiet) as advance:
             done = _Count(advance)
             try:
-                yield _parts(model, source.tables(BATCH), source.text, done), sink.write
+                yield _parts(model, source, done), sink.write
             except (ValueError, TypeError) as error:
                 if not done.rows:
                     raise
@@ -50,11 +52,22 @@ class _Count:
         self.advance(rows)
 
 
-def _parts(model: CTEM, tables: Iterable[Table], text: bool, advance: Callable[[int], None]) -> Parts:
-    for table in tables:
-        part = typed(table) if text else table
-        yield part, model_input(model, part)
+def _parts(model: CTEM, source: Source, advance: Callable[[int], None]) -> Parts:
+    for part in source.tables(BATCH):
+        yield part, model_input(model, source.typed(part))
         advance(len(part))
+
+
+def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
+    """A batch as it is written, with the imputed cells in place of the missing ones and of nothing else."""
+    names = column_names(model, part)
+    known, made = as_arrow(X, names), as_arrow(filled, names)
+    for name in names:
+        place = part.column_names.index(name)
+        gone = known[name].is_null(nan_is_null=True).to_numpy()
+        column = completed(part.column(place), gone, made[name])
+        part = part.set_column(place, part.schema.field(place), column)
+    return part
 
 
 def model_input(model: CTEM, table: Table) -> Any:
@@ -108,8 +121,7 @@ def fit_table(path: str, drop: list[str], max_rows: int, seed: int, quiet: bool)
         if absent:
             raise ValueError(f"--drop: {absent[0]!r} is not in {source.path}, which has {source.names}.")
         tables = (table.drop_columns(drop) for table in source.tables(BATCH))
-        X = _sampled(source.path, tables, max_rows, seed, quiet, advance)
-        return typed(X) if source.text else X
+        return source.typed(_sampled(source.path, tables, max_rows, seed, quiet, advance))
 
 
 def known_table(model: CTEM, path: str, max_rows: int, quiet: bool) -> Any:
@@ -117,7 +129,7 @@ def known_table(model: CTEM, path: str, max_rows: int, quiet: bool) -> Any:
     with open_source(path, _types(model)) as source, bar(source.rows, quiet) as advance:
         _check_names(model, source.names, source.path, quiet)
         X = _sampled(source.path, source.tables(BATCH), max_rows, 0, quiet, advance)
-        return model_input(model, typed(X) if source.text else X)
+        return model_input(model, source.typed(X))
 
 
 def _sampled(
@@ -135,11 +147,12 @@ def _sampled(
 
 
 class Lowest:
-    """The n rows of lowest value seen so far, in their order.
+    """The n rows of lowest value seen so far, in their order: as they are written, and as the model takes them.
 
     >>> lowest = Lowest(2)
-    >>> lowest.add(pyarrow().table({"a": [1, 2]}), np.array([-1.0, -3.0]))
-    >>> lowest.add(pyarrow().table({"a": [3, 4]}), np.array([-5.0, 0.0]))
+    >>> for cells, values in (([1, 2], [-1.0, -3.0]), ([3, 4], [-5.0, 0.0])):
+    ...     part = pyarrow().table({"a": cells})
+    ...     lowest.add(part, part, np.array(values))
     >>> lowest.rows, lowest.table["a"].to_pylist()
     (array([1, 2]), [2, 3])
     """
@@ -147,18 +160,25 @@ class Lowest:
     def __init__(self, n: int):
         self.n, self.seen = n, 0
         self.table: Table = None
+        self.X: Any = None
         self.rows, self.values = np.empty(0, np.int64), np.empty(0)
 
-    def add(self, table: Table, values: Any) -> None:
+    def add(self, table: Table, X: Any, values: Any) -> None:
         """Take in the next rows and their values."""
         rows = np.concatenate([self.rows, self.seen + np.arange(len(values))])
         values = np.concatenate([self.values, values])
         low = np.sort(np.argsort(values, kind="stable")[: self.n])
-        both = (
-            table if self.table is None else pyarrow().concat_tables([self.table, table]).unify_dictionaries()
-        )
         self.seen += len(table)
-        self.table, self.rows, self.values = both.take(pyarrow().array(low)), rows[low], values[low]
+        self.table, self.X = _picked(self.table, table, low), _picked(self.X, X, low)
+        self.rows, self.values = rows[low], values[low]
+
+
+def _picked(first: Any, second: Any, rows: Any) -> Any:
+    """Rows of two tables, or arrays, one after the other; the first may be none."""
+    if isinstance(second, np.ndarray):
+        return (second if first is None else np.concatenate([first, second]))[rows]
+    both = second if first is None else pyarrow().concat_tables([first, second]).unify_dictionaries()
+    return both.take(pyarrow().array(rows))
 
 
 def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
@@ -192,8 +212,3 @@ def fresh(name: str, taken: Iterable[str]) -> str:
     while name in used:
         name += "_"
     return name
-
-
-def say(text: str) -> None:
-    """A line on standard error."""
-    print(f"ctem: {text}", file=sys.stderr)

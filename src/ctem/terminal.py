@@ -1,0 +1,27 @@
+"""What reaches a terminal: lines that it shows and does not obey.
+
+Names of columns, paths and the provenance of a model come from others. What is not printable in them (control and
+escape characters, marks that turn the direction of writing) is shown as Python writes it in a string: \\x1b, \\u202e.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["say", "shown"]
+
+
+def shown(text: Any) -> str:
+    """Text that a terminal shows and does not obey.
+
+    >>> print(shown("age\\x1b[2J\\u202e"))
+    age\\x1b[2J\\u202e
+    """
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
+
+
+def say(text: str) -> None:
+    """A line on standard error, if there is one."""
+    if sys.stderr is not None:
+        print(f"ctem: {shown(text)}", file=sys.stderr)
