@@ -47,7 +47,7 @@ def test_a_file_without_write_permission_stays(tmp_path):
     (tmp_path / "kept").write_bytes(b"old")
     (tmp_path / "kept").chmod(0o444)
     for act in (write, check_target):
-        with pytest.raises(PermissionError, match="it is read-only"):
+        with pytest.raises(OSError, match="it is read-only"):
             act(tmp_path / "kept")
     assert (tmp_path / "kept").read_bytes() == b"old"
     assert mode(tmp_path / "kept") == 0o444
@@ -113,6 +113,6 @@ def test_the_longest_name_can_be_written(tmp_path):
 def test_what_cannot_be_written_is_an_error_beforehand(tmp_path, name):
     (tmp_path / "folder").mkdir()
     for act in (write, check_target):
-        with pytest.raises(OSError, match=r"a folder is there|No such file"):
+        with pytest.raises(OSError, match=r"cannot be written \(a folder is there|there is no such folder"):
             act(tmp_path / name)
     assert os.listdir(tmp_path) == ["folder"]

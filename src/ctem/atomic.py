@@ -27,6 +27,12 @@ fcntl: Any = locks
 __all__ = ["check_target", "is_regular", "replacing"]
 
 LONGEST = 180  # bytes of a target's name in that of its part: names have at most 255
+REASONS = {
+    errno.EISDIR: "a folder is there",
+    errno.ENOENT: "there is no such folder",
+    errno.EROFS: "it is read-only",
+    errno.EACCES: "its folder is read-only",
+}
 STANDARD = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 
 
@@ -67,19 +73,25 @@ def check_target(path: str | Path) -> None:
     >>> check_target("/no/such/folder/model.ctem")
     Traceback (most recent call last):
     ...
-    FileNotFoundError: [Errno 2] No such file or directory: '/no/such/folder'
+    FileNotFoundError: [Errno 2] cannot be written (there is no such folder): '/no/such/folder/model.ctem'
     """
     if not is_regular(path):
         return
     target = Path(os.path.realpath(path))
+    reason = _obstacle(target)
+    if reason is not None:
+        raise OSError(reason, f"cannot be written ({REASONS[reason]})", str(path))
+
+
+def _obstacle(target: Path) -> int | None:
+    """The errno of what is in the way; the superuser may do anything, but a file without write permission is meant."""
     if target.is_dir():
-        raise OSError(errno.EISDIR, "a folder is there", str(path))
-    if target.exists() and not (os.access(target, os.W_OK) and target.stat().st_mode & 0o222):
-        raise OSError(errno.EACCES, "it is read-only", str(path))
+        return errno.EISDIR
     if not target.parent.is_dir():
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
-    if not os.access(target.parent, os.W_OK):
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(target.parent))
+        return errno.ENOENT
+    if target.exists() and not (os.access(target, os.W_OK) and target.stat().st_mode & 0o222):
+        return errno.EROFS
+    return None if os.access(target.parent, os.W_OK) else errno.EACCES
 
 
 def is_regular(path: str | Path) -> bool:

@@ -68,6 +68,8 @@ class Border(TyperGroup):
 
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{error.filename}: {error.strerror}."
     if isinstance(error, EXPECTED):
         return text or type(error).__name__
     if isinstance(error, MemoryError):

@@ -63,7 +63,7 @@ def save(model: CTEM, path: str | Path) -> None:
             file.write(content)
     except OSError as error:
         kept = "; what was there is untouched" if is_regular(target) else ""
-        raise OSError(f"save: {target} could not be written ({error}){kept}.") from None
+        raise OSError(f"save: {target} could not be written ({error.strerror or error}){kept}.") from None
 
 
 def _header(model: CTEM) -> Header:

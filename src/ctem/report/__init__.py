@@ -95,4 +95,4 @@ def _write(target: Path, text: str) -> None:
             file.write(text.encode("utf-8", "xmlcharrefreplace"))
     except OSError as error:
         kept = "; what was there is untouched" if is_regular(target) else ""
-        raise OSError(f"report: {target} could not be written ({error}){kept}.") from None
+        raise OSError(f"report: {target} could not be written ({error.strerror or error}){kept}.") from None
