@@ -25,7 +25,11 @@ INTERRUPTED = 130  # exit codes as shells have them: 128 and the signal's number
 
 
 class Stopped(BaseException):
-    """A request to end from outside, SIGTERM or SIGHUP: what is open is closed, and parts of files are removed."""
+    """A request to end from outside, SIGTERM or SIGHUP: what is open is closed, and parts of files are removed.
+
+    >>> Stopped(15).code
+    143
+    """
 
     def __init__(self, number: int):
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -36,6 +40,15 @@ class Border(TyperGroup):
     """Turns an error into one line on standard error and exit code 1, and warnings into lines.
 
     An interrupt is exit code 130 and a request to end 143; errors that nobody foresaw are named as such.
+
+    >>> app = typer.Typer(cls=Border, callback=lambda: None)
+    >>> @app.command()
+    ... def fail() -> None:
+    ...     raise ValueError("no rows")
+    >>> from typer.testing import CliRunner
+    >>> result = CliRunner().invoke(app, ["fail"])
+    >>> result.exit_code, result.stderr
+    (1, 'ctem: error: no rows\\n')
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,6 +22,12 @@ def shown(text: Any) -> str:
 
 
 def say(text: str) -> None:
-    """A line on standard error, if there is one."""
+    """A line on standard error, if there is one.
+
+    >>> from contextlib import redirect_stderr
+    >>> with redirect_stderr(sys.stdout):
+    ...     say("done\\n")
+    ctem: done\\n
+    """
     if sys.stderr is not None:
         print(f"ctem: {shown(text)}", file=sys.stderr)

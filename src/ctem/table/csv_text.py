@@ -22,7 +22,13 @@ Table = Any  # pyarrow.Table; pyarrow is optional
 
 
 def read_csv(name: str, stream: Any) -> tuple[list[str], Iterable[Any]]:
-    """The names in the first line of a stream, and record batches of the cells below as text."""
+    """The names in the first line of a stream, and record batches of the cells below as text.
+
+    >>> import io
+    >>> names, batches = read_csv("demo", io.BytesIO(b"a;b\\r007;NA\\r"))
+    >>> names, [batch.to_pydict() for batch in batches]
+    (['a', 'b'], [{'a': ['007'], 'b': ['NA']}])
+    """
     pa, pacsv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
     line, rest = _first_line(name, stream)
     names, delimiter = _header(name, line)
