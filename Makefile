@@ -34,26 +34,25 @@ install: .venv/.installed ## install the package, pinned, into .venv
 install-dev: .venv/.installed-dev ## the same, with the developer tools
 
 demo: .venv/.installed ## fit the Palmer penguins: nats, imputations, outliers, a saved model and a report
-	@echo "running experiments/demo.py"
-	@$(BIN)/python experiments/demo.py
+	@$(BIN)/python -m experiments.tables.demo
 
 table1: .venv/.installed-dev ## the paper's Table 1: continuous densities
-	@$(BIN)/python experiments/table1.py --device auto
+	@$(BIN)/python -m experiments.paper.table1 --device auto
 
 figures: .venv/.installed-dev ## the paper's figures, from the fits of table1
-	@$(BIN)/python experiments/figures.py --device auto
+	@$(BIN)/python -m experiments.paper.figures --device auto
 
 table2: .venv/.installed-dev ## the paper's Table 2: densities on 91×91 grids
-	@$(BIN)/python experiments/table2.py --device auto
+	@$(BIN)/python -m experiments.paper.table2 --device auto
 
 mixed: .venv/.installed-dev ## the paper's mixed experiment, R² × {0..15}
-	@$(BIN)/python experiments/mixed.py --device auto
+	@$(BIN)/python -m experiments.paper.mixed --device auto
 
 digits: .venv/.installed-dev ## 8×8 binary digits: train, sample and judge in under 5 minutes on two cores
-	@$(BIN)/python experiments/mnist.py --data 8
+	@$(BIN)/python -m experiments.images.mnist --side 8
 
 mnist: .venv/.installed-dev ## binary MNIST: samples and likelihood, in 11 minutes on an H200
-	@$(BIN)/python experiments/mnist.py --data 28 --device auto
+	@$(BIN)/python -m experiments.images.mnist --side 28 --device auto
 
 test: lint types ## lint, types, tests and doctests: what CI runs
 	@echo "running the tests and doctests"
@@ -75,7 +74,7 @@ format: .venv/.installed-dev ## fix lint and format in place
 
 results: .venv/.installed ## write experiments/RESULTS.md from experiments/results/*.json
 	@echo "writing experiments/RESULTS.md"
-	@$(BIN)/python experiments/render.py
+	@$(BIN)/python -m experiments.pages
 
 clean: ## remove caches, builds and quick results; .venv and data stay
 	@echo "removing caches, builds and quick results"

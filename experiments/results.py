@@ -5,7 +5,8 @@
     records = [summarise("spiral", "CTEM", "ISE", ises, paper=0.012)]
     write("table1", settings, records, args.device, wall_s, args.out, quick=args.quick)
 
-``render.py`` puts all files on one page.
+The file knows its code: the modules of the library that the script reaches by its imports, with a digest of each.
+``pages.py`` puts the files of a table on one page, and says which are stale.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib
+import io
 import json
 import math
 import os
@@ -23,28 +26,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import ctem
 
 __all__ = [
     "QUICK",
     "RESULTS",
+    "Arrays",
     "Record",
     "arguments",
+    "changed",
     "digest",
-    "modules",
-    "replace_text",
+    "load_arrays",
+    "replace_bytes",
+    "rests_on",
+    "save_arrays",
     "summarise",
     "write",
 ]
 
-RESULTS = Path(__file__).resolve().parent / "results"
+EXPERIMENTS = Path(__file__).resolve().parent
+LIBRARY = Path(ctem.__file__).resolve().parent
+RESULTS = EXPERIMENTS / "results"
 FOLDERS = ("--out", "--arrays", "--build", "--data", "--fits", "--folder", "--samples")
 QUICK = RESULTS / "quick"  # git ignores it
+
+Arrays = dict[str, NDArray[Any]]
 
 
 class Record(NamedTuple):
@@ -111,8 +124,7 @@ def write(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": ctem.__version__,
         "commit": _commit(),
-        "modules": modules(),
-        "digest": digest(modules()),
+        "modules": rests_on(Path(sys.argv[0])),
         "machine": _machine(),
         "device": _described(device),
         "torch": torch.__version__,
@@ -123,66 +135,108 @@ def write(
     }
     # settings are for reading, so a path or a dtype goes in as text
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-    return replace_text(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text)
+    return replace_bytes(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text.encode())
 
 
-def modules() -> list[str]:
-    """The modules of the library that this process has loaded: what its results rest on."""
-    return sorted(name for name in sys.modules if name == "ctem" or name.startswith("ctem."))
-
-
-def digest(names: Sequence[str], folder: Path = Path(ctem.__file__).parent) -> str:
-    """SHA-256 of the code of these modules of the library; words and layout do not count, a missing module does."""
-    found = hashlib.sha256()
-    for name in names:
-        place = folder.joinpath(*name.split(".")[1:])
-        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-        found.update(f"{name} {_code(path) if path.is_file() else 'gone'}\n".encode())
-    return found.hexdigest()
+def rests_on(script: Path) -> dict[str, str]:
+    """The modules of the library that a script reaches by its imports, each with the digest of its code."""
+    found: dict[str, str] = {}
+    todo, seen = [script], set[Path]()
+    while todo:
+        path = todo.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        for name in _imported(path):
+            place = Path(str(importlib.import_module(name).__file__))
+            todo.append(place)
+            if name.startswith("ctem."):
+                found[name] = digest(place)
+    return dict(sorted(found.items()))
 
 
 @cache
-def _code(path: Path) -> str:
-    """A module's text without docstrings, lines of comment and white space, the same for every Python."""
-    text = path.read_text(encoding="utf-8")
+def _imported(path: Path) -> list[str]:
+    """The modules, ours and of the experiments, that the names a file imports are made in."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [_home(str(node.module), each.name) for each in node.names]
+    return [name for name in found if name.startswith(("ctem.", "experiments."))]
+
+
+def _home(module: str, name: str) -> str:
+    """Where a name comes from, so that a package that passes on many names is not all of them."""
+    if not module.startswith(("ctem", "experiments")):
+        return module
+    thing = getattr(importlib.import_module(module), name, None)
+    home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", module)
+    return home if home.startswith(("ctem.", "experiments.")) else module
+
+
+def changed(modules: Mapping[str, str], library: Path = LIBRARY) -> list[str]:
+    """The modules whose code is nowhere in the library any more; one that has only moved is still there."""
+    here = {digest(path) for path in library.rglob("*.py")}
+    return [name for name, code in modules.items() if code not in here]
+
+
+def digest(path: Path) -> str:
+    """Of a module's code, the same for every Python: imports, docstrings, lines of comment and layout do not count."""
+    return _digest(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _digest(text: str) -> str:
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-            words = node.body[0]
-            lines[words.lineno - 1 : words.end_lineno] = [""] * (words.end_lineno - words.lineno + 1)
+            _blank(lines, node.body[0])
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            _blank(lines, node)
     kept = (line for line in lines if not line.lstrip().startswith("#"))
-    return "".join("".join(kept).split())
+    return hashlib.sha256("".join("".join(kept).split()).encode()).hexdigest()[:16]
 
 
-def replace_text(path: Path, text: str) -> Path:
-    """Put the text at the path in one step: a reader sees the old file or the new one."""
+def _blank(lines: list[str], node: ast.stmt) -> None:
+    end = node.end_lineno or node.lineno
+    lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+
+
+def replace_bytes(path: Path, content: bytes) -> Path:
+    """Put the content at the path in one step: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
 
 
+def save_arrays(path: Path, arrays: Arrays) -> Path:
+    """Write all arrays as one npz file, whole or not at all."""
+    memory = io.BytesIO()
+    np.savez_compressed(memory, **arrays)
+    return replace_bytes(path, memory.getvalue())
+
+
+def load_arrays(path: Path) -> Arrays:
+    """Undo ``save_arrays``."""
+    with np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
 @cache
 def _commit() -> str | None:
-    """The commit that is checked out, "+" for changes since; None where there is no repository."""
-    git = [
-        "git",
-        "-C",
-        str(RESULTS.parent),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty=+",
-    ]
+    """The commit that is checked out, "+" for changes since; where there is no repository, what $CTEM_COMMIT says."""
+    git = ["git", "-C", str(EXPERIMENTS), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("CTEM_COMMIT")
 
 
 def _machine() -> str:
@@ -219,7 +273,13 @@ def _described(device: torch.device | str) -> str:
 
 
 def _command() -> str:
-    return without_folders(shlex.join(["python", f"experiments/{Path(sys.argv[0]).name}", *sys.argv[1:]]))
+    script = Path(sys.argv[0]).resolve()
+    inside = (
+        script.relative_to(EXPERIMENTS.parent) if script.is_relative_to(EXPERIMENTS) else Path(script.name)
+    )
+    return without_folders(
+        shlex.join(["python", "-m", ".".join(inside.with_suffix("").parts), *sys.argv[1:]])
+    )
 
 
 def without_folders(command: str) -> str:

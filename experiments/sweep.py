@@ -8,17 +8,18 @@ a measurement that fails is reported, and raised when the others are done.
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from types import ModuleType
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
+import pandas as pd
 
-from results import Record, arguments, summarise, write
-
-__all__ = ["Measure", "Published", "Task", "Values", "sweep", "sweep_arguments", "tasks"]
+from experiments.results import Record, arguments, summarise, write
 
 Values = dict[str, float]  # metric → value
 
@@ -85,11 +86,11 @@ def _measured(
     measure: Measure, todo: Sequence[Task], args: argparse.Namespace
 ) -> Iterator[tuple[Task, Values]]:
     if args.jobs == 1:
-        yield from ((task, _one(measure, task, args)) for task in todo)
+        yield from ((task, measure(task, args)) for task in todo)
         return
     fresh = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(args.jobs, mp_context=fresh) as pool:
-        running = {pool.submit(_one, measure, task, args): task for task in todo}
+        running = {pool.submit(measure, task, args): task for task in todo}
         failed = []
         for future in as_completed(running):
             if future.exception() is None:
@@ -99,11 +100,6 @@ def _measured(
                 print(f"{running[future]}: {future.exception()!r}", flush=True)
     for future in failed:  # only now, so that one failure does not lose the others
         future.result()
-
-
-def _one(measure: Measure, task: Task, args: argparse.Namespace) -> Values:
-    torch.set_float32_matmul_precision("high")
-    return measure(task, args)
 
 
 def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Published) -> list[Record]:
@@ -118,3 +114,30 @@ def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Publ
         summarise(data, system, metric, lists[data, system, metric], paper=published(data, metric))
         for data, system, metric in order
     ]
+
+
+TINY = {"max_steps": 40, "width": 16, "blocks": 1, "members": 2, "orders": 2, "batch_size": 64}  # of CTEM
+
+
+def need(package: str) -> ModuleType:
+    """A package of the extra ``baselines``, or what to do about its absence."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise SystemExit(f"{package} is not here ({error}): pip install 'ctem[baselines]'.") from None
+
+
+def toy_table(n: int, seed: int) -> pd.DataFrame:
+    """Rows of all the kinds that the real tables have: labels, grades, counts, zero-inflated and rounded numbers."""
+    rng = np.random.default_rng(seed)
+    side = rng.integers(3, size=n)
+    size = np.exp(0.5 * rng.normal(size=n) + 0.5 * side)
+    return pd.DataFrame(
+        {
+            "city": np.array(["Bergen", "Oslo", "?"])[side],
+            "grade": np.clip(side + rng.integers(-1, 2, size=n), 0, 3),
+            "years": (10 * size + rng.integers(20, size=n)).astype(np.int64),
+            "gain": np.where(rng.random(n) < 0.8, 0, (500 * size).astype(np.int64)),
+            "weight": np.round(size + 0.1 * rng.normal(size=n), 2),
+        }
+    )

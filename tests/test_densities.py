@@ -1,16 +1,11 @@
 """The experiments' densities integrate to one and are the densities of their own samples."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
-
 from ctem.targets import grid
-from densities import FURTHER
+from experiments.paper.robustness import FURTHER
 
 PLANAR = [name for name, target in FURTHER.items() if target.space.dim == 2]
 

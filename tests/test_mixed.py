@@ -1,16 +1,10 @@
 """The mixed experiment: every system is a density on R² × {0 … 15}."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
-
 from ctem.targets import LabelledRing, grid
-from mixed import measure, truth_of
-from mixed_systems import LABELS, SYSTEMS, Case, Rows
+from experiments.paper.mixed import LABELS, SYSTEMS, Case, Rows, measure, truth_of
 
 
 def small_case(seed=0, rows=500, points=61):

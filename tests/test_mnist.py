@@ -1,20 +1,15 @@
 """The judge of the digit experiments: its measures are what they say, and collapse, copies and noise do not pass."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
-
-from mnist_data import classifier_rows, load_images, shuffled
-from mnist_eval import (
+from experiments.images.judge import (
     Judge,
     Likelihood,
     auroc,
+    binarised,
     bootstrap,
     frechet,
     nearest_training_row,
@@ -22,7 +17,9 @@ from mnist_eval import (
     rotated,
     train_classifier,
 )
-from mnist_pictures import load_arrays, save_arrays, tiles
+from experiments.images.mnist import tiles
+from experiments.images.settings import load_images, shuffled
+from experiments.results import load_arrays, save_arrays
 
 
 def normal(n, d, seed=0):
@@ -36,8 +33,8 @@ def digits():
 
 @pytest.fixture(scope="module")
 def judge(digits):
-    rows, bits = classifier_rows(digits.grey), digits.bits["threshold"]
-    classifier = train_classifier(rows, digits.labels, (8, 8), 30, epochs=12, batch_size=128)
+    bits = digits.bits["threshold"]
+    classifier = train_classifier(digits.grey, digits.labels, (8, 8), epochs=12, batch_size=128)
     return Judge(classifier, bits.train, bits.test, 200)
 
 
@@ -107,8 +104,7 @@ def test_the_judge_knows_digits_from_independent_pixels_and_from_copies(judge, d
 
 
 def test_rows_for_the_classifier_are_bits_whose_mean_is_between_threshold_and_grey(digits):
-    index = torch.zeros(4000, dtype=torch.long)
-    rows = classifier_rows(digits.grey)(torch.Generator().manual_seed(0), index)
+    rows = binarised(digits.grey[:1].expand(4000, -1), torch.Generator().manual_seed(0))
     assert set(rows.unique().tolist()) == {0.0, 1.0}
     expected = ((digits.grey[0] >= 0.5).float() + digits.grey[0]) / 2
     assert torch.allclose(rows.mean(0), expected, atol=5 * 0.5 / 4000**0.5)

@@ -1,17 +1,14 @@
 """The peers of the table experiments: probabilities of rows that sum to one, samples of their own law, honest tests."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
-
-from detection import boosted, shuffled, toy_table
-from peers import Copula, Flow, Independent, Margins, Tree, snapped
+from experiments.sweep import toy_table
+from experiments.tables.nats import boosted, shuffled
+from experiments.tables.peers import Copula, Flow, Independent, Margins, Tree, snapped
 
 
 def small_table(n: int):

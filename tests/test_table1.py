@@ -1,26 +1,28 @@
 """Table 1's systems: members keep to their own rows, densities are normalised, what is kept is the same density."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
-
-from baselines import FlowSettings
-from continuous_sets import FD, GROUPS, ISE, published, tables
 from ctem import MLP, Gaussian, Real, Recipe, Space, Sphere, brier, pair_loss, train
 from ctem.energies import MLPs
 from ctem.pairwise import fit_pairwise
 from ctem.targets import grid
-from drawing import apart, heading, in_two, panels
-from figure_curves import Watched
-from fits import load_fits, save_fit
-from flows import Couplings, Flows, flow_loss, zuko_flow
-from ours import Ours, fit_table, out_of_fold_nats
-from paper import Energy, Steps, normalise_by_importance, normalise_on_square, together
-from robustness import FAMILIES, batches
+from experiments.paper.baselines import Couplings, Flows, FlowSettings, flow_loss, zuko_flow
+from experiments.paper.curves import Watched
+from experiments.paper.drawing import apart, heading, in_two, panels
+from experiments.paper.robustness import FAMILIES, batches
+from experiments.paper.sets import FD, GROUPS, ISE, published, tables, together
+from experiments.paper.systems import (
+    Energy,
+    Ours,
+    Steps,
+    fit_table,
+    load_fits,
+    normalise_by_importance,
+    normalise_on_square,
+    out_of_fold_nats,
+    save_fit,
+)
 
 PLANE = Space([Real(), Real()])
 BRIEF = Recipe(steps=20, batch_size=32, evaluate_every=10)

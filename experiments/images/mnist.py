@@ -1,0 +1,233 @@
+"""Binary MNIST: energies of 784 bits, trained in minutes; samples, an exact likelihood, and what else they can do.
+
+    python -m experiments.images.mnist --side 8                                           two cores, under 5 minutes
+    python -m experiments.images.mnist --side 28 --device cuda --objective soft slopes    one H200, 11 minutes
+    python -m experiments.images.mnist --side 8 --stage pictures                          draws a former run again
+
+Objectives: ``soft`` and ``constant`` target at one shared noise level, ``paper`` (constant target, its levels, learning
+rate and batch, as many epochs as the time allows), ``spacetime`` (soft target, levels joined, so that one pass is
+normalised up to training error) and ``slopes`` (a clock per pixel, from first-order comparisons of all hidden pixels at
+once, ``ctem.firstorder``: exact likelihood by the chain rule, samples without MCMC). Time is given in seconds, and
+steps follow from it. Each objective writes a results file, main numbers first, and what was drawn into --build.
+
+The paper does not say how it binarised: here a pixel is ink if its grey value is at least half. Likelihoods are on the
+fixed binarisation of the benchmark, whose test rows are sorted by class: 1000 of them are drawn at random.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.images.judge import Judge, train_classifier
+from experiments.images.run import Deadline, Run
+from experiments.images.settings import SCALES, Images, Scale, load_images, quick
+from experiments.images.uses import curves, likelihood, use
+from experiments.results import Arrays, arguments
+
+BUILD = Path("build")
+CHAINED = "slopes"  # sampled by the chain rule
+TITLES = {
+    "soft": "soft target",
+    "constant": "constant target",
+    "paper": "paper's configuration",
+    "spacetime": "space-time",
+    "slopes": "a clock per pixel, slopes",
+}
+STAGES: dict[str, Callable[[Run, Judge], None]] = {
+    "train": lambda run, judge: run.train(),
+    "sample": lambda run, judge: run.sample(),
+    "evaluate": Run.evaluate,
+    "likelihood": lambda run, judge: likelihood(run),
+    "use": use,
+    "curves": curves,
+}
+LATE = ("likelihood", "use", "curves")  # left out if hardly any time is left
+SPARE = 20  # seconds
+
+
+def parsed() -> Any:
+    parser = arguments(__doc__)
+    parser.add_argument("--side", type=int, choices=(28, 8), help="pixels (default: 28, with --quick 8)")
+    parser.add_argument(
+        "--data", help="folder with mnist/ and binarized_mnist/ (default: $CTEM_DATA, else downloaded)"
+    )
+    parser.add_argument("--objective", nargs="+", choices=tuple(SCALES[28].jobs), default=["soft", "slopes"])
+    parser.add_argument("--minutes", type=float, help="of the whole call; training gets its share")
+    parser.add_argument("--steps", type=int, help="of training (default: as many as its seconds allow)")
+    parser.add_argument("--stage", nargs="+", choices=(*STAGES, "pictures"), default=[*STAGES, "pictures"])
+    parser.add_argument("--build", type=Path, help="folder of weights and arrays (default: build)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    args.side = args.side or (8 if args.quick else 28)
+    args.build = args.build or (args.out if args.quick else BUILD)
+    return args
+
+
+def judged(images: Images, scale: Scale) -> dict[str, Judge]:
+    """A classifier trained now, and a judge for each binarisation."""
+    shape, how = (scale.side, scale.side), scale.classifier
+    classifier = train_classifier(images.grey, images.labels, shape, **how)
+    return {k: Judge(classifier, bits.train, bits.test, scale.samples) for k, bits in images.bits.items()}
+
+
+def stage(run: Run, name: str, judge: Judge) -> None:
+    """Do one stage and write what is known."""
+    began = time.perf_counter()
+    if name in LATE and run.deadline.left < SPARE:
+        run.settings.setdefault("left out for time", []).append(name)
+        return run.save()
+    STAGES[name](run, judge)
+    if run.device.startswith("cuda"):
+        torch.cuda.synchronize()
+    run.settings["seconds"][name] = round(time.perf_counter() - began, 2)
+    print(f"{run.objective}: {name} took {run.settings['seconds'][name]} s", flush=True)
+    return run.save()
+
+
+def main() -> None:
+    args = parsed()
+    scale = quick(SCALES[args.side]) if args.quick else SCALES[args.side]
+    minutes = args.minutes or scale.minutes
+    deadline, share = Deadline(60 * minutes), minutes / scale.minutes
+    images = load_images(args.side, args.data, args.device)
+    judges = judged(images, scale)
+    print(f"data and classifier took {deadline.spent:.1f} s", flush=True)
+    runs = [Run(name, scale, images, args, deadline, share) for name in args.objective]
+    for run in runs:
+        if "train" not in args.stage:
+            run.restore()
+        for name in (name for name in STAGES if name in args.stage and name not in LATE):
+            stage(run, name, judges[run.job.bits])
+    for name in (name for name in LATE if name in args.stage):
+        for run in runs:
+            stage(run, name, judges[run.job.bits])
+    if "pictures" in args.stage:
+        for path in draw_all(scale.name, {run.objective: run.arrays for run in runs}, run.shape, args.out):
+            print(path)
+
+
+def tiles(rows: NDArray[Any], shape: tuple[int, int], columns: int) -> NDArray[np.float64]:
+    """Rows of bits as one picture, ink dark, ``columns`` images a line with a pixel of grey between them."""
+    lines = -(-len(rows) // columns)
+    height, width = shape
+    canvas = np.full((lines * (height + 1) + 1, columns * (width + 1) + 1), 0.75)
+    for i, image in enumerate(rows):
+        top, left = (i // columns) * (height + 1) + 1, (i % columns) * (width + 1) + 1
+        canvas[top : top + height, left : left + width] = 1 - image.reshape(shape)
+    return canvas
+
+
+def draw_all(name: str, arrays: dict[str, Arrays], shape: tuple[int, int], folder: Path) -> list[Path]:
+    """Every picture that the arrays (by objective) allow; the paths that were written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [_draw_samples(arrays, shape, folder / f"{name}-samples.png")]
+    for part, titles in (
+        ("inpainting", ("digit", "given", "filled", "filled again")),
+        ("denoising", ("digit", "noisy", "denoised")),
+        ("likely", ("most likely", "least likely")),
+    ):
+        shown = {key: one for key, one in arrays.items() if f"{part} 0" in one}
+        if shown:
+            written.append(_draw_lines(shown, part, titles, shape, folder / f"{name}-{part}.png"))
+    curves = {key: one for key, one in arrays.items() if any(k.startswith("curve|") for k in one)}
+    if curves:
+        written.append(_draw_curves(curves, folder / f"{name}-curves.png"))
+    return written
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _show(axis: Any, picture: NDArray[Any], title: str) -> None:
+    axis.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axis.set_title(title, fontsize=9)
+    axis.axis("off")
+
+
+def _save(plt: Any, figure: Any, path: Path) -> Path:
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+def _draw_samples(arrays: dict[str, Arrays], shape: tuple[int, int], path: Path) -> Path:
+    plt = _pyplot()
+    panels: list[tuple[str, NDArray[Any]]] = [("real test digits", next(iter(arrays.values()))["real"])]
+    panels += [(TITLES[key], one["samples"]) for key, one in arrays.items()]
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(3.3 * columns, 3.5 * lines), layout="constrained", squeeze=False
+    )
+    for axis, (title, rows) in zip(axes.flat, panels, strict=False):
+        _show(axis, tiles(rows[:100], shape, 10), title)
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    return _save(plt, figure, path)
+
+
+def _draw_lines(
+    arrays: dict[str, Arrays], part: str, titles: tuple[str, ...], shape: tuple[int, int], path: Path
+) -> Path:
+    """One panel for each objective: a line of ten images for every title."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(
+        len(arrays),
+        1,
+        figsize=(5, (0.5 * len(titles) + 0.5) * len(arrays)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axis, (key, one) in zip(axes[:, 0], arrays.items(), strict=True):
+        rows = np.concatenate([one[f"{part} {i}"][:10] for i in range(len(titles))])
+        _show(axis, tiles(rows, shape, 10), f"{TITLES[key]}: {', '.join(titles)}")
+    return _save(plt, figure, path)
+
+
+def _draw_curves(arrays: dict[str, Arrays], path: Path) -> Path:
+    """Mean confidence and Fréchet distance against evaluations of the energy, a line for each sampler.
+
+    The chain rule is one point, so it goes where the other samplers are, if there are any; an objective with one point
+    for every sampler gives way to those with lines.
+    """
+    plt = _pyplot()
+    lines = {
+        k: v for k, v in arrays.items() if any(len(p) > 1 for n, p in v.items() if n.startswith("curve|"))
+    }
+    arrays = {k: v for k, v in arrays.items() if k in lines or k == CHAINED} if lines else arrays
+    chain = {k: v for one in arrays.values() for k, v in one.items() if k == "curve|chain rule"}
+    arrays = {key: one | chain for key, one in arrays.items() if key != CHAINED or len(arrays) == 1}
+    figure, axes = plt.subplots(
+        len(arrays), 2, figsize=(9, 3.2 * len(arrays)), layout="constrained", squeeze=False
+    )
+    for line, (key, one) in zip(axes, arrays.items(), strict=True):
+        for name in (k for k in one if k.startswith("curve|")):
+            points = one[name][one[name][:, 0].argsort()]
+            for axis, column in zip(line, (1, 2), strict=True):
+                axis.plot(points[:, 0], points[:, column], marker="o", ms=3, label=name.partition("|")[2])
+        for axis, value, title in zip(line, one["curve real"], ("top-1", "Fréchet distance"), strict=True):
+            axis.axhline(value, color="0.6", lw=1, ls="--", label="real digits")
+            axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter("")  # labels between the decades would overlap
+            axis.set_xlabel("evaluations of the energy, a sample")
+            axis.set_title(f"{TITLES[key]}: {title}", fontsize=9)
+        line[1].set_yscale("log")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    return _save(plt, figure, path)
+
+
+if __name__ == "__main__":
+    main()

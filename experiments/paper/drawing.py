@@ -1,0 +1,230 @@
+"""The pictures of ``figures.py``, drawn from its arrays; the only file here that needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.targets import grid
+from experiments.paper.sets import TARGETS, exam
+from experiments.results import load_arrays, save_arrays
+
+FINE, COARSE = 80, 14  # points a side, of the colours and of the arrows
+SWEEP_C = tuple(float(c) for c in np.geomspace(0.1, 1.5, 7))
+DPI = 100
+ERROR, LOSS = "tab:red", "tab:blue"
+COLUMNS = (
+    *("truth", "fresh rows", "Silverman", "CV-KDE", "SD-KDE", "RealNVP", "NSF", "DSM", "CTEM-S", "CTEM-G"),
+    *("ours, plain", "ours, shared clock", "ours"),
+)
+CAPTIONS = {
+    "densities": "Densities learned from seed 0, in the colours of the truth.",
+    "scores": "∇ log ρ of seed 0: its length in colour (logarithmic, on the truth's scale), its direction as arrows; "
+    "of 10-D and 30-D the slice x₃ = … = x_d = 0.",
+    "langevin": "1000 Langevin chains from N(0, 4I) with each system's score of seed 0 (fresh rows: new data instead), "
+    "over contours of the truth; of 10-D and 30-D the first two columns.",
+    "sweep": "c, the scale of the comparisons in standard deviations (mean and standard deviation over seeds)",
+    "curves": "training step\n(the true error is the ISE ×1e-2, of 10-D and 30-D the Fisher divergence)",
+}
+Panels = dict[tuple[str, str], NDArray[np.float64]]  # by set and system
+
+
+def save_panels(path: Path, arrays: Panels) -> None:
+    """Write all arrays as one file, whole or not at all."""
+    save_arrays(path, {"|".join(key): value.astype(np.float32) for key, value in arrays.items()})
+
+
+def load_panels(path: Path) -> Panels:
+    """Undo ``save_panels``."""
+    return {(key.partition("|")[0], key.partition("|")[2]): value for key, value in load_arrays(path).items()}
+
+
+def field_points(name: str, points: int) -> tuple[Tensor, Tensor]:
+    """A square of points, and the rows they stand for: themselves, or the slice x₃ = … = x_d = 0."""
+    target = TARGETS[name]
+    square = grid(target.bounds if target.space.dim == 2 else (-2.0, 5.0), points).X
+    return square, torch.nn.functional.pad(square, (0, target.space.dim - 2))
+
+
+def heading(system: str) -> str:
+    """The column of a system: one for a flow, however many steps it was given."""
+    return system.split(", ")[0] if system.endswith(" steps") else system
+
+
+def in_two(system: str) -> str:
+    """A long name on two lines, so that it stays above its panel."""
+    return system if len(system) < 16 else ",\n".join(system.rsplit(", ", 1))
+
+
+def place(system: str) -> int:
+    """The truth first, then the peers, the paper's two, and ours."""
+    return next((i for i, start in enumerate(COLUMNS) if system.startswith(start)), len(COLUMNS))
+
+
+def panels(figure: str, arrays: Panels) -> list[list[tuple[str, str]]]:
+    """Set and system of every panel: a line for a set and a column for a system; the sweep's stand in one line."""
+    names = list(dict.fromkeys(name for name, _ in arrays))
+    systems = sorted(dict.fromkeys(system for _, system in arrays), key=place)
+    lines = [[(name, system) for system in systems] for name in names]
+    return [[panel for line in lines for panel in line]] if figure == "sweep" else lines
+
+
+def draw(figure: str, arrays: Panels, folder: Path) -> None:
+    """One picture of all panels, with what they show written below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    arrays = {(name, heading(system)): value for (name, system), value in arrays.items()}
+    lines = panels(figure, arrays)
+    width, height = {"curves": (1.9, 1.6), "sweep": (2.6, 2.4)}.get(figure, (1.4, 1.4))
+    size = (width * len(lines[0]), height * len(lines) + 0.5)
+    picture, axes = plt.subplots(len(lines), len(lines[0]), figsize=size, layout="constrained", squeeze=False)
+    for i, line in enumerate(lines):
+        for axis, (name, system) in zip(axes[i], line, strict=True):
+            if (name, system) in arrays:
+                PANELS[figure](axis, name, system, arrays)
+            else:
+                blank(axis)
+            if i == 0:
+                axis.set_title(name if figure == "sweep" else in_two(system), fontsize=7)
+        axes[i, 0].set_ylabel("ISE ×1e-2 of CTEM-G" if figure == "sweep" else line[0][0], fontsize=8)
+    picture.align_ylabels(axes[:, 0])
+    if figure == "curves":
+        curve_legend(picture)
+    picture.supxlabel(CAPTIONS[figure], fontsize=8)
+    save(picture, folder / f"table1-{figure}.png")
+    plt.close(picture)
+
+
+def save(picture, path: Path) -> None:
+    """As a PNG of 256 colours, the means of what they stand for: a third of the size."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    memory = io.BytesIO()
+    picture.savefig(memory, dpi=DPI)
+    colours = Image.open(memory).convert("RGB").quantize(256, kmeans=1, dither=Image.Dither.NONE)
+    colours.save(path, optimize=True)
+    print(f"picture: {path} ({path.stat().st_size / 1e6:.2f} MB)", flush=True)
+
+
+def blank(axis) -> None:
+    """A panel of a system that the set has no fit of."""
+    axis.text(0.5, 0.5, "not fitted", color="grey", fontsize=7, ha="center", va="center")
+    axis.set(frame_on=False, box_aspect=1)
+    bare(axis)
+
+
+def bare(axis) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def density_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """One colour scale for a set: the truth's."""
+    axis.imshow(
+        arrays[name, system].T, origin="lower", cmap="magma", vmin=0, vmax=float(exam(name).truth.max())
+    )
+    bare(axis)
+
+
+def score_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """Magnitude in colour, logarithmic, on the truth's scale; direction as arrows."""
+
+    def magnitude(system: str) -> NDArray[np.float64]:
+        return np.log10(np.maximum(arrays[name, system][: FINE**2], 1e-3)).reshape(FINE, FINE)
+
+    low, high = np.quantile(magnitude("truth"), (0.02, 0.98))
+    at, _ = field_points(name, COARSE)
+    edge = (float(at.min()), float(at.max()))
+    axis.imshow(magnitude(system).T, origin="lower", extent=edge + edge, cmap="viridis", vmin=low, vmax=high)
+    arrows = arrays[name, system][FINE**2 :].reshape(-1, 2)
+    axis.quiver(*at.numpy().T, *arrows.T, color="white", width=0.008)
+    bare(axis)
+
+
+def langevin_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """Samples over the contours of the truth; of a mixture, of its marginal on the first two columns."""
+    target = TARGETS[name]
+    low, high = bounds = target.bounds if target.space.dim == 2 else (-4.0, 7.0)
+    square = grid(bounds, 100)
+    if target.space.dim == 2:
+        p = target.log_density(square.X).exp()
+    else:
+        p = (-torch.cdist(square.X, target.centres[:, :2]).square() / 2).exp().mean(1)
+    x, X = np.linspace(*bounds, 100), arrays[name, system]
+    axis.contour(x, x, p.view(100, 100).T, levels=5, colors="grey", linewidths=0.4)
+    axis.scatter(*X.T, s=0.4, c="tab:red", alpha=0.5)
+    gone = len(X) - int(((low < X) & (high > X)).all(1).sum())  # nan is gone too
+    if gone > len(X) / 2:
+        note = f"{gone} of {len(X)} outside"
+        axis.text(0.5, 0.05, note, transform=axis.transAxes, color="grey", fontsize=6, ha="center")
+    axis.set(xlim=bounds, ylim=bounds, box_aspect=1)
+    bare(axis)
+
+
+def sweep_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """Mean and standard deviation over seeds against c."""
+    values = arrays[name, system]
+    spread = values.std(1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
+    axis.errorbar(SWEEP_C, values.mean(1), spread, marker="o", markersize=2, linewidth=0.8, capsize=2)
+    axis.set(xscale="log")
+    axis.set_xticks(SWEEP_C, [f"{c:.2g}" for c in SWEEP_C])
+    axis.minorticks_off()
+    axis.tick_params(labelsize=6)
+
+
+def curve_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """True error (red, logarithmic) and held-out loss (blue, its own scale); dotted lines mark the lowest points."""
+    steps, loss, error = arrays[name, system]
+    other = axis.twinx()
+    for values, colour, side in ((error, ERROR, axis), (loss, LOSS, other)):
+        side.plot(steps, values, color=colour, linewidth=0.8)
+        side.axvline(steps[int(values.argmin())], color=colour, linewidth=0.6, linestyle=":")
+        side.tick_params(labelsize=6, labelcolor=colour, axis="y")
+    axis.set(yscale="log")
+    ends = apart([float(error.min()), float(error.max()), float(error[0]), float(error[-1])])
+    axis.set_yticks(ends, [f"{e:.3g}" for e in ends])
+    axis.minorticks_off()
+    axis.set_xticks([steps[0], steps[-1]])
+    axis.tick_params(labelsize=6, axis="x")
+    other.locator_params(axis="y", nbins=4)
+
+
+def apart(values: list[float]) -> list[float]:
+    """Those of the values that leave room for a label on a logarithmic axis, the first ones before the others."""
+    room, kept = 0.1 * np.log(max(values) / min(values)), values[:1]
+    for value in values[1:]:
+        if all(abs(np.log(value / other)) > room for other in kept):
+            kept.append(value)
+    return kept
+
+
+def curve_legend(picture) -> None:
+    """Which line is which, above all panels."""
+    from matplotlib.lines import Line2D
+
+    lines = {
+        "true error (left)": (ERROR, "-"),
+        "loss on held-out rows (right)": (LOSS, "-"),
+        "where each is lowest": ("grey", ":"),
+    }
+    handles = [Line2D([], [], color=c, linestyle=style, label=text) for text, (c, style) in lines.items()]
+    picture.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+
+
+PANELS: dict[str, Callable[..., None]] = {
+    "densities": density_panel,
+    "scores": score_panel,
+    "langevin": langevin_panel,
+    "sweep": sweep_panel,
+    "curves": curve_panel,
+}

@@ -1,0 +1,205 @@
+"""What each part of the default is worth: one changed at a time, nats of validation rows.
+
+    python -m experiments.tables.ablation --device cuda --data FOLDER [--sets …] [--systems …] [--jobs N]
+
+Bits are fitted to their training split and judged by their validation split. Of a table only training rows are looked
+at (those of ``nats.py``; adult's training file): a fifth of them is for validation, which no fit sees. Nats are of
+rows as written (``nats.our_nats``); every variant of a set and seed has the same rows. How orders are chosen and
+mixed needs no other fit, so these variants are further metrics of the default. --quick takes a made-up table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from ctem.anyorder import AnyOrderDensity, AnyOrderNet, Component, Settings, fit_anyorder
+from ctem.anyorder.network import _Linear
+from ctem.anyorder.numbers import NumberHead
+from ctem.bases import ProductBase
+from ctem.datasets import load_binary, load_table
+from ctem.table.answers import TableDensity, find_device
+from ctem.table.frames import read_frame
+from ctem.table.schema import Schema
+from experiments.sweep import Task, Values, sweep, sweep_arguments, tasks, toy_table
+from experiments.tables.nats import our_nats, split
+
+BITS, TABLES = ("nltcs", "plants"), ("california", "bank", "diamonds", "adult")
+SEEDS = 3
+TINY = {"steps": 20, "width": 16, "blocks": 1, "orders": 2, "batch_size": 64}  # with --quick
+
+
+class GradientHead(AnyOrderNet):
+    """Coefficients of labels as the gradient of a scalar read-out w.r.t. their inputs: first-order comparisons.
+
+    A label enters as (1[x_j = v] − share)/spread, so that a potential changes by 1/spread times its slope there if a
+    hidden column takes the value v: the same scale as the linear head's.
+    """
+
+    def __init__(self, base: ProductBase, **options: Any):
+        super().__init__(base, **options)
+        self.first = _Watched(self.first)
+        start = self.space.dim + 5  # the inputs begin with what is visible and five functions of the level
+        place = slice(start, start + len(self.labels.owner))
+        self.of_labels = _Slopes(_Linear(self.members, self.options["width"], 1, None), place)
+        self.to(base.log_table)
+
+    def _hidden(self, *of: Any) -> Any:
+        with torch.enable_grad():
+            found = super()._hidden(*of)
+        self.of_labels.seen = self.first.seen
+        return found
+
+
+class _Watched(nn.Module):
+    """A linear map that remembers its inputs."""
+
+    def __init__(self, linear: nn.Module):
+        super().__init__()
+        self.linear, self.seen = linear, torch.empty(0)
+
+    def forward(self, seen: Tensor, member: slice) -> Tensor:
+        self.seen = seen.detach().requires_grad_()
+        return self.linear(self.seen, member)
+
+
+class _Slopes(nn.Module):
+    """The gradient of a read-out of the last layer w.r.t. some of the inputs."""
+
+    def __init__(self, readout: nn.Module, place: slice):
+        super().__init__()
+        self.readout, self.place, self.seen = readout, place, torch.empty(0)
+
+    def forward(self, h: Tensor, member: slice, outputs: slice = slice(None)) -> Tensor:
+        with torch.enable_grad():
+            g = self.readout(h, member).sum()
+        (slope,) = torch.autograd.grad(g, self.seen, create_graph=self.training)
+        return slope[..., self.place][..., outputs]
+
+
+class Uncorrected(AnyOrderNet):
+    """Numbers around the linear prediction itself, which the network neither shifts nor stretches."""
+
+    def __init__(self, base: ProductBase, **options: Any):
+        super().__init__(base, **options)
+        self.numbers = _Fixed().to(base.log_table)
+
+
+class _Fixed(NumberHead):
+    def _parts(self, found: Tensor, mean: Tensor, spread: Tensor) -> Any:
+        weight, shift, stretch, a, b = found.split(self.lengths, -1)
+        fixed = [weight, torch.zeros_like(shift), torch.zeros_like(stretch), a, b]
+        return super()._parts(torch.cat(fixed, -1), mean, spread)
+
+
+def unpredicted(base: ProductBase, *, correlation: Tensor | None, **options: Any) -> AnyOrderNet:
+    """Neither residuals as inputs nor a linear prediction."""
+    return AnyOrderNet(base, **options)
+
+
+class Variant(NamedTuple):
+    """What is changed: of the settings, of the network, of the noise levels."""
+
+    settings: dict[str, float] = {}  # noqa: RUF012  read only
+    network: Callable[..., AnyOrderNet] = AnyOrderNet
+    levels: tuple[float, float] = fit_anyorder.__kwdefaults__["levels"]
+
+
+VARIANTS = {
+    "default": Variant(),
+    "gradient head for labels": Variant(network=GradientHead),
+    "no linear prediction": Variant(network=unpredicted),
+    "prediction not corrected": Variant(network=Uncorrected),
+    "1 member": Variant({"members": 1}),
+    "4 members": Variant({"members": 4}),
+    "weight decay 0": Variant({"weight_decay": 0.0}),
+    "weight decay 1": Variant({"weight_decay": 1.0}),
+    "one noise level, 1e-4": Variant(levels=(1e-4, 1e-4)),
+}
+
+
+def load(data: str, seed: int, args) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Training and validation rows."""
+    if data in BITS:
+        splits = load_binary(data, args.data)
+        return _frame(splits.train), _frame(splits.valid)
+    if data == "toy":
+        return split(toy_table(150, 0), seed)
+    frame = load_table(data, args.data)
+    train = frame.fillna("?") if data == "adult" else split(frame.dropna(), seed)[0]
+    return split(train.reset_index(drop=True), seed + 1)
+
+
+def _frame(bits: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(bits.astype(int), columns=[f"x{j}" for j in range(bits.shape[1])])
+
+
+def settled(schema: Schema, rows: int, variant: Variant, quick: bool) -> Settings:
+    """What ``CTEM()`` would take, with the changes."""
+    return Settings.suited(rows, schema.space.dim).changed(
+        rows, **((TINY if quick else {}) | variant.settings)
+    )
+
+
+def measure(task: Task, args) -> Values:
+    """One fit, and for the default what other orders would give."""
+    variant, (train, valid) = VARIANTS[task.system], load(task.data, task.seed, args)
+    schema = Schema.fit(read_frame(train))
+    x = schema.encode(read_frame(train)).x.to(find_device(args.device))
+    settings, began = settled(schema, len(x), variant, args.quick), time.perf_counter()
+    density = fit_anyorder(
+        schema.space,
+        x,
+        settings,
+        seed=task.seed,
+        parents=schema.parents,
+        jitter=schema.jitter if schema.dequantised else None,
+        network=variant.network,
+        levels=variant.levels,
+    )
+    seconds = time.perf_counter() - began
+
+    def nats(density: AnyOrderDensity) -> float:
+        table = TableDensity(schema, density)
+        return our_nats(schema, lambda rows: table.log_prob(read_frame(rows)), valid, task.seed)
+
+    found = {"validation nats": nats(density)}
+    if task.system == "default":
+        for name, components in other_orders(density, settings, task.seed).items():
+            found[f"validation nats, {name}"] = nats(with_components(density, components))
+    return found | {"fit, seconds": seconds, "step chosen by held-out loss": density.history.best_step}
+
+
+def other_orders(density: AnyOrderDensity, settings: Settings, seed: int) -> dict[str, list[Component]]:
+    """Random orders instead of chosen ones, and the best order alone for all members."""
+    drawn = density.chain.orders(settings.orders, torch.Generator().manual_seed(seed))
+    members = range(settings.members)
+    return {
+        "random orders": [Component(c % settings.members, order) for c, order in enumerate(drawn)],
+        "1 order": [Component(k, density.components[0].order) for k in members],
+    }
+
+
+def with_components(density: AnyOrderDensity, components: list[Component]) -> AnyOrderDensity:
+    late = density.chain.late
+    return AnyOrderDensity(density.net, density.level, components, parents=density.parents, late=late)
+
+
+def main() -> None:
+    args = sweep_arguments(__doc__, (*BITS, *TABLES), tuple(VARIANTS), SEEDS).parse_args()
+    settings = {
+        "default": asdict(Settings()),
+        "validation": "bits: their split; tables: a fifth of the training rows",
+    }
+    sweep(measure, tasks(args), args, args.name or "ablation", settings)
+
+
+if __name__ == "__main__":
+    main()
