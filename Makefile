@@ -72,8 +72,7 @@ format: .venv/.installed-dev ## fix lint and format in place
 	@$(BIN)/ruff check -q --fix .
 	@$(BIN)/ruff format -q .
 
-results: .venv/.installed ## write experiments/RESULTS.md from experiments/results/*.json
-	@echo "writing experiments/RESULTS.md"
+results: .venv/.installed ## say which results are stale, and write a page per table into experiments/results
 	@$(BIN)/python -m experiments.pages
 
 clean: ## remove caches, builds and quick results; .venv and data stay

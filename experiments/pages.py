@@ -1,82 +1,360 @@
-"""Write experiments/RESULTS.md from experiments/results/*.json: ours beside published numbers.
+"""Write one page per table from experiments/results/*.json, ours beside published numbers, and say which are stale.
 
-python -m experiments.pages
+    python -m experiments.pages        (or: make results)
+
+A result is stale when the code of a module that it rests on is nowhere in the library any more (``results.changed``),
+or when it was made before results named their modules.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from functools import cache
+from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.results import RESULTS, changed, replace_bytes
 
-PAGE = RESULTS.parent / "RESULTS.md"
 KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
-COLUMNS = ("dataset", "metric", "system", "mean ± std (seeds)", "published")
+BEFORE = "before digests"  # why a result is stale that names no modules
+
+Result = dict[str, Any]
+Rows = Sequence[dict[str, Any]]
 
 
-def page(folder: Path) -> str:
-    """All results of a folder as Markdown, by file name; records in the order they were written."""
-    files = [path for path in sorted(folder.glob("*.json")) if not path.stem.endswith("-quick")]
-    head = (
-        "# Results\n\nMade by `make results` from `experiments/results/*.json`; do not edit. "
-        "std is over seeds (ddof = 1).\n"
-        "*stale*: the code of the library that the run rests on has changed since.\n"
-        "[CHOICES.md](CHOICES.md) says what was tried before each number, and what was chosen on the truth.\n"
-    )
-    sections = [section(load(path), pictures(path)) for path in files] or ["No results yet.\n"]
-    return "\n".join([head, *sections])
+class Page(NamedTuple):
+    """One table or figure: the results that it shows, with how the settings of each came about.
+
+    ``sources`` are patterns of file names; the first that fits says how a file's settings were chosen. There is a table
+    for each value of ``split`` (and for each of ``parts`` that is in the name of a data set), or one for all.
+    """
+
+    name: str
+    title: str
+    sources: Mapping[str, str]
+    split: str | None = "metric"
+    parts: Sequence[str] = ()
+    pictures: Sequence[str] = ()
+    published: str = "inline"  # in the cell, or a "column" of its own
+    notes: str | None = None  # the file in experiments/notes that tells how the settings were chosen
 
 
-def load(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+OUT_OF_FOLD = "a draft on the truth, then out-of-fold nats"
+PEERS = "the peers' defaults, changed once in their favour"
+DEFAULTS = "defaults, chosen on validation rows; one run"
+PAGES = (
+    Page(
+        "tables",
+        "Nine mixed tables: nats of held-out rows as written, and C2ST",
+        {"tables-CTEM": DEFAULTS, "tables-*": PEERS},
+        notes="tables",
+    ),
+    Page(
+        "adult",
+        "Adult: samples against real rows, and the seconds of a fit",
+        {"adult": DEFAULTS, "adult-peers": PEERS},
+        split=None,
+        published="column",
+        notes="tables",
+    ),
+    Page(
+        "binary",
+        "Twenty binary benchmarks: exact test nats",
+        {"binary*": DEFAULTS},
+        split=None,
+        published="column",
+        notes="tables",
+    ),
+    Page(
+        "imputation",
+        "Imputation: a fifth of the cells removed",
+        {"imputation-peers": PEERS, "imputation*": DEFAULTS},
+        notes="tables",
+    ),
+    Page(
+        "anomalies",
+        "Outliers: ROC-AUC",
+        {"anomalies-peers": PEERS, "anomalies*": DEFAULTS},
+        notes="tables",
+    ),
+    Page("speed", "Speed on two cores", {"speed*": "defaults; one run"}, split=None),
+    Page(
+        "ablation",
+        "What each part of the default is worth: nats of validation rows",
+        {"ablation*": "nothing was chosen on it; one run"},
+        notes="tables",
+    ),
+    Page(
+        "table1",
+        "The paper's Table 1: continuous densities",
+        {
+            "table1-ours-*": OUT_OF_FOLD,
+            "table1-kde-*": "calibrated to the published rows",
+            "table1-ctem-*": "the paper's settings",
+            "table1-[!c]*": "the paper's steps; widths and rates fixed once",
+        },
+        pictures=("../../docs/table1-densities.png",),
+        notes="table1",
+    ),
+    Page(
+        "figures",
+        "Figures of the continuous half: scores, Langevin samples, scale sweep, training curves",
+        {"figures-*": "fits of Table 1"},
+        pictures=tuple(f"../../docs/table1-{part}.png" for part in ("scores", "langevin", "sweep", "curves")),
+        notes="table1",
+    ),
+    Page(
+        "robustness",
+        "Six further densities with known truth",
+        {"robustness*": "defaults of Table 1; nothing chosen on these sets"},
+        notes="table1",
+    ),
+    Page(
+        "table2",
+        "The paper's Table 2: densities on a 91 × 91 grid",
+        {"table2": "a draft on the truth, then held-out nats"},
+        pictures=("table2.png",),
+        notes="table2",
+    ),
+    Page(
+        "choices",
+        "Candidates for the defaults of Tables 1 and 2, by nats of held-out rows",
+        {"table1-choice": "seeds that no table uses", "table2_choices": "seed 0 of the five of Table 2"},
+        notes="table1",
+    ),
+    Page(
+        "stress",
+        "Sparsity, separated modes, small probabilities",
+        {"stress": "settings of Table 2 at half its width; seen once before"},
+        split="metric",
+        parts=(", n = ", "radius", "path of 12 states"),
+        pictures=("stress.png",),
+        notes="table2",
+    ),
+    Page(
+        "mixed",
+        "The paper's mixed experiment: R² × {0 … 15}",
+        {"mixed": "width, rate and steps on the truth; stopping on held-out rows"},
+        pictures=("mixed-marginal.png", "mixed-labels.png"),
+        notes="mixed",
+    ),
+    Page(
+        "images",
+        "Binary images: MNIST and 8 × 8 digits",
+        {
+            "mnist-slopes": "defaults; the second run followed a look at top-1",
+            "mnist-*": "settings of the 8 × 8 digits, fixed before; one run",
+            "digits-*": "the number of comparisons on test rows, the rest before",
+        },
+        split="dataset",
+        pictures=tuple(f"{n}-{part}.png" for n in ("mnist", "digits") for part in ("samples", "curves")),
+        notes="images",
+    ),
+)
+
+
+def load(path: Path) -> Result:
+    """One result, with its file's name."""
+    result: Result = json.loads(path.read_text(encoding="utf-8"))
     missing = [key for key in KEYS if key not in result]
     if missing:
         raise ValueError(f"{path.name}: expected the keys of results.write; missing {', '.join(missing)}.")
-    return result
+    return result | {"name": path.stem}
 
 
-def pictures(path: Path) -> list[str]:
-    """What a script drew: NAME.png and NAME-*.png beside NAME.json, relative to the page."""
-    found = sorted([*path.parent.glob(f"{path.stem}.png"), *path.parent.glob(f"{path.stem}-*.png")])
-    return [f"{path.parent.name}/{each.name}" for each in found]
+def results_of(folder: Path) -> list[tuple[Page, list[Result]]]:
+    """The results of every page in the order of its sources; each result is on one page."""
+    found: dict[str, list[Result]] = {}
+    for path in sorted(folder.glob("*.json")):
+        if path.stem.endswith("-quick"):
+            continue
+        homes = [page.name for page in PAGES if _source(page, path.stem) is not None]
+        if len(homes) != 1:
+            names = ", ".join(homes) or "none"
+            raise ValueError(
+                f"{path.name}: expected one page of experiments/pages.py to show it; got {names}."
+            )
+        found.setdefault(homes[0], []).append(load(path))
+    return [(page, sorted(found[page.name], key=_place(page))) for page in PAGES if page.name in found]
 
 
-def section(result: dict[str, Any], drawn: Sequence[str] = ()) -> str:
-    """One experiment: where, when and how it ran, its settings, its pictures, its table."""
-    facts = [
-        result["device"],
-        f"torch {result['torch']}",
-        f"ctem {result['version']}",
-        result["created"][:10],
-        duration(result["wall_s"]),
-        f"`{result['command']}`",
+def _source(page: Page, name: str) -> str | None:
+    return next((pattern for pattern in page.sources if fnmatch(name, pattern)), None)
+
+
+def _place(page: Page) -> Callable[[Result], tuple[int, list[str]]]:
+    """By source, then by name, 2d before 10d."""
+
+    def place(result: Result) -> tuple[int, list[str]]:
+        parts = [part.zfill(4) for part in re.split(r"(\d+)", result["name"])]
+        return list(page.sources).index(str(_source(page, result["name"]))), parts
+
+    return place
+
+
+def stale(result: Result) -> str:
+    """Why a result is stale: which modules have changed; "" if it is not."""
+    if not result.get("modules"):
+        return BEFORE
+    gone = _changed(tuple(result["modules"].items()))
+    return (
+        ""
+        if not gone
+        else f"{', '.join(gone[:2])}{f' and {len(gone) - 2} more' if len(gone) > 2 else ''} changed"
+    )
+
+
+@cache
+def _changed(modules: tuple[tuple[str, str], ...]) -> list[str]:
+    return changed(dict(modules))
+
+
+def text_of(page: Page, results: Sequence[Result]) -> str:
+    """One page: the numbers, the pictures, and where they come from."""
+    lines = [
+        f"# {page.title}",
+        "",
+        "Made by `make results`; do not edit. Mean ± standard deviation over seeds",
     ]
-    modules = result.get("modules")
-    stale = " (stale)" if not modules or changed(modules) else ""
-    lines = [f"## {result['experiment']}{stale}", "", " · ".join(facts), ""]
-    if result["settings"]:
-        settings = ", ".join(f"{key}={compact(value)}" for key, value in result["settings"].items())
-        lines += [f"Settings: `{settings}`", ""]
-    for name in drawn:
-        lines += [f"![{Path(name).stem}]({name})", ""]
-    return "\n".join(lines + table(result["records"])) + "\n"
+    lines[-1] += ". *Italic*: the published number." if _inline(page, results) else "."
+    for heading, records in sections(page, unique(results)):
+        lines += ["", *([f"## {heading}", ""] if heading else []), *table(records, page.published)]
+    for picture in page.pictures:
+        lines += ["", f"![{Path(picture).stem}]({picture})"]
+    return "\n".join([*lines, "", "## Where the numbers come from", "", *provenance(page, results)]) + "\n"
 
 
-def table(records: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows of a table; a data set is named once, and there is no column for published numbers without any."""
-    columns = COLUMNS if any(r["paper"] is not None for r in records) else COLUMNS[:-1]
-    lines, before = [row(columns), row(["---"] * len(columns))], None
-    for r in records:
-        spread = "" if r["std"] is None else f" ± {number(r['std'])}"
-        mean = f"{r['mean']:.3f}" if "nats" in r["metric"] else number(r["mean"])  # differences count there
-        value = f"{mean}{spread} ({r['seeds']})"
-        dataset = "" if r["dataset"] == before else r["dataset"]
-        lines.append(row([dataset, r["metric"], r["system"], value, number(r["paper"])][: len(columns)]))
-        before = r["dataset"]
+def _inline(page: Page, results: Sequence[Result]) -> bool:
+    return page.published == "inline" and any(
+        r["paper"] is not None for result in results for r in result["records"]
+    )
+
+
+def unique(results: Sequence[Result]) -> Rows:
+    """All records, one of each set, system and metric: of two the first."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for record in (record for result in results for record in result["records"]):
+        found.setdefault((record["dataset"], record["system"], record["metric"]), record)
+    return list(found.values())
+
+
+def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
+    """The tables of a page, by heading; what only one system has is in one table of its own."""
+    if page.split is None:
+        return [("", records)]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        part = next((p.strip(", =") for p in page.parts if p in record["dataset"]), "")
+        found.setdefault(", ".join(filter(None, [record[page.split], part])), []).append(record)
+    if page.split != "metric":
+        return list(found.items())
+    alone: dict[str, list[dict[str, Any]]] = {}
+    for heading, of in list(found.items()):
+        if len(systems := {r["system"] for r in of}) == 1:
+            alone.setdefault(f"{systems.pop()}, further", []).extend(found.pop(heading))
+    return [*found.items(), *alone.items()]
+
+
+def table(records: Rows, published: str = "inline") -> list[str]:
+    """Sets, systems and metrics on two axes: what there is one of is left out, and the longer axis goes down."""
+    axes = {axis: list(dict.fromkeys(r[axis] for r in records)) for axis in ("dataset", "system", "metric")}
+    several = [axis for axis, values in axes.items() if len(values) > 1]
+    down, across = _axes(axes, several)
+    cells = {(_key(r, down), r[across]): r for r in records}
+    more = [r for r in records if r["paper"] is not None] if published == "column" else []
+    papers = {_key(r, down): str(number(r["paper"])) for r in more}
+    columns, keys = axes[across], list(dict.fromkeys(_key(r, down) for r in records))
+    same = _shared(keys)
+    lines = [row([same.strip(), *columns, *(["published"] if more else [])])]
+    lines.append(row(["---"] * (1 + len(columns) + bool(more))))
+    for key in keys:
+        values = [_cell(cells.get((key, column)), published) for column in columns]
+        lines.append(row([key.removeprefix(same), *values, *([papers.get(key, "—")] if more else [])]))
     return lines
+
+
+def _shared(keys: Sequence[str]) -> str:
+    """The words that all keys begin with."""
+    pairs = zip(min(keys), max(keys), strict=False)
+    common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(keys) > 1 else ""
+    return common[: common.rfind(" ") + 1]
+
+
+def _axes(axes: Mapping[str, Sequence[str]], several: Sequence[str]) -> tuple[list[str], str]:
+    """What goes down (one axis or two) and what goes across."""
+    if several == ["dataset", "metric"]:
+        return ["dataset"], "metric"
+    if len(several) == 2:
+        long, short = sorted(several, key=lambda axis: -len(axes[axis]))
+        return [long], short
+    if len(several) < 2:
+        return [*several, *([] if several else ["metric"])], "system" if several != ["system"] else "metric"
+    return ["dataset", "metric"], "system"
+
+
+def _key(record: dict[str, Any], down: Iterable[str]) -> str:
+    return ", ".join(record[axis] for axis in down)
+
+
+def _cell(record: dict[str, Any] | None, published: str) -> str:
+    if record is None:
+        return ""
+    spread = "" if record["std"] is None else f" ± {number(record['std'])}"
+    mean = (
+        f"{record['mean']:.3f}" if "nats" in record["metric"] else number(record["mean"])
+    )  # differences count there
+    paper = f" · *{number(record['paper'])}*" if published == "inline" and record["paper"] is not None else ""
+    return f"{mean}{spread}{paper}"
+
+
+def provenance(page: Page, results: Sequence[Result]) -> list[str]:
+    """A line for every run: its files, how settings were chosen, when and where it ran, its command, and its state."""
+    lines = [row(["files", "settings", "seeds", "made", "command", "state"]), row(["---"] * 6)]
+
+    def run(result: Result) -> tuple[str, str, str]:
+        return result["command"], page.sources[str(_source(page, result["name"]))], stale(result)
+
+    for (command, chosen, why), group in groupby(results, run):
+        of = list(group)
+        seeds = sorted({record["seeds"] for result in of for record in result["records"]})
+        commit = (of[0].get("commit") or "")[:7]
+        seconds = duration(sum(r["wall_s"] for r in of))
+        made = [of[0]["created"][:10], of[0]["device"], seconds, *([commit] if commit else [])]
+        names = ", ".join(f"[{r['name']}]({r['name']}.json)" for r in of)
+        span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        state = f"**stale**: {why}" if why else "current"
+        lines.append(row([names, chosen, span, ", ".join(made), f"`{command}`", state]))
+    if page.notes:
+        lines += ["", f"How the settings were chosen, at length: [notes](../notes/{page.notes}.md)."]
+    return lines
+
+
+def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
+    """The page of pages."""
+    lines = [
+        "# Results",
+        "",
+        "Made by `make results` from the JSON files beside this page; do not edit. Each file records its settings,",
+        "seeds, command, commit, machine and seconds, and a digest of each module of the library that it rests on.",
+        "*stale*: the code of one of them has changed since, or the file is from before such records.",
+        "",
+        row(["page", "files", "stale"]),
+        row(["---"] * 3),
+    ]
+    for page, results in found:
+        old = sum(bool(stale(result)) for result in results)
+        lines.append(row([f"[{page.title}]({page.name}.md)", str(len(results)), f"{old}" if old else "—"]))
+    return "\n".join(lines) + "\n"
+
+
+def pages(folder: Path = RESULTS) -> dict[str, str]:
+    """All pages of a folder by file name, the index first."""
+    found = results_of(folder)
+    return {"README.md": index(found)} | {f"{page.name}.md": text_of(page, of) for page, of in found}
 
 
 def row(cells: Sequence[str]) -> str:
@@ -94,6 +372,8 @@ def number(value: float | str | None) -> str:
         return "0"
     if size < 1e-3:
         return f"{value:.2e}"
+    if size >= 1e7:
+        return f"{value:.2e}"
     return f"{value:.0f}" if size >= 1000 else f"{value:#.3g}".removesuffix(".")
 
 
@@ -103,9 +383,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def compact(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def main() -> None:
+    for name, text in pages().items():
+        replace_bytes(RESULTS / name, text.encode())
+    found = [result for _, results in results_of(RESULTS) for result in results]
+    old = {result["name"]: why for result in found if (why := stale(result))}
+    print(f"{len(found)} results, {len(old)} stale; pages in {RESULTS}")
+    for name, why in old.items():
+        print(f"  {name}: {why}")
 
 
 if __name__ == "__main__":
-    replace_bytes(PAGE, page(RESULTS).encode())
+    main()

@@ -75,11 +75,15 @@ def test_a_changed_module_makes_its_results_stale_and_a_moved_one_does_not(tmp_p
     assert results.changed(modules, library) == ["ctem.bases"]
 
 
-def test_a_result_of_other_code_is_stale(tmp_path, monkeypatch):
-    written(tmp_path)
-    assert "## table1\n" in pages.page(tmp_path)
-    monkeypatch.setattr(pages, "changed", lambda modules: ["ctem.spaces"])
-    assert "## table1 (stale)\n" in pages.page(tmp_path)
+def test_a_result_of_other_code_is_stale_and_the_page_says_which_module_changed(tmp_path):
+    path = written(tmp_path, "robustness")
+    assert "| current |" in pages.pages(tmp_path)["robustness.md"]
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"modules": content["modules"] | {"ctem.spaces": "of other code"}}))
+    assert "| **stale**: ctem.spaces changed |" in pages.pages(tmp_path)["robustness.md"]
+    path.write_text(json.dumps(content | {"modules": {}}))
+    assert "**stale**: before digests" in pages.pages(tmp_path)["robustness.md"]
+    assert "| 1 | 1 |" in pages.pages(tmp_path)["README.md"]
 
 
 def test_a_run_outside_a_repository_has_no_commit(tmp_path, monkeypatch):
@@ -125,11 +129,8 @@ def test_quick_runs_stay_away_from_committed_results(tmp_path):
     assert parser.parse_args(["--quick"]).out == results.QUICK
     assert parser.parse_args(["--quick", "--out", "here"]).out == Path("here")
     assert parser.parse_args(["--device", "auto"]).device in ("cpu", "cuda")
-    committed = written(tmp_path)
-    before = committed.read_bytes()
-    assert written(tmp_path, values=(9.0,), quick=True).name == "table1-quick.json"
-    assert committed.read_bytes() == before
-    assert pages.page(tmp_path).count("## ") == 1
+    assert written(tmp_path, quick=True).name == "table1-quick.json"
+    assert set(pages.pages(tmp_path)) == {"README.md"}
 
 
 def test_the_command_is_this_process_without_its_folders(tmp_path, monkeypatch):
@@ -139,21 +140,67 @@ def test_the_command_is_this_process_without_its_folders(tmp_path, monkeypatch):
     assert content["command"] == "python -m experiments.paper.table1 --seeds 5"
 
 
-def test_the_page_is_deterministic_with_the_published_number_and_the_command_once(tmp_path):
-    for name in ("table2", "table1"):
-        written(tmp_path, name, command=f"python -m experiments.paper.{name}")
-    text = pages.page(tmp_path)
-    assert text == pages.page(tmp_path)
-    assert text.index("## table1") < text.index("## table2")
-    assert "| spiral | ISE | CTEM | 0.375 ± 0.177 (2) | 0.0123 |" in text.splitlines()
+def test_a_page_has_the_published_number_beside_ours_and_every_command_once(tmp_path):
+    for name in ("table1-ours-2d", "table1-ours-10d"):
+        written(tmp_path, name, command="python -m experiments.paper.table1")
+    found = pages.pages(tmp_path)
+    assert found == pages.pages(tmp_path)
+    text = found["table1.md"]
+    assert "0.375 ± 0.177 · *0.0123*" in text
     assert text.count("`python -m experiments.paper.table1`") == 1
-    assert "Settings: `n=1000, widths=[64, 64]`" in text
+    assert text.index("[table1-ours-2d]") < text.index("[table1-ours-10d]")
 
 
-def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
-    (tmp_path / "stray.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"stray\.json.*missing experiment"):
-        pages.page(tmp_path)
+def records(datasets, systems, metrics, **rest):
+    return [
+        {"dataset": d, "system": s, "metric": m, "mean": 1.0, "std": None, "paper": None} | rest
+        for d in datasets
+        for s in systems
+        for m in metrics
+    ]
+
+
+def test_the_longer_of_two_axes_goes_down_and_metrics_of_one_system_stand_side_by_side():
+    assert pages.table(records("abc", "xy", "m"))[0] == "|  | x | y |"
+    assert pages.table(records("ab", "xyz", "m"))[0] == "|  | a | b |"
+    assert pages.table(records("ab", "x", "mno"))[0] == "|  | m | n | o |"
+    assert len(pages.table(records("a", "xy", "mno"))) == 2 + 3
+
+
+def test_a_published_number_may_have_a_column_of_its_own():
+    lines = pages.table(records("ab", "x", "m", paper="0.5"), published="column")
+    assert lines[0] == "|  | x | published |"
+    assert lines[2] == "| a | 1.00 | 0.5 |"
+
+
+def test_what_all_lines_begin_with_is_said_once():
+    lines = pages.table(records(["moons, n = 2", "moons, n = 20", "moons, n = 3"], "xy", "m"))
+    assert [line.split(" | ")[0] for line in lines] == ["| moons, n =", "| ---", "| 2", "| 20", "| 3"]
+
+
+def test_a_file_of_another_kind_or_without_a_page_is_refused_by_name(tmp_path):
+    (tmp_path / "table2.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"table2\.json.*missing experiment"):
+        pages.pages(tmp_path)
+    (tmp_path / "table2.json").rename(tmp_path / "stray.json")
+    with pytest.raises(ValueError, match=r"stray\.json.*one page.*got none"):
+        pages.pages(tmp_path)
+
+
+def test_every_committed_result_is_on_a_page_and_all_pages_are_small():
+    found = pages.pages()
+    names = [path.stem for path in results.RESULTS.glob("*.json")]
+    text = "".join(found.values())
+    assert all(f"]({name}.json)" in text for name in names)
+    words = [path.read_text() for path in results.EXPERIMENTS.rglob("*.md")]
+    assert sum(len(each.encode()) for each in words) < 100_000
+
+
+@pytest.mark.long
+def test_no_committed_page_is_silently_old():
+    """Where this fails, ``make results`` says which results the changed library has made stale."""
+    for name, text in pages.pages().items():
+        assert (results.RESULTS / name).read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(
@@ -164,6 +211,7 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
         (-12.345, "-12.3"),
         (100.0, "100"),
         (999.6, "1000"),
+        (2.5e9, "2.50e+09"),
         (-12345.6, "-12346"),
         (0.001, "0.00100"),
         (0.000123456, "1.23e-04"),
