@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare
 
 from ctem.bases import ProductBase
-from ctem.noise import Noise
+from ctem.matching.noise import Noise
 from ctem.partition import log_z_levels
 from ctem.samplers import (
     BitState,

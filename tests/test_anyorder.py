@@ -8,17 +8,17 @@ import torch
 from scipy.stats import chisquare
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ctem.anyorder import AnyOrderNet, AtLevel, HiddenColumns, NumberDensity
-from ctem.anyorder.labels import LabelHead
-from ctem.anyorder.numbers import NumberHead, Polygon
-from ctem.anyorder.orders import best_orders
 from ctem.bases import ProductBase
-from ctem.chain import Chain
-from ctem.clocknet import ClockNet
-from ctem.differences import Differences
-from ctem.firstorder import FirstOrder
+from ctem.densities.anyorder import AnyOrderNet, AtLevel, HiddenColumns, NumberDensity
+from ctem.densities.anyorder.labels import LabelHead
+from ctem.densities.anyorder.numbers import NumberHead, Polygon
+from ctem.densities.anyorder.orders import best_orders
+from ctem.densities.chain import Chain
+from ctem.densities.fast.differences import Differences
+from ctem.densities.fast.network import ClockNet
+from ctem.images.firstorder import FirstOrder
+from ctem.images.unet import ImageNet
 from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.unet import ImageNet
 
 FINITE = Space([Category(2), Ordinal(3), Category(4)])
 BITS = Space([Category(2)] * 4)

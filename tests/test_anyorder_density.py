@@ -9,10 +9,17 @@ import torch
 from scipy.stats import chisquare
 from test_anyorder import CORRELATION, FINITE, MIXED, awake, seeded, skewed
 
-from ctem.anyorder import AnyOrderDensity, AnyOrderNet, Component, HiddenColumns, Settings, fit_anyorder
-from ctem.anyorder.fitting import best_level, joined_history, split_rows
-from ctem.anyorder.objective import FINEST
 from ctem.bases import ProductBase
+from ctem.densities.anyorder import (
+    AnyOrderDensity,
+    AnyOrderNet,
+    Component,
+    HiddenColumns,
+    Settings,
+    fit_anyorder,
+)
+from ctem.densities.anyorder.fitting import best_level, joined_history, split_rows
+from ctem.densities.anyorder.objective import FINEST
 from ctem.spaces import Category, Real, Space
 from ctem.training import History, Recipe, train
 
@@ -193,7 +200,7 @@ def test_batches_change_nothing(monkeypatch):
     density, x = mixture(MIXED, [[0, 1, 2, 3], [3, 2, 1, 0]]), skewed(MIXED).sample(20, seeded())
     x[::3, 2] = math.nan
     whole = density.log_prob(x), density.log_prob(x, [1], given=[2, 3]), density.grad_log_prob(x)
-    monkeypatch.setattr("ctem.anyorder.density.BATCH", 6)
+    monkeypatch.setattr("ctem.densities.anyorder.density.BATCH", 6)
     parts = density.log_prob(x), density.log_prob(x, [1], given=[2, 3]), density.grad_log_prob(x)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

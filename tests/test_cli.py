@@ -25,11 +25,11 @@ import typer
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.anyorder import Settings
+from ctem.cli import commands, streams
 from ctem.datasets import load_penguins
-from ctem.table import streams
-from ctem.table.csv_text import typed
-from ctem.table.files import Source, open_sink, open_source, reservoir
+from ctem.densities.anyorder import Settings
+from ctem.tables.frames.csv_text import typed
+from ctem.tables.frames.files import Source, open_sink, open_source, reservoir
 
 FIT = ["--max-steps", "8", "--device", "cpu", "-q"]
 SMALL = Settings(width=8, blocks=1, members=2, orders=2, steps=100, batch_size=32, evaluate_every=10)
@@ -67,7 +67,7 @@ def ctem(*arguments, code=0):
 
 
 def batches_of(size, monkeypatch):
-    for module in (cli, streams):
+    for module in (commands, streams):
         monkeypatch.setattr(module, "BATCH", size)
 
 
@@ -468,7 +468,7 @@ def test_a_sink_that_fails_leaves_nothing(tmp_path):
 SCRIPT = f"""
 import resource, sys
 from ctem import cli
-from ctem.anyorder import Settings
+from ctem.densities.anyorder import Settings
 Settings.suited = lambda *sizes: {SMALL!r}
 if limit := int(sys.argv.pop(1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

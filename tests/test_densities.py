@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctem.targets import grid
+from ctem.benchmarks.targets import grid
 from experiments.paper.robustness import FURTHER
 
 PLANAR = [name for name, target in FURTHER.items() if target.space.dim == 2]

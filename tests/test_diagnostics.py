@@ -9,8 +9,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ctem.bases import ProductBase
-from ctem.diagnostics import chain_diagnostics, components
-from ctem.kernels import (
+from ctem.matching.connectivity import components
+from ctem.matching.kernels import (
     Gaussian,
     Graph,
     Grid,
@@ -23,6 +23,7 @@ from ctem.kernels import (
     Sphere,
     Uniform,
 )
+from ctem.samplers.diagnostics import chain_diagnostics
 from ctem.spaces import Category, Ordinal, Real, Space
 
 SMALL = Space([Ordinal(5), Category(3), Ordinal(4)])

@@ -11,6 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM, Category, Ordinal, Real
+from ctem.learning import settings_for
 
 PAIRWISE = {"objective": "pairwise", "effort": "quick", "max_steps": 20, "width": 16, "random_state": 0}
 
@@ -286,20 +287,21 @@ def test_rows_to_choose_by_are_not_learned_from():
 def test_more_effort_is_more_work(mixed):
     X, model = mixed
     quick, default, best = (
-        CTEM(effort=e)._settings(model.schema_, len(X)) for e in ("quick", "default", "best")
+        settings_for(CTEM(effort=e).get_params(), model.schema_, len(X)) for e in ("quick", "default", "best")
     )
     assert quick.steps < default.steps < best.steps
     assert quick.members < default.members < best.members
-    assert CTEM(effort="best", width=7, max_steps=3)._settings(model.schema_, len(X)).width == 7
+    said = CTEM(effort="best", width=7, max_steps=3).get_params()
+    assert settings_for(said, model.schema_, len(X)).width == 7
 
 
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch):
     X = table()[["city", "height"]]
     steps = {"max_steps": 60, "width": 8}  # two evaluations and more
     whole = fitted(X, **steps)
-    from ctem import training
+    from ctem.training import loop
 
-    write, calls = training.write_checkpoint, []
+    write, calls = loop.write_checkpoint, []
 
     def dies(*args):
         write(*args)
@@ -307,7 +309,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch):
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "write_checkpoint", dies)
+    monkeypatch.setattr(loop, "write_checkpoint", dies)
     with pytest.raises(KeyboardInterrupt):
         fitted(X, **steps, checkpoint=tmp_path / "run")
     resumed = fitted(X, **steps, checkpoint=tmp_path / "run")

@@ -9,10 +9,10 @@ from test_anyorder import BITS, seeded, skewed, stirred
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
-from ctem.firstorder import FirstOrder, HiddenPixels
+from ctem.densities.chain import Chain
+from ctem.images.firstorder import FirstOrder, HiddenPixels
+from ctem.images.unet import ImageNet
 from ctem.training import Recipe, train
-from ctem.unet import ImageNet
 
 BASE = skewed(BITS)
 

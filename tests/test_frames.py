@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from ctem.table.cells import Cells, object_cells, whole_numbers
-from ctem.table.frames import Frame, Kind, build_frame, read_frame
+from ctem.tables.frames.cells import Cells, object_cells, whole_numbers
+from ctem.tables.frames.frame import Frame, Kind, build_frame, read_frame
 
 DAYS = [dt.date(2020, 1, 1), None, dt.date(1901, 12, 31)]
 TIMES = [dt.datetime(2020, 1, 1, 3, 4, 5), None, dt.datetime(1969, 1, 1)]

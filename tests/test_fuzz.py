@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from ctem import CTEM, potential
-from ctem.anyorder import fitting
+from ctem import CTEM
+from ctem.densities.anyorder import fitting
+from ctem.densities.fast import potential
 
 TINY = {
     "max_steps": 2,

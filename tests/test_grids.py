@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ctem import Grid, Ordinal, Space
-from ctem.losses import brier, concrete_score, exact_loss, score_entropy
-from ctem.quantised import CELLS
+from ctem.benchmarks.quantised import CELLS
+from ctem.matching.losses import brier, concrete_score, exact_loss, score_entropy
 from experiments.paper.grid_nets import Settings, draw_shifts, fit_mixtures, fit_nets, shifted
 from experiments.paper.grids import (
     FOLDS,

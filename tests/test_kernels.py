@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.kernels import (
+from ctem.matching.kernels import (
     Gaussian,
     Graph,
     Grid,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.levels import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
-from ctem.losses import brier, log_score
-from ctem.noise import Levels, LogUniform, Noise
+from ctem.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
+from ctem.matching.losses import brier, log_score
+from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Real, Space
 
 SPACE = Space([Category(2)] * 3)

@@ -4,8 +4,8 @@ from test_kernels import DISCRETE, random_base, random_graph
 
 from ctem.bases import ProductBase
 from ctem.energies import MLP, NoisyMLP
-from ctem.kernels import Graph, Grid, HammingOne, Mixture, Redraw, Uniform
-from ctem.losses import (
+from ctem.matching.kernels import Graph, Grid, HammingOne, Mixture, Redraw, Uniform
+from ctem.matching.losses import (
     brier,
     concrete_score,
     denoised_loss,
@@ -16,7 +16,7 @@ from ctem.losses import (
     score_entropy,
     soft,
 )
-from ctem.noise import Levels, LogUniform, Noise
+from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Ordinal, Space
 
 OURS = {"brier": brier, "log": log_score}
@@ -194,7 +194,7 @@ def test_the_denoised_loss_is_least_at_the_log_density_of_the_noised_data(soft_t
 
 
 def test_the_denoised_loss_runs_on_mixed_rows_with_continuous_levels():
-    from ctem.kernels import OrnsteinUhlenbeck, Product
+    from ctem.matching.kernels import OrnsteinUhlenbeck, Product
     from ctem.spaces import Real
 
     space = Space([Real(), Category(3), Ordinal(4)])

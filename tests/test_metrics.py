@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ctem import metrics
-from ctem.metrics import (
+from ctem.benchmarks import metrics
+from ctem.benchmarks.metrics import (
     classifier_two_sample,
     density_mse,
     energy_distance,
@@ -18,7 +18,7 @@ from ctem.metrics import (
     relative_density_mse,
     total_variation,
 )
-from ctem.targets import TwoGaussians, grid
+from ctem.benchmarks.targets import TwoGaussians, grid
 
 P = torch.tensor([0.5, 0.25, 0.25])
 Q = torch.tensor([0.25, 0.25, 0.5])

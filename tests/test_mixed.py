@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ctem.targets import LabelledRing, grid
+from ctem.benchmarks.targets import LabelledRing, grid
 from experiments.paper.mixed import LABELS, SYSTEMS, Case, Rows, measure, truth_of
 
 

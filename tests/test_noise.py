@@ -7,7 +7,7 @@ import torch
 from test_kernels import random_base
 
 from ctem.bases import ProductBase
-from ctem.noise import Levels, LogUniform, Noise
+from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Ordinal, Real, Space
 
 FINITE = {

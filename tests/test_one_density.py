@@ -11,8 +11,9 @@ import torch
 from small import SMALL
 
 from ctem import CTEM, estimator
-from ctem.anyorder import Settings
-from ctem.table.codecs import Labels, Numbers
+from ctem.densities.anyorder import Settings
+from ctem.learning import settings_for
+from ctem.tables.columns.codecs import Labels, Numbers
 
 DRAWS = 20_000
 STEP = 1e-3  # of a finite difference, in encoded units: float32 sums then give slopes to about 1e-3
@@ -256,7 +257,7 @@ def test_a_failed_refit_leaves_the_old_model_whole(small, name):
     assert np.array_equal(model.score_samples(X), before)
 
 
-@pytest.mark.parametrize("moment", ["fit_anyorder", "TableDensity"])
+@pytest.mark.parametrize("moment", ["fit_density", "TableDensity"])
 def test_an_interrupted_refit_leaves_the_old_model_whole(small, monkeypatch, moment):
     """Even on a table of other columns."""
     X, model = small
@@ -301,7 +302,8 @@ def test_settings_do_not_depend_on_the_device(small):
         assert "device" not in inspect.signature(function).parameters
     assert "device" not in {field.name for field in dataclasses.fields(Settings)}
     same = [
-        CTEM(**{**SMALL, "device": name})._settings(model.schema_, len(X)) for name in ("auto", "cpu", "cuda")
+        settings_for(CTEM(**{**SMALL, "device": name}).get_params(), model.schema_, len(X))
+        for name in ("auto", "cpu", "cuda")
     ]
     assert same == [model.settings_] * 3
 

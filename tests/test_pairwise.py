@@ -6,24 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ctem import (
-    MLP,
-    Category,
-    Ordinal,
-    ProductBase,
-    Real,
-    Recipe,
-    Space,
-    Tilted,
-    log_score,
-    pair_loss,
-    pairwise,
-)
+from ctem import MLP, Category, Ordinal, ProductBase, Real, Recipe, Space, Tilted, log_score, pair_loss
+from ctem.benchmarks.targets import grid
+from ctem.densities import pairwise
+from ctem.densities.pairwise import PairLoss, comparison_kernels, constant, fit_pairwise, folds_of
 from ctem.energies import MLPs
-from ctem.kernels import Mixture
-from ctem.pairwise import PairLoss, comparison_kernels, constant, fit_pairwise, folds_of
+from ctem.matching.kernels import Mixture
 from ctem.partition import log_z_enumerate, log_z_grid
-from ctem.targets import grid
 
 FINITE = Space([Category(3), Ordinal(4), Category(2)])
 LINE, PLANE, MIXED = Space([Real()]), Space([Real(), Real()]), Space([Real(), Category(3)])

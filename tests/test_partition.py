@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.kernels import HammingOne
+from ctem.matching.kernels import HammingOne
 from ctem.partition import (
     log_z_annealed,
     log_z_bracket,

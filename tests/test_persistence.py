@@ -15,7 +15,7 @@ from test_steps import preferring
 
 from ctem import CTEM, Category, atomic, persistence
 from ctem.persistence.reading import digest
-from ctem.table.steps import Steps
+from ctem.tables.columns.preferred import Steps
 
 STEPS = {"max_steps": 10, "width": 8, "members": 2, "batch_size": 32, "random_state": 3}
 SMALL = {**STEPS, "blocks": 1, "orders": 2}

@@ -6,9 +6,9 @@ import pytest
 import torch
 from test_anyorder import FINITE, awake, seeded, skewed
 
-from ctem.anyorder import AnyOrderDensity, AnyOrderNet, Component
 from ctem.bases import ProductBase
-from ctem.potential import SpaceTime, fit_fast
+from ctem.densities.anyorder import AnyOrderDensity, AnyOrderNet, Component
+from ctem.densities.fast.potential import SpaceTime, fit_fast
 from ctem.spaces import Category, Real, Space
 
 

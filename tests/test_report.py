@@ -17,9 +17,9 @@ from ctem.report import write_report
 from ctem.report.axes import lay_out, nice, plain_text
 from ctem.report.compare import compare_column, mutual_information
 from ctem.report.markup import signed
-from ctem.table.cells import Cells
-from ctem.table.frames import read_frame
-from ctem.table.schema import Schema
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import read_frame
 
 HOSTILE_NAME = "<script>alert(1)</script>"
 HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"

@@ -8,8 +8,8 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from ctem.bases import ProductBase
-from ctem.clocknet import ClockNet
-from ctem.residuals import _factored, _swept, correlation_of, inverses, predictions, residuals
+from ctem.densities.fast.network import ClockNet
+from ctem.densities.residuals import _factored, _swept, correlation_of, inverses, predictions, residuals
 from ctem.spaces import Category, Ordinal, Real, Space
 
 

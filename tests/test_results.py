@@ -58,8 +58,8 @@ def test_the_digest_changes_with_the_code_of_a_module_and_not_with_its_words_or_
 
 def test_a_result_rests_on_what_its_script_reaches_and_on_no_more():
     modules = results.rests_on(SCRIPT)
-    assert {"ctem.training", "ctem.pairwise", "ctem.spaces"} <= modules.keys()
-    assert not {"ctem.estimator", "ctem.anyorder.network", "ctem.cli"} & modules.keys()
+    assert {"ctem.training", "ctem.densities.pairwise", "ctem.spaces"} <= modules.keys()
+    assert not {"ctem.estimator", "ctem.densities.anyorder.network", "ctem.cli"} & modules.keys()
     assert "ctem.estimator" in results.rests_on(results.EXPERIMENTS / "tables" / "adult.py")
 
 

@@ -8,7 +8,16 @@ from scipy.stats import chisquare, kstest, norm
 
 from ctem.bases import ProductBase
 from ctem.energies import NoisyMLP, Table
-from ctem.kernels import Gaussian, Grid, HammingOne, Mixture, OrnsteinUhlenbeck, Product, Redraw, Uniform
+from ctem.matching.kernels import (
+    Gaussian,
+    Grid,
+    HammingOne,
+    Mixture,
+    OrnsteinUhlenbeck,
+    Product,
+    Redraw,
+    Uniform,
+)
 from ctem.samplers import (
     MALA,
     Adapted,

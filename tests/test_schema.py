@@ -15,12 +15,12 @@ from scipy.stats import norm
 from test_frames import ARROW, PANDAS, POLARS
 
 from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.table.cells import Cells
-from ctem.table.codecs import Constant, Labels, Numbers
-from ctem.table.curves import Curve
-from ctem.table.frames import build_frame, read_frame
-from ctem.table.inference import choose
-from ctem.table.schema import Schema
+from ctem.tables.columns.codecs import Constant, Labels, Numbers
+from ctem.tables.columns.inference import choose
+from ctem.tables.columns.monotone import Curve
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import build_frame, read_frame
 
 N = 600
 KINDS = {"pandas": PANDAS, "polars": POLARS, "pyarrow": ARROW}

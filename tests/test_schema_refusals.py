@@ -10,8 +10,8 @@ import torch
 from test_schema import HOSTILE, pandas_table
 
 from ctem.spaces import Category, Ordinal, Real
-from ctem.table.frames import read_frame
-from ctem.table.schema import Schema
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import read_frame
 
 FIT_ERRORS = {
     "missing": (lambda f: Schema.fit(f, missing="drop"), "missing: expected 'hidden' or 'state'; got 'drop'"),

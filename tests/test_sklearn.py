@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ctem import CTEM, CTEMImputer, CTEMOutlier
-from ctem.anyorder import fitting
+from ctem.densities.anyorder import fitting
 
 TINY = {
     "max_steps": 3,

@@ -10,14 +10,14 @@ from test_kernels import random_base
 from test_losses import random_density
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
-from ctem.clocknet import ClockNet
-from ctem.differences import Differences, quadrature_error
-from ctem.joint import corrected_samples, joint_log_z, log_z_check
-from ctem.losses import brier, log_score
-from ctem.noise import Noise
+from ctem.densities.chain import Chain
+from ctem.densities.fast.differences import Differences, quadrature_error
+from ctem.densities.fast.network import ClockNet
+from ctem.densities.fast.normalisation import corrected_samples, joint_log_z, log_z_check
+from ctem.matching.losses import brier, log_score
+from ctem.matching.noise import Noise
+from ctem.matching.spacetime import Clocks, Moves, Pairs, SharedClock, space_time_loss
 from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.spacetime import Clocks, Moves, Pairs, SharedClock, space_time_loss
 
 RULES = {"brier": brier, "log": log_score}
 SPACE = Space([Category(2), Ordinal(3), Category(2)])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ctem.table.curves import Curve
-from ctem.table.frames import read_frame
-from ctem.table.inference import choose
-from ctem.table.steps import Steps, map_from_json
+from ctem.tables.columns.inference import choose
+from ctem.tables.columns.monotone import Curve
+from ctem.tables.columns.preferred import Steps, map_from_json
+from ctem.tables.frames.frame import read_frame
 
 
 def preferring(n, seed=0):

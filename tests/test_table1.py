@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ctem import MLP, Gaussian, Real, Recipe, Space, Sphere, brier, pair_loss, train
+from ctem.benchmarks.targets import grid
+from ctem.densities.pairwise import fit_pairwise
 from ctem.energies import MLPs
-from ctem.pairwise import fit_pairwise
-from ctem.targets import grid
 from experiments.paper.baselines import Couplings, Flows, FlowSettings, flow_loss, zuko_flow
 from experiments.paper.curves import Watched
 from experiments.paper.drawing import apart, heading, in_two, panels

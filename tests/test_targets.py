@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ctem import quantised, targets
-from ctem.metrics import ise, mode_weight_error, total_variation
-from ctem.targets import PAPER_2D, Banana, GaussianMixture, LabelledRing, Spiral, grid
+from ctem.benchmarks import quantised, targets
+from ctem.benchmarks.metrics import ise, mode_weight_error, total_variation
+from ctem.benchmarks.targets import PAPER_2D, Banana, GaussianMixture, LabelledRing, Spiral, grid
 
 CONTINUOUS = [*PAPER_2D, GaussianMixture(10), GaussianMixture(30)]
 QUANTISED = [quantised.Moons(), quantised.SwissRoll(), quantised.EightGaussians()]

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.checkpoints import read_checkpoint
 from ctem.energies import MLP, Table, Tilted, grad_log_density
-from ctem.kernels import Gaussian, HammingOne
-from ctem.losses import pair_loss
+from ctem.matching.kernels import Gaussian, HammingOne
+from ctem.matching.losses import pair_loss
 from ctem.spaces import Category, Real, Space
 from ctem.training import Recipe, train
+from ctem.training.checkpoints import read_checkpoint
 
 LINE = Space([Real()])
 KERNEL = Gaussian(LINE, 0.5)

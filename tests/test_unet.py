@@ -8,10 +8,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
-from ctem.chain import Chain
-from ctem.differences import Differences
-from ctem.levels import Contours, LevelFlips
-from ctem.noise import Noise
+from ctem.densities.chain import Chain
+from ctem.densities.fast.differences import Differences
+from ctem.images.objectives import Contours, LevelFlips
+from ctem.images.unet import ImageNet
+from ctem.matching.noise import Noise
+from ctem.matching.spacetime import Clocks, SharedClock
 from ctem.partition import log_z_levels
 from ctem.samplers import (
     BitState,
@@ -25,9 +27,7 @@ from ctem.samplers import (
     denoise_bits,
 )
 from ctem.spaces import Category, Real, Space
-from ctem.spacetime import Clocks, SharedClock
 from ctem.training import Recipe, train
-from ctem.unet import ImageNet
 
 SPACE = Space([Category(2)] * 64)
 BASE = ProductBase(SPACE, [torch.tensor([1.0, 0.2 + j / 64]) for j in range(64)])

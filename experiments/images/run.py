@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from ctem import Category, ProductBase, Recipe, Space, train
-from ctem.chain import Chain
-from ctem.checkpoints import read_checkpoint, write_checkpoint
-from ctem.differences import Differences
-from ctem.firstorder import FirstOrder, HiddenPixels
-from ctem.levels import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
-from ctem.noise import Noise
+from ctem.densities.chain import Chain
+from ctem.densities.fast.differences import Differences
+from ctem.images.firstorder import FirstOrder, HiddenPixels
+from ctem.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
+from ctem.images.unet import ImageNet
+from ctem.matching.noise import Noise
 from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFlips, anneal_bits, denoise_bits
-from ctem.unet import ImageNet
+from ctem.training.checkpoints import read_checkpoint, write_checkpoint
 from experiments.images.judge import Judge
 from experiments.images.settings import FIRST, Images, Job, Scale, shuffled
 from experiments.results import Record, load_arrays, save_arrays, summarise, write

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctem.noise import Noise
+from ctem.matching.noise import Noise
 from ctem.partition import log_z_levels
 from ctem.samplers import (
     Denoise,

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.targets import grid
+from ctem.benchmarks.targets import grid
 from experiments.paper.sets import TARGETS, exam
 from experiments.results import load_arrays, save_arrays
 

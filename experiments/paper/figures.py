@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from ctem import MLP, train
-from ctem.capture import StepGraph
-from ctem.losses import denoising_score_matching
-from ctem.metrics import energy_distance, fisher_divergence, mode_weight_error
+from ctem.benchmarks.metrics import energy_distance, fisher_divergence, mode_weight_error
+from ctem.matching.losses import denoising_score_matching
 from ctem.training import PAPER_2D
+from ctem.training.devices import StepGraph
 from experiments.paper.curves import TEST_ROWS, TEST_SEED, Computed, Job, Truth, compute_curves, compute_sweep
 from experiments.paper.drawing import (
     COARSE,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from ctem import Recipe, train
-from ctem.losses import Rule, log_score
+from ctem.matching.losses import Rule, log_score
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The data of Table 2 and of the stress tests on a 91 × 91 grid, and free energies on it.
 
 Three sets, their truth, folds, islands and modes; free energies for many data sets, seeds and rules at once: the exact
-loss of a finite space (``ctem.losses.exact_loss``) on the 4-neighbour graph, on all tables in one program.
+loss of a finite space (``ctem.matching.losses.exact_loss``) on the 4-neighbour graph, on all tables in one program.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ctem import Grid, Recipe, train
-from ctem.diagnostics import components
-from ctem.losses import Rule, brier, concrete_score, score_entropy
-from ctem.quantised import CELLS, EightGaussians, Moons, SwissRoll
+from ctem.benchmarks.quantised import CELLS, EightGaussians, Moons, SwissRoll
+from ctem.matching.connectivity import components
+from ctem.matching.losses import Rule, brier, concrete_score, score_entropy
 
 RULES: dict[str, Rule] = {"CSM": concrete_score, "SEDD": score_entropy, "CTEM": brier}
 BANDWIDTHS = [0.3 * 1.15**i for i in range(16)]  # cells

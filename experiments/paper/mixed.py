@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from ctem import MLP, HammingOne, Kernel, Product, Recipe, Space, Sphere, pair_loss, train
-from ctem.anyorder import Settings, fit_anyorder
-from ctem.metrics import total_variation
+from ctem.benchmarks.metrics import total_variation
+from ctem.benchmarks.targets import Grid, LabelledRing, grid
+from ctem.densities.anyorder import Settings, fit_anyorder
 from ctem.partition import log_z_grid
-from ctem.targets import Grid, LabelledRing, grid
 from ctem.training import Loss
 from experiments.paper.baselines import FlowSettings
 from experiments.results import Record, arguments, summarise, write

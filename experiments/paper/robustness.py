@@ -3,9 +3,9 @@
     python -m experiments.paper.robustness --device cuda [--systems ours kde flow] [--seeds 2] [--quick]
 
 Ours without noise levels, CV-KDE and the spline flow; losses included. Nothing was chosen on these sets. Each family of
-systems writes its own file, robustness-FAMILY.json, after every system.
-The densities are as those of ``ctem.targets``: ``space``, ``sample(n, seed)``, ``log_density(X)`` in float64 and the
-user's units, and for the planar ones the square ``bounds`` of their grid.
+systems writes its own file, robustness-FAMILY.json, after every system. The densities are as those of
+``ctem.benchmarks.targets``: ``space``, ``sample(n, seed)``, ``log_density(X)`` in float64 and the user's units, and for
+the planar ones the square ``bounds`` of their grid.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scipy import stats
 from torch import Tensor
 
 from ctem import Real, Space
-from ctem.metrics import ise
-from ctem.targets import grid
+from ctem.benchmarks.metrics import ise
+from ctem.benchmarks.targets import grid
 from experiments.paper.baselines import PLANE_FLOW, cross_validated, fit_flows
 from experiments.paper.sets import Density, Fitted, Group, Table
 from experiments.paper.systems import fit_ours, settings_of

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ctem import Real, Space
-from ctem.metrics import density_mse, fisher_divergence, ise, relative_density_mse
-from ctem.targets import Banana, GaussianMixture, Spiral, TwoGaussians, TwoRings, grid
+from ctem.benchmarks.metrics import density_mse, fisher_divergence, ise, relative_density_mse
+from ctem.benchmarks.targets import Banana, GaussianMixture, Spiral, TwoGaussians, TwoRings, grid
 from experiments.results import Record, summarise
 
 TARGETS = {

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from ctem import Recipe, train
-from ctem.losses import Rule, brier, concrete_score, log_score, score_entropy
-from ctem.metrics import kl_divergence, mode_weight_error, total_variation
-from ctem.quantised import CELLS, EightGaussians
+from ctem.benchmarks.metrics import kl_divergence, mode_weight_error, total_variation
+from ctem.benchmarks.quantised import CELLS, EightGaussians
+from ctem.matching.losses import Rule, brier, concrete_score, log_score, score_entropy
 from experiments.paper.grid_nets import Settings, fit_mixtures
 from experiments.paper.grids import ROWS, RULES, SETS, fit_tables, folds_of, histogram, islands, smoothed
 from experiments.results import Record, arguments, summarise, write

@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ctem.losses import brier
-from ctem.metrics import kl_divergence, mode_weight_error, total_variation
+from ctem.benchmarks.metrics import kl_divergence, mode_weight_error, total_variation
+from ctem.matching.losses import brier
 from experiments.paper.grid_nets import Settings, fit_mixtures
 from experiments.paper.grids import (
     FOLDS,

@@ -20,14 +20,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ctem.anyorder import AnyOrderDensity, AnyOrderNet, Component, Settings, fit_anyorder
-from ctem.anyorder.network import _Linear
-from ctem.anyorder.numbers import NumberHead
 from ctem.bases import ProductBase
 from ctem.datasets import load_binary, load_table
-from ctem.table.answers import TableDensity, find_device
-from ctem.table.frames import read_frame
-from ctem.table.schema import Schema
+from ctem.densities.anyorder import AnyOrderDensity, AnyOrderNet, Component, Settings, fit_anyorder
+from ctem.densities.anyorder.network import _Linear
+from ctem.densities.anyorder.numbers import NumberHead
+from ctem.tables.answers.density import TableDensity, find_device
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import read_frame
 from experiments.sweep import Task, Values, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.nats import our_nats, split
 

@@ -19,8 +19,8 @@ import pandas as pd
 
 from ctem import CTEM
 from ctem.datasets import load_table
-from ctem.table.answers import TableDensity
-from ctem.table.frames import read_frame
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.frame import read_frame
 from experiments.sweep import TINY, Task, Values, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.nats import boosted, shuffled, xgboost_detection
 

@@ -21,8 +21,8 @@ from rich.table import Table
 from ctem import CTEM
 from ctem.datasets import load_penguins
 from ctem.report import write_report
-from ctem.table.answers import TableDensity
-from ctem.table.frames import read_frame
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.frame import read_frame
 from experiments.results import QUICK
 from experiments.sweep import TINY
 

@@ -26,10 +26,10 @@ import pandas as pd
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from ctem import CTEM
+from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_table
-from ctem.metrics import classifier_two_sample
-from ctem.table.codecs import Numbers
-from ctem.table.schema import Schema
+from ctem.tables.columns.codecs import Numbers
+from ctem.tables.columns.schema import Schema
 from experiments.sweep import TINY, Task, Values, need, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.peers import Copula, Flow, Independent, Tree, arf_samples, bound, resolution
 

@@ -17,11 +17,11 @@ from scipy.special import logsumexp, ndtr, ndtri
 from torch import Tensor
 
 from ctem import Recipe, train
-from ctem.table.codecs import Labels, Numbers
-from ctem.table.curves import Curve
-from ctem.table.frames import read_frame
-from ctem.table.schema import Schema
-from ctem.table.steps import Steps
+from ctem.tables.columns.codecs import Labels, Numbers
+from ctem.tables.columns.monotone import Curve
+from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import read_frame
 from experiments.sweep import need
 
 EDGE = 1e-12  # of [0, 1]: z stays within ±7

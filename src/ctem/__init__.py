@@ -3,8 +3,9 @@
     X → Space.encode → x → Kernel / Noise → pairs → loss → train → f → log Z → log-density
                                                           f → sampler → Space.decode → X
 
-Beside the names below: ``ctem.samplers``, ``ctem.partition`` (log Z), ``ctem.diagnostics``, ``ctem.metrics``, and
-densities with known truth in ``ctem.targets`` and ``ctem.quantised``.
+Beside the names below: ``ctem.samplers``, ``ctem.partition`` (log Z), ``ctem.samplers.diagnostics``,
+``ctem.benchmarks.metrics``, and densities with known truth in ``ctem.benchmarks.targets`` and
+``ctem.benchmarks.quantised``.
 """
 
 from importlib import import_module
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctem.bases import ProductBase
 from ctem.energies import MLP, NoisyMLP, Table, Tilted, grad_log_density
-from ctem.kernels import (
+from ctem.matching.kernels import (
     Gaussian,
     Graph,
     Grid,
@@ -26,17 +27,16 @@ from ctem.kernels import (
     Uniform,
     mean_std,
 )
-from ctem.losses import brier, denoised_loss, exact_loss, log_score, pair_loss
-from ctem.noise import Levels, LogUniform, Noise
+from ctem.matching.losses import brier, denoised_loss, exact_loss, log_score, pair_loss
+from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Ordinal, Real, Space
 from ctem.training import History, Recipe, train
+from ctem.version import __version__
 
 if TYPE_CHECKING:
     from ctem.estimator import CTEM
     from ctem.imputer import CTEMImputer
     from ctem.outliers import CTEMOutlier
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CTEM",
@@ -67,6 +67,7 @@ __all__ = [
     "Table",
     "Tilted",
     "Uniform",
+    "__version__",
     "brier",
     "denoised_loss",
     "exact_loss",

@@ -1,16 +1,15 @@
 r"""The estimator: a table in; a normalised log-density, samples, imputations, conditionals and outliers out.
 
-Glue with scikit-learn's manners. ``ctem.table.schema`` reads the columns, ``ctem.anyorder`` fits,
-``ctem.table.answers`` answers.
+Glue with scikit-learn's manners. ``ctem.tables.columns.schema`` reads the columns, ``ctem.densities.anyorder`` fits,
+``ctem.tables.answers.density`` answers.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,26 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from ctem.anyorder.density import AnyOrderDensity
-from ctem.anyorder.fitting import fit_anyorder, split_rows
-from ctem.anyorder.settings import EFFORTS, Settings
-from ctem.pairwise import RECIPE, PairwiseDensity, fit_pairwise
-from ctem.persistence import load, save
-from ctem.potential import FastDensity, fit_fast
-from ctem.table.answers import Outlier, TableDensity, find_device, in_float32
-from ctem.table.conditionals import Conditional
-from ctem.table.frames import Frame, Kind, build_frame, read_frame
-from ctem.table.given import partial_frame, positions, renamed
-from ctem.table.observed import with_observed
-from ctem.table.rows import taken
-from ctem.table.schema import Schema
+from ctem.arguments import check_arguments, check_count
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.fast.potential import FastDensity
+from ctem.densities.pairwise import PairwiseDensity
+from ctem.learning import fit_density, settings_for
+from ctem.persistence import Fitted, Origin, load, save
+from ctem.tables.answers.density import Outlier, TableDensity, find_device, in_float32
+from ctem.tables.answers.distributions import Conditional
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import Frame, Kind, build_frame, read_frame
+from ctem.tables.frames.given import partial_frame, positions, renamed
+from ctem.tables.frames.observed import with_observed
+from ctem.tables.frames.rows import taken
 from ctem.terminal import shown
 
 __all__ = ["CTEM"]
 
 Vector = NDArray[np.float64]
 FEW = 100  # rows below which dependence between columns can hardly be learned
-OBJECTIVES = ("anyorder", "pairwise")
-NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
 
 
 class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
@@ -108,6 +106,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     seed_: int
     data_hash_: str
     n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         ``X_val`` are rows to stop training and to choose by, instead of some of X.
         """
-        self._check_settings()
+        check_arguments(self.get_params(deep=False))
         frame = read_frame(X)
         # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
         validate_data(type(self)(), X, skip_check_array=True)
@@ -175,9 +174,10 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             _print_columns(schema, len(frame))
         x = schema.encode(frame).x.to(find_device(self.device))
         held_out = None if X_val is None else schema.encode(read_frame(X_val)).x.to(x)
-        settings = self._settings(schema, len(x))
+        arguments = self.get_params(deep=False)
+        settings = settings_for(arguments, schema, len(x))
         with in_float32():
-            density, fast = self._train(schema, settings, x, weights, held_out, seed)
+            density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)
         baseline = float(TableDensity(schema, density).independent(frame).mean())
         data_hash = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
         # nothing of an earlier fit is replaced before everything is there
@@ -191,7 +191,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def read(self, X: Any) -> Frame:
-        """X as a ``ctem.table.frames.Frame`` in the names of fit, after the checks that every method here makes."""
+        """X as a ``tables.frames.frame.Frame`` in the names of fit, after the checks that every method here makes."""
         check_is_fitted(self)
         return self._read(X)
 
@@ -245,7 +245,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
         """A table of new rows, of the kind that was fitted; ``random_state=None`` uses the estimator's own."""
         check_is_fitted(self)
-        _check_count("n_samples", n_samples)
+        check_count("n_samples", n_samples)
         return build_frame(self.kind_, self._table.sample(int(n_samples), self._generator(random_state)))
 
     def conditional_sample(self, given: Any, n_samples: int = 1, random_state: Any = None) -> Any:
@@ -257,7 +257,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             random_state: as in ``sample``.
         """
         check_is_fitted(self)
-        _check_count("n_samples", n_samples)
+        check_count("n_samples", n_samples)
         known = partial_frame(given, self.kind_)
         many = taken(known, np.repeat(np.arange(len(known)), n_samples))
         return build_frame(self.kind_, self._table.completed(many, self._generator(random_state)))
@@ -272,7 +272,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
             random_state: as in ``sample``.
         """
         check_is_fitted(self)
-        _check_count("n_draws", n_draws)
+        check_count("n_draws", n_draws)
         if method not in ("sample", "mode", "mean"):
             raise ValueError(f"method: expected 'sample', 'mode' or 'mean'; got {method!r}.")
         if n_draws > 1 and method != "sample":
@@ -301,7 +301,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def outliers(self, X: Any, n: int = 10) -> list[Outlier]:
         """The n rows of highest ``outlier_scores``, the strangest first, with the columns that make them so."""
         check_is_fitted(self)
-        _check_count("n", n)
+        check_count("n", n)
         frame, names = self._read(X), self.kind_.names
         surprises = self._table.surprises(frame)
         rows = np.argsort(-surprises.sum(1), kind="stable")[:n]
@@ -314,7 +314,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         −log ρ with numbers in robust standard deviations of their column and repeated values smoothed, so that neither
         a column's unit nor its rounding says who is strange. Missing cells count as much as they would on average,
-        so that rows with gaps compare with complete ones. ``ctem.table.surprise`` has the formula.
+        so that rows with gaps compare with complete ones. ``ctem.tables.answers.surprise`` has the formula.
 
         Arguments:
             by_column: what each column adds, shape (n, columns); a row sums to its score.
@@ -349,12 +349,23 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file, atomically; see ``ctem.persistence``."""
         check_is_fitted(self)
-        save(self, path)
+        origin = Origin(self.seed_, self.n_rows_, self.data_hash_, self.baseline_)
+        named, arguments = hasattr(self, "feature_names_in_"), self.get_params(deep=False)
+        about = self.kind_, named, self.schema_, self.settings_, self.density_, self.fast_
+        save(Fitted(arguments, *about, origin), path)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> CTEM:
         """The model that ``save`` wrote. Nothing in the file is run; a damaged or foreign one is refused."""
-        return load(cls, path, device)
+        fitted = load(path, device)
+        model = cls(**fitted.arguments, device=device)
+        model.kind_, model.schema_, model.settings_ = fitted.kind, fitted.schema, fitted.settings
+        model.n_features_in_ = len(fitted.kind.names)
+        if fitted.named:
+            model.feature_names_in_ = np.array(fitted.kind.names, object)
+        model.seed_, model.n_rows_, model.data_hash_, model.baseline_ = fitted.origin
+        model._adopt(fitted.density, fitted.fast)
+        return model
 
     @property
     def _table(self) -> TableDensity:
@@ -370,74 +381,11 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.density_, self.fast_ = density, fast
         self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}
 
-    def _check_settings(self) -> None:
-        for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}: expected one of {known}; got {getattr(self, name)!r}.")
-        for name in NUMBERS:
-            if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name))
-        for name in ("learning_rate", "max_time"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}: expected a finite number > 0; got {value!r}.")
-        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay: expected a finite number ≥ 0; got {self.weight_decay!r}.")
-        if self.fast and self.objective == "pairwise":
-            raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
-
-    def _settings(self, schema: Schema, rows: int) -> Settings:
-        """The settings for this table, with what was said in the constructor."""
-        said = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
-        found = Settings.suited(rows, schema.space.dim, self.effort)  # type: ignore[arg-type]
-        return found.changed(rows, steps=self.max_steps, **{key: getattr(self, key) for key in said})
-
     def _read(self, X: Any) -> Frame:
         """X as a frame; scikit-learn's checks of the names of columns and their number included."""
         frame = read_frame(X)
         validate_data(self, X, skip_check_array=True, reset=False)
         return renamed(frame, self.kind_)
-
-    def _pairwise(self) -> dict[str, Any]:
-        """The arguments of ``fit_pairwise``: those of the paper's table, or a few of them if it must be quick."""
-        brief = {"folds": 3, "weight_decays": (1.0,)} if self.effort == "quick" else {}
-        steps = self.max_steps or (1000 if self.effort == "quick" else RECIPE.steps)
-        recipe = replace(RECIPE, steps=steps, evaluate_every=min(steps, RECIPE.evaluate_every))
-        return {**brief, "recipe": recipe, **({} if self.width is None else {"width": self.width})}
-
-    def _train(
-        self,
-        schema: Schema,
-        settings: Settings,
-        x: Tensor,
-        weights: Tensor | None,
-        held_out: Tensor | None,
-        seed: int,
-    ) -> tuple[AnyOrderDensity | PairwiseDensity, FastDensity | None]:
-        how: dict[str, Any] = {"checkpoint": self.checkpoint, "progress": bool(self.verbose)}
-        if self.objective == "pairwise":
-            _need_whole_rows(schema, x)
-            return fit_pairwise(schema.space, x, seed=seed, weights=weights, **self._pairwise(), **how), None
-        about: dict[str, Any] = {"weights": weights, "held_out": held_out}
-        about["jitter"] = schema.jitter if schema.dequantised else None
-        density = fit_anyorder(
-            schema.space,
-            x,
-            settings,
-            seed=seed,
-            parents=schema.parents,
-            max_time=self.max_time,
-            **about,
-            **how,
-        )
-        if not self.fast:
-            return density, None
-        data = split_rows(x, settings.members, seed, **about)
-        if self.checkpoint is not None:
-            how["checkpoint"] = f"{self.checkpoint}.potential"
-        steps = self.max_steps
-        first = data.weights[0], data.held_out[0]
-        return density, fit_fast(density, data.rows, *first, seed=seed, max_steps=steps, **how)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state
@@ -452,20 +400,6 @@ def _weighted(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
     weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
     kept = weights > 0
     return taken(frame, kept), torch.from_numpy(weights[kept])
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}: expected a whole number ≥ 1; got {value!r}.")
-
-
-def _need_whole_rows(schema: Schema, x: Tensor) -> None:
-    gap = x.isnan().any(0)
-    if bool(gap.any()):
-        name = schema.space.names[int(gap.long().argmax())]
-        raise ValueError(
-            f"column {name!r} has missing cells or atoms, which objective='pairwise' cannot take; use 'anyorder'."
-        )
 
 
 def _print_columns(schema: Schema, rows: int) -> None:

@@ -20,10 +20,10 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from ctem.estimator import CTEM
-from ctem.table.answers import TableDensity
-from ctem.table.conditionals import Conditional
-from ctem.table.frames import Frame, build_frame
-from ctem.table.rows import indexed
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.distributions import Conditional
+from ctem.tables.frames.frame import Frame, build_frame
+from ctem.tables.frames.rows import indexed
 
 __all__ = ["CTEMImputer"]
 

@@ -3,9 +3,9 @@
 Z is taken with respect to Lebesgue × counting measure on encoded rows. All weights are float64.
 """
 
-from ctem.partition.contract import LogZ
+from ctem.partition.annealed import log_z_levels
 from ctem.partition.exact import log_z_enumerate, log_z_grid
-from ctem.partition.levels import log_z_levels
+from ctem.partition.log_z import LogZ
 from ctem.partition.sampled import (
     Bracket,
     Proposal,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ctem.energies import LogPotential
-from ctem.partition.contract import LogZ, finite
-from ctem.samplers.contract import evaluated
+from ctem.partition.log_z import LogZ, finite
+from ctem.samplers.sampler import evaluated
 from ctem.spaces import MAX_STATES, Space
 
 __all__ = ["log_z_enumerate", "log_z_grid"]

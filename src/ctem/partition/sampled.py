@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ctem.energies import LogPotential
-from ctem.partition.contract import LogZ, estimate
-from ctem.samplers.contract import Sampler, evaluated
+from ctem.partition.log_z import LogZ, estimate
+from ctem.samplers.sampler import Sampler, evaluated
 
 __all__ = [
     "Bracket",

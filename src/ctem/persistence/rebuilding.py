@@ -6,44 +6,40 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ctem.anyorder.density import AnyOrderDensity, Component
-from ctem.anyorder.network import AnyOrderNet
-from ctem.anyorder.settings import Settings
+from ctem.arguments import KEPT, check_arguments
 from ctem.bases import ProductBase
-from ctem.clocknet import ClockNet
+from ctem.densities.anyorder.density import AnyOrderDensity, Component
+from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.fast.network import ClockNet
+from ctem.densities.fast.potential import FastDensity, Gap
+from ctem.densities.pairwise import PairwiseDensity
+from ctem.densities.residuals import MAX_SCORES
 from ctem.energies import MLPs
-from ctem.pairwise import PairwiseDensity
 from ctem.partition import LogZ
+from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
-from ctem.persistence.writing import PLAIN
-from ctem.potential import FastDensity, Gap
-from ctem.residuals import MAX_SCORES
 from ctem.spaces import Space
-from ctem.table.answers import find_device, in_float32
-from ctem.table.frames import Kind
-from ctem.table.schema import Schema
+from ctem.tables.answers.density import find_device, in_float32
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import Kind
 from ctem.training import History
-
-if TYPE_CHECKING:
-    from ctem.estimator import CTEM
 
 __all__ = ["load"]
 
-SETTINGS = {*PLAIN, "columns", "random_state"}
+SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
 
 
-def load(cls: type[CTEM], path: str | Path, device: str = "auto") -> CTEM:
-    """The model in a file; a truncated, foreign or malicious one gives one ValueError and runs nothing.
+def load(path: str | Path, device: str = "auto") -> Fitted:
+    """What a file holds; a truncated, foreign or malicious one gives one ValueError and runs nothing.
 
-    >>> from ctem.estimator import CTEM
-    >>> load(CTEM, "absent.ctem")
+    >>> load("absent.ctem")
     Traceback (most recent call last):
     ...
     FileNotFoundError: load: no file at absent.ctem.
@@ -51,48 +47,55 @@ def load(cls: type[CTEM], path: str | Path, device: str = "auto") -> CTEM:
     header, tensors = read(Path(path))
     try:
         with in_float32():
-            return _rebuilt(cls, header, tensors, device)
+            return _rebuilt(header, tensors, device)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
 
 
-def _rebuilt(cls: type[CTEM], header: Header, tensors: dict[str, Tensor], device: str) -> CTEM:
-    settings = dict(header["settings"])
-    if set(settings) != SETTINGS:
-        raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(settings)}.")
-    model = cls(**settings, device=device)
-    model._check_settings()
-    model.kind_, model.schema_ = Kind.from_json(header["kind"]), Schema.from_json(header["schema"])
-    names = model.kind_.names
-    if tuple(model.schema_.choices) != names:
+def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
+    arguments = dict(header["settings"])
+    if set(arguments) != SETTINGS:
+        raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(arguments)}.")
+    check_arguments(arguments)
+    kind, schema = Kind.from_json(header["kind"]), Schema.from_json(header["schema"])
+    if tuple(schema.choices) != kind.names:
         raise ValueError("kind and schema: expected the same columns in both.")
-    model.n_features_in_ = len(names)
-    if header["named"]:
-        model.feature_names_in_ = np.array(names, object)
-    origin = header["provenance"]
-    model.seed_, model.n_rows_ = int(origin["seed"]), int(origin["rows"])
-    model.data_hash_, model.baseline_ = str(origin["data_sha256"]), float(origin["metrics"]["baseline"])
-    model.settings_ = Settings(**_checked(Settings(), header["trained"]))
+    settings = Settings(**_checked(Settings(), header["trained"]))
+    origin = _origin(header["provenance"])
     _check_tensors(tensors)
-    density = _density(model, header, tensors)
-    model._adopt(density, _fast(density, header["fast"], tensors))
-    return model
+    base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
+    make = _pairwise if arguments["objective"] == "pairwise" else _any_order
+    density = make(schema, base, header, tensors)
+    fast = _fast(density, header["fast"], tensors)
+    return Fitted(arguments, kind, bool(header["named"]), schema, settings, density, fast, origin)
 
 
-def _density(model: CTEM, header: Header, tensors: dict[str, Tensor]) -> AnyOrderDensity | PairwiseDensity:
-    told, history = header["density"], _history(header["history"])
-    space, parents = model.schema_.space, model.schema_.parents
-    base = _base(space, tensors["base.log_table"]).to(find_device(model.device))
-    if model.objective == "pairwise":
-        log_zs = [_log_z(each) for each in told["log_zs"]]
-        return PairwiseDensity(_mlps(base, told["network"], tensors), base, log_zs, history, {})
+def _origin(said: Header) -> Origin:
+    baseline = float(said["metrics"]["baseline"])
+    return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), baseline)
+
+
+def _pairwise(
+    schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
+) -> PairwiseDensity:
+    told = header["density"]
+    log_zs = [_log_z(each) for each in told["log_zs"]]
+    return PairwiseDensity(
+        _mlps(base, told["network"], tensors), base, log_zs, _history(header["history"]), {}
+    )
+
+
+def _any_order(
+    schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
+) -> AnyOrderDensity:
+    told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors)
     components = [Component(int(member), list(order)) for member, order in told["components"]]
-    _check_components(components, net.members, space.dim, parents)
+    _check_components(components, net.members, dim, parents)
     late = [float(value) for value in told["late"]]
-    if len(late) != space.dim or not all(0 <= value <= 1 for value in late):
-        raise ValueError(f"late: expected a share for each of {space.dim} columns.")
-    level = _checked_level(told["level"])
+    if len(late) != dim or not all(0 <= value <= 1 for value in late):
+        raise ValueError(f"late: expected a share for each of {dim} columns.")
+    level, history = _checked_level(told["level"]), _history(header["history"])
     return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
 
 

@@ -8,39 +8,23 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save as serialize
 
-from ctem.anyorder.density import AnyOrderDensity
+from ctem.arguments import KEPT
 from ctem.atomic import is_regular, replacing
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.persistence.fitted import Fitted
 from ctem.persistence.reading import FORMAT, Header, digest
 from ctem.spaces import Category, Ordinal, Real
+from ctem.version import __version__
 
-if TYPE_CHECKING:
-    from ctem.estimator import CTEM
-
-__all__ = ["PLAIN", "save"]
-
-PLAIN = (  # settings that are written as they are; where a fit kept its checkpoint belongs to that machine
-    "missing",
-    "objective",
-    "effort",
-    "width",
-    "blocks",
-    "members",
-    "orders",
-    "batch_size",
-    "learning_rate",
-    "weight_decay",
-    "max_steps",
-    "max_time",
-    "fast",
-)
+__all__ = ["save"]
 
 
-def save(model: CTEM, path: str | Path) -> None:
+def save(model: Fitted, path: str | Path) -> None:
     """Write a fitted model beside ``path``, to disk, and only then in its place (``ctem.atomic``).
 
     >>> import tempfile, numpy as np
@@ -48,7 +32,7 @@ def save(model: CTEM, path: str | Path) -> None:
     >>> X = np.random.default_rng(0).normal(size=(100, 1))
     >>> model = CTEM(max_steps=5, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(model, Path(folder) / "model.ctem")
+    ...     model.save(Path(folder) / "model.ctem")  # which calls this function
     ...     same = CTEM.load(Path(folder) / "model.ctem")
     >>> bool((same.score_samples(X) == model.score_samples(X)).all())
     True
@@ -66,44 +50,42 @@ def save(model: CTEM, path: str | Path) -> None:
         raise OSError(f"save: {target} could not be written ({error.strerror or error}){kept}.") from None
 
 
-def _header(model: CTEM) -> Header:
+def _header(model: Fitted) -> Header:
     return {
         "settings": _settings(model),
-        "kind": model.kind_.to_json(),
-        "named": hasattr(model, "feature_names_in_"),
-        "schema": model.schema_.to_json(),
-        "trained": asdict(model.settings_),
+        "kind": model.kind.to_json(),
+        "named": model.named,
+        "schema": model.schema.to_json(),
+        "trained": asdict(model.settings),
         "density": _density(model),
         "fast": _fast(model),
-        "history": _plain(asdict(model.density_.history)),
+        "history": _plain(asdict(model.density.history)),
         "provenance": _provenance(model),
     }
 
 
-def _provenance(model: CTEM) -> Header:
-    from ctem import __version__
-
-    history = model.density_.history
+def _provenance(model: Fitted) -> Header:
+    history = model.density.history
     return {
         "ctem": __version__,
         "torch": torch.__version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": model.seed_,
-        "rows": model.n_rows_,
-        "data_sha256": model.data_hash_,
+        "seed": model.origin.seed,
+        "rows": model.origin.rows,
+        "data_sha256": model.origin.data_hash,
         "metrics": _plain(
-            {"baseline": model.baseline_, "best_loss": history.best_loss, "seconds": history.seconds}
+            {"baseline": model.origin.baseline, "best_loss": history.best_loss, "seconds": history.seconds}
         ),
     }
 
 
-def _settings(model: CTEM) -> Header:
+def _settings(model: Fitted) -> Header:
     """The constructor's arguments that are plain."""
-    params = model.get_params(deep=False)
+    params = model.arguments
     seed = params["random_state"]
     columns = {name: _kind_name(kind) for name, kind in (params["columns"] or {}).items()}
     return {
-        **{key: _bare(params[key]) for key in PLAIN},
+        **{key: _bare(params[key]) for key in KEPT},
         "random_state": int(seed) if isinstance(seed, int) or hasattr(seed, "item") else None,
         "columns": columns or None,
     }
@@ -120,8 +102,8 @@ def _kind_name(kind: Any) -> str:
     return {Real: "real", Ordinal: "ordinal", Category: "category"}[made]
 
 
-def _density(model: CTEM) -> Header:
-    density = model.density_
+def _density(model: Fitted) -> Header:
+    density = model.density
     if isinstance(density, AnyOrderDensity):
         return {
             "network": density.net.options,
@@ -136,8 +118,8 @@ def _density(model: CTEM) -> Header:
     }
 
 
-def _fast(model: CTEM) -> Header | None:
-    if (fast := model.fast_) is None:
+def _fast(model: Fitted) -> Header | None:
+    if (fast := model.fast) is None:
         return None
     return {
         "network": fast.net.options,
@@ -148,16 +130,16 @@ def _fast(model: CTEM) -> Header | None:
     }
 
 
-def _tensors(model: CTEM) -> dict[str, torch.Tensor]:
+def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
     """Of the base, of the density's networks, and of the fast potential, which shares base and correlation."""
-    density = model.density_
+    density = model.density
     found = {"base.log_table": density.base.log_table}
     found |= {f"net.{name}": value for name, value in density.net.named_parameters()}
     correlation = density.net.inputs.correlation if isinstance(density, AnyOrderDensity) else None
     if correlation is not None:
         found["correlation"] = correlation
-    if model.fast_ is not None:
-        found |= {f"fast.{name}": value for name, value in model.fast_.net.named_parameters()}
+    if model.fast is not None:
+        found |= {f"fast.{name}": value for name, value in model.fast.net.named_parameters()}
     return found
 
 

@@ -20,6 +20,7 @@ from ctem.atomic import is_regular, replacing
 from ctem.estimator import CTEM
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
+from ctem.version import __version__
 
 __all__ = ["write_report"]
 
@@ -62,8 +63,6 @@ def write_report(
 
 def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
-    from ctem import __version__
-
     said = model.get_params(deep=False)
     settings = {
         key: said[key]

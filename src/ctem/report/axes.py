@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.table.cells import Cells
-from ctem.table.codecs import Codec, Labels, Numbers
-from ctem.table.rulers import Ruler
+from ctem.tables.columns.codecs import Codec, Labels, Numbers
+from ctem.tables.columns.lattices import Ruler
+from ctem.tables.frames.cells import Cells
 
 __all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
 
@@ -31,7 +31,7 @@ Tick = tuple[float, str]
 class Ruled:
     """An axis of numbers or dates: slot i holds edges[i] ≤ X < edges[i+1], and the end slots all beyond.
 
-    >>> from ctem.table.curves import Curve
+    >>> from ctem.tables.columns.monotone import Curve
     >>> codec = Numbers(Ruler("float"), Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
     >>> Ruled("x", codec, np.array([0.0, 1.0, 2.0])).ticks()
     [(0.0, '0'), (0.25, '0.5'), (0.5, '1'), (0.75, '1.5'), (1.0, '2')]
@@ -75,7 +75,7 @@ class Ruled:
 class Listed:
     """An axis of listed values: slot by code; a category by how common its values are, the rare ones together.
 
-    >>> from ctem.table.codecs import Labels
+    >>> from ctem.tables.columns.codecs import Labels
     >>> codec = Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0))
     >>> lay_out("city", codec, Cells("label", np.array([1, 1, 0]), np.zeros(3, bool), codec.values)).labels
     ('Oslo', 'Bergen')
@@ -117,7 +117,7 @@ Axis = Ruled | Listed
 def lay_out(name: str, codec: Codec, cells: Cells) -> Axis | None:
     """The axis for a column, fitted to the given cells; None for a column that never varies.
 
-    >>> from ctem.table.codecs import Constant
+    >>> from ctem.tables.columns.codecs import Constant
     >>> lay_out("n", Constant("int", (7,)), Cells("int", np.array([7]), np.zeros(1, bool))) is None
     True
     """

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.fast.potential import Gap
 from ctem.estimator import CTEM
 from ctem.partition import LogZ
-from ctem.potential import Gap
 from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
-from ctem.table.answers import TableDensity
-from ctem.table.cells import Cells
-from ctem.table.frames import Frame
-from ctem.table.rows import chunks, taken
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import chunks, taken
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]

@@ -3,7 +3,6 @@
 from ctem.samplers.annealed import AnnealedBits, anneal_bits
 from ctem.samplers.bits import BitState, BitTarget, FlipJump, LangevinFlips, Move, PathFlips
 from ctem.samplers.composite import Adapted, Alternate, MetropolisHastings
-from ctem.samplers.contract import Info, Sampler
 from ctem.samplers.discrete import (
     Differences,
     DiscreteLangevin,
@@ -15,6 +14,7 @@ from ctem.samplers.discrete import (
 from ctem.samplers.langevin import MALA, Langevin
 from ctem.samplers.reverse import Denoise, Renoise, denoise_bits
 from ctem.samplers.run import Annealed, Run, anneal, run
+from ctem.samplers.sampler import Info, Sampler
 
 __all__ = [
     "MALA",

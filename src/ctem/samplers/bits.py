@@ -6,7 +6,7 @@ numbers, such as ``ImageNet.log_density``. To first order, the gain of flipping 
     d_i = (1 − 2x_i) ∂f/∂x_i ≈ f(x with bit i flipped) − f(x).
 
 Every move here leaves exp f(·, s) invariant once its step is fixed. What is known where the chains stand goes
-over from step to step, and nothing waits for the device. Levels are those of :class:`~ctem.noise.Noise`.
+over from step to step, and nothing waits for the device. Levels are those of :class:`~ctem.matching.noise.Noise`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ctem.energies import LogPotential
-from ctem.kernels import Kernel
-from ctem.samplers.contract import Info, Sampler, current, evaluated, expect_positive, metropolis
+from ctem.matching.kernels import Kernel
+from ctem.samplers.sampler import Info, Sampler, current, evaluated, expect_positive, metropolis
 
 __all__ = ["Adapted", "Alternate", "MetropolisHastings"]
 
@@ -19,12 +19,12 @@ class MetropolisHastings:
     """Any comparison kernel k as a proposal: log_accept = f(y) − f(x) − log k(y|x) + log k(x|y).
 
     A pair that the loss compares is a move that this sampler weighs: the same kernel serves both. A
-    :class:`~ctem.kernels.Mixture` is weighed by the part that made the move, which is again invariant.
+    :class:`~ctem.matching.kernels.Mixture` is weighed by the part that made the move, which is again invariant.
 
     Arguments:
         kernel: the proposal; its columns move.
 
-    >>> from ctem.kernels import HammingOne
+    >>> from ctem.matching.kernels import HammingOne
     >>> from ctem.spaces import Category, Space
     >>> sampler = MetropolisHastings(HammingOne(Space([Category(2)] * 5)))
     >>> x, info = sampler.step(lambda x: x.sum(-1), torch.zeros(3, 5), torch.Generator())
@@ -34,7 +34,7 @@ class MetropolisHastings:
 
     def __init__(self, kernel: Kernel):
         if not isinstance(kernel, Kernel):
-            raise TypeError(f"kernel: expected a ctem.kernels.Kernel; got {kernel!r}.")
+            raise TypeError(f"kernel: expected a ctem.matching.kernels.Kernel; got {kernel!r}.")
         self.kernel = kernel
 
     def __repr__(self) -> str:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ctem.energies import Featured, LogPotential
-from ctem.kernels.contract import chosen_columns
-from ctem.samplers.contract import (
+from ctem.matching.kernels.kernel import chosen_columns
+from ctem.samplers.sampler import (
     Info,
     current,
     evaluated,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ctem.energies import LogPotential
-from ctem.samplers.contract import (
+from ctem.samplers.sampler import (
     Info,
     checked,
     expect_finite,

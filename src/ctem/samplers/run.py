@@ -10,7 +10,7 @@ from rich.progress import track
 from torch import Tensor
 
 from ctem.energies import LogPotential
-from ctem.samplers.contract import Sampler
+from ctem.samplers.sampler import Sampler
 from ctem.spaces import Space
 
 __all__ = ["Annealed", "Run", "anneal", "run"]

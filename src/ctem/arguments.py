@@ -1,0 +1,68 @@
+"""The arguments of ``CTEM``: what each may be, and which of them a saved model keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ctem.densities.anyorder.settings import EFFORTS
+
+__all__ = ["KEPT", "check_arguments", "check_count"]
+
+OBJECTIVES = ("anyorder", "pairwise")
+NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
+KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that machine
+    "missing",
+    "objective",
+    "effort",
+    "width",
+    "blocks",
+    "members",
+    "orders",
+    "batch_size",
+    "learning_rate",
+    "weight_decay",
+    "max_steps",
+    "max_time",
+    "fast",
+)
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse what cannot be fitted with, by the name of the argument.
+
+    >>> check_arguments({"objective": "pairwise", "effort": "swift"})
+    Traceback (most recent call last):
+    ...
+    ValueError: effort: expected one of ('quick', 'default', 'best'); got 'swift'.
+    """
+    for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS)):
+        if arguments[name] not in known:
+            raise ValueError(f"{name}: expected one of {known}; got {arguments[name]!r}.")
+    for name in NUMBERS:
+        if arguments[name] is not None:
+            check_count(name, arguments[name])
+    for name in ("learning_rate", "max_time"):
+        value = arguments[name]
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name}: expected a finite number > 0; got {value!r}.")
+    decay = arguments["weight_decay"]
+    if decay is not None and not 0 <= decay < math.inf:
+        raise ValueError(f"weight_decay: expected a finite number ≥ 0; got {decay!r}.")
+    if arguments["fast"] and arguments["objective"] == "pairwise":
+        raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is not a whole number ≥ 1.
+
+    >>> check_count("n_samples", 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: n_samples: expected a whole number ≥ 1; got 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}: expected a whole number ≥ 1; got {value!r}.")

@@ -1,0 +1,1 @@
+"""Densities with known truth, and distances between a model and the truth."""

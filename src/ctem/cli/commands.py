@@ -1,0 +1,318 @@
+"""The commands: each reads a table or a model, asks the estimator, and writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Rows
+from sklearn.utils import check_random_state
+
+from ctem.atomic import check_target, is_regular
+from ctem.cli.application import app
+from ctem.cli.border import Stopped
+from ctem.cli.options import Device, FitSeed, Format, ModelIn, Output, Quiet, Seed, TableIn, column_kinds
+from ctem.cli.streams import (
+    Lowest,
+    bar,
+    explained,
+    filled_in,
+    fit_table,
+    fresh,
+    known_table,
+    streams,
+)
+from ctem.estimator import CTEM
+from ctem.persistence import provenance
+from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
+from ctem.terminal import say, shown
+
+MAX_ROWS = 1_000_000
+REPORT_ROWS = 100_000
+PHASES = ("", ".first", ".last", ".steps", ".potential")
+
+
+@app.command()
+def fit(
+    table: TableIn,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", "-c", metavar="NAME=KIND", help="real, category or ordinal; repeat it."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")
+    ] = None,
+    effort: Annotated[
+        Literal["quick", "default", "best"],
+        typer.Option(help="How large the networks are and how long they learn."),
+    ] = "default",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Also learn a potential for ctem score --fast.")
+    ] = False,
+    max_time: Annotated[float | None, typer.Option(help="Seconds of training, at most about.")] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Training steps, at most.")] = None,
+    max_rows: Annotated[
+        int, typer.Option(min=2, help="Of a longer table a random sample of this many rows is used.")
+    ] = MAX_ROWS,
+    seed: FitSeed = 0,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
+    missing_as_state: Annotated[
+        bool, typer.Option("--missing-as-state", help="Being missing is a value like another, not unknown.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn the density of a table and write it to MODEL.
+
+    Column kinds are read off the data and printed with the reason.
+    While it trains, MODEL.checkpoint.* beside the model keeps what was learned;
+    after a kill the same command with --resume goes on from there, to the same bits.
+
+    \b
+    ctem fit adult.csv -o adult.ctem --max-time 300
+    ctem fit adult.csv -o adult.ctem --columns zip=category --drop id
+    zcat big.csv.gz | ctem fit - -o big.ctem --max-rows 200000 --resume
+    """
+    kinds = column_kinds(columns or [])
+    check_target(output)
+    checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
+    if resume and checkpoint is None:
+        raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
+    X = fit_table(table, drop or [], max_rows, seed, quiet)
+    if not resume:
+        _forget(checkpoint)
+    model = CTEM(
+        columns=kinds or None,
+        missing="state" if missing_as_state else "hidden",
+        effort=effort,
+        fast=fast,
+        max_steps=max_steps,
+        max_time=max_time,
+        random_state=seed,
+        device=device,
+        checkpoint=checkpoint,
+        verbose=int(not quiet),
+    )
+    try:
+        with redirect_stdout(sys.stderr):
+            model.fit(X)
+    except (KeyboardInterrupt, Stopped):
+        if checkpoint is not None and any(_files(checkpoint)):
+            say("what was learned is kept: the same command with --resume goes on from there")
+        raise
+    model.save(output)
+    _forget(checkpoint)
+    if not quiet:
+        facts = model.describe()
+        say(
+            f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
+            f"in {facts['seconds']:.0f} s{_fast_in_words(facts['fast'])}"
+        )
+
+
+@app.command()
+def score(
+    model: ModelIn,
+    table: TableIn = "-",
+    output: Output = "-",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Complete rows in one pass, by the potential of ctem fit --fast.")
+    ] = False,
+    append: Annotated[bool, typer.Option("--append", help="Write the rows of the table, too.")] = False,
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the log-density of every row, in nats, as a column log_density.
+
+    Per unit of each real column (dates: per day); missing cells are marginalised.
+    Columns go by name; those that the model does not know are left out.
+
+    \b
+    ctem score adult.ctem new.parquet -o scores.parquet
+    ctem score adult.ctem new.csv --append | sort -t, -k1 -g | head
+    """
+    fitted = _load(model, device)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            values = pyarrow().array(fitted.score_samples(X, fast))
+            name = fresh("log_density", part.column_names if append else [])
+            write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
+
+
+@app.command()
+def sample(
+    model: ModelIn,
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 1,
+    output: Output = "-",
+    seed: Seed = None,
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write new rows, drawn from the density.
+
+    \b
+    ctem sample adult.ctem -n 1000 --seed 1 > new.csv
+    ctem sample adult.ctem -n 1000000 -o new.parquet
+    """
+    fitted = _load(model, device)
+    rng = _random(fitted, seed)
+    with open_sink(output, format) as sink, bar(n, quiet) as advance:
+        for start in range(0, n, BATCH):
+            rows = fitted.sample(min(BATCH, n - start), random_state=rng)
+            sink.write(as_arrow(rows, fitted.kind_.names))
+            advance(len(rows))
+
+
+@app.command()
+def impute(
+    model: ModelIn,
+    table: TableIn = "-",
+    output: Output = "-",
+    method: Annotated[
+        Literal["sample", "mode", "mean"],
+        typer.Option(help="Draw the missing cells of a row together, or take each at its mode or mean."),
+    ] = "sample",
+    seed: Seed = None,
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the table with its missing cells filled in; what was observed stays.
+
+    \b
+    ctem impute adult.ctem gaps.csv > filled.csv
+    ctem impute adult.ctem gaps.parquet --method mode -o filled.parquet
+    """
+    fitted = _load(model, device)
+    rng = _random(fitted, seed)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            write(filled_in(fitted, part, X, fitted.impute(X, method, random_state=rng)))
+
+
+@app.command()
+def outliers(
+    model: ModelIn,
+    table: TableIn = "-",
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 10,
+    output: Output = "-",
+    format: Format = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the strangest rows, the strangest first, with the columns that make them so.
+
+    row counts from 0; score is in nats beyond the average row; why names the
+    three columns that add most to it. Units and rounding do not matter.
+
+    \b
+    ctem outliers adult.ctem adult.csv -n 20
+    """
+    fitted = _load(model, device)
+    lowest = Lowest(n)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            lowest.add(part, X, -fitted.outlier_scores(X))
+        found = fitted.outliers(lowest.X, n)
+        write(explained(found, lowest.rows, lowest.table))
+
+
+@app.command()
+def report(
+    model: ModelIn,
+    table: TableIn = "-",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    held_out: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Rows that were not fitted, to be judged by.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = REPORT_ROWS,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file on what was learned: columns, training, log Z, marginals, pairs, outliers.
+
+    \b
+    ctem report adult.ctem adult.csv -o adult.html --held-out test.csv
+    """
+    from ctem.report import write_report
+
+    check_target(output)
+    fitted = _load(model, device)
+    X = known_table(fitted, table, max_rows, quiet)
+    others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet)
+    with redirect_stdout(sys.stderr):
+        write_report(fitted, X, output, held_out=others)
+    if not quiet:
+        say(f"{output}: written")
+
+
+@app.command()
+def info(
+    model: ModelIn,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a model was made of, how, and what its columns are.
+
+    \b
+    ctem info adult.ctem
+    ctem info adult.ctem --json | jq .columns
+    """
+    origin = provenance(model)
+    facts = {**_load(model, "cpu").describe(), "provenance": origin}
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    console, made = Console(), Rows("column", "kind", "why", title=escape(shown(model)))
+    for column in facts["columns"]:
+        made.add_row(*(escape(shown(column[key])) for key in ("name", "kind", "reason")))
+    console.print(made)
+    origin = {key: shown(value) for key, value in origin.items()}
+    console.print(
+        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
+        f"{facts['objective']}, effort {facts['effort']} · independent columns {facts['baseline']:.4f} nats a row"
+        f"{_fast_in_words(facts['fast'])}\n"
+        f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
+        f"data {origin['data_sha256'][:16]}…",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _fast_in_words(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return ""
+    gap = facts["gap"]
+    return (
+        f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
+        f"rank correlation {gap['rank_correlation']:.3f}"
+    )
+
+
+def _load(path: Path, device: str) -> CTEM:
+    return CTEM.load(path, device)
+
+
+def _random(model: CTEM, seed: int | None) -> Any:
+    return check_random_state(model.random_state if seed is None else seed)
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint that are there."""
+    paths = [checkpoint.with_name(f"{checkpoint.name}{phase}") for phase in PHASES]
+    return [path for path in paths if path.exists()]
+
+
+def _forget(checkpoint: Path | None) -> None:
+    for path in [] if checkpoint is None else _files(checkpoint):
+        path.unlink()

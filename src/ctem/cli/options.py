@@ -1,0 +1,49 @@
+"""The arguments and options that commands share, checked before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+
+__all__ = ["Device", "FitSeed", "Format", "ModelIn", "Output", "Quiet", "Seed", "TableIn", "column_kinds"]
+
+KINDS = ("real", "category", "ordinal")
+
+
+def _device(name: str) -> str:
+    if name not in ("auto", "cpu") and not name.startswith("cuda"):
+        raise typer.BadParameter(f"expected auto, cpu or cuda; got {name!r}.")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise typer.BadParameter(f"no CUDA device was found; got {name!r}. Use cpu.")
+    return name
+
+
+def column_kinds(said: list[str]) -> dict[str, str]:
+    """name=kind as name → kind; a name may hold "=" itself.
+
+    >>> column_kinds(["age=real", "a=b=category"])
+    {'age': 'real', 'a=b': 'category'}
+    """
+    found = {}
+    for each in said:
+        name, _, kind = each.rpartition("=")
+        if not name or kind not in KINDS:
+            raise typer.BadParameter(f"expected NAME=KIND, with a KIND of {', '.join(KINDS)}; got {each!r}.")
+        found[name] = kind
+    return found
+
+
+TableIn = Annotated[str, typer.Argument(metavar="TABLE", help="CSV, Parquet or Arrow; - is standard input.")]
+ModelIn = Annotated[Path, typer.Argument(metavar="MODEL", help="What ctem fit wrote.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="Where to; - is standard output.")]
+Format = Annotated[
+    Literal["csv", "parquet", "arrow"] | None,
+    typer.Option(help="Of the output; by default as its name ends, and CSV on standard output."),
+]
+Device = Annotated[str, typer.Option(callback=_device, help="auto (a GPU where there is one), cpu or cuda.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress bar.")]
+FitSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same bits.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="By default the model's own.")]

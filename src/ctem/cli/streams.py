@@ -1,0 +1,223 @@
+"""A table streamed past a model: batches in, answers out, in bounded memory; what the command line is made of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ctem.estimator import CTEM
+from ctem.tables.answers.density import Outlier
+from ctem.tables.frames.csv_text import completed
+from ctem.tables.frames.files import (
+    BATCH,
+    Source,
+    Table,
+    as_arrow,
+    open_sink,
+    open_source,
+    pyarrow,
+    reservoir,
+)
+from ctem.tables.frames.frame import build_frame
+from ctem.terminal import say
+
+__all__ = ["Lowest"]
+
+Parts = Iterator[tuple[Table, Any]]
+
+
+@contextmanager
+def streams(
+    model: CTEM, table: str, output: str, format: str | None, quiet: bool
+) -> Iterator[tuple[Parts, Callable[[Table], None]]]:
+    """Batches of a table as they are written, each beside its columns as the model takes them, and where to write."""
+    with open_source(table, _types(model)) as source, open_sink(output, format) as sink:
+        _check_names(model, source.names, source.path, quiet)
+        with bar(source.rows, quiet) as advance:
+            done = _Count(advance)
+            try:
+                yield _parts(model, source, done), sink.write
+            except (ValueError, TypeError) as error:
+                if not done.rows:
+                    raise
+                raise ValueError(f"{error} (Rows here count from row {done.rows} of the table.)") from error
+
+
+class _Count:
+    """The rows that are done."""
+
+    def __init__(self, advance: Callable[[int], None]):
+        self.rows, self.advance = 0, advance
+
+    def __call__(self, rows: int) -> None:
+        self.rows += rows
+        self.advance(rows)
+
+
+def _parts(model: CTEM, source: Source, advance: Callable[[int], None]) -> Parts:
+    for part in source.tables(BATCH):
+        yield part, model_input(model, source.typed(part))
+        advance(len(part))
+
+
+def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
+    """A batch as it is written, with the imputed cells in place of the missing ones and of nothing else."""
+    names = column_names(model, part)
+    known, made = as_arrow(X, names), as_arrow(filled, names)
+    for name in names:
+        place = part.column_names.index(name)
+        gone = known[name].is_null(nan_is_null=True).to_numpy()
+        column = completed(part.column(place), gone, made[name])
+        part = part.set_column(place, part.schema.field(place), column)
+    return part
+
+
+def model_input(model: CTEM, table: Table) -> Any:
+    """The columns that the model knows, in its order; an array if it was fitted to one."""
+    if hasattr(model, "feature_names_in_"):
+        return table.select(column_names(model, table))
+    return np.column_stack([column.to_numpy() for column in table.columns])
+
+
+def column_names(model: CTEM, table: Table) -> list[str]:
+    """The columns of the table that the model knows, in its order."""
+    return list(model.kind_.names) if hasattr(model, "feature_names_in_") else list(table.column_names)
+
+
+def _check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
+    known = model.kind_.names
+    if not hasattr(model, "feature_names_in_"):
+        if len(names) != len(known):
+            raise ValueError(
+                f"{path}: expected {len(known)} columns, as in the array that was fitted; got {len(names)}."
+            )
+        return
+    absent = [name for name in known if name not in names]
+    if absent:
+        raise ValueError(
+            f"{path}: expected column {absent[0]!r}, as in fit; got {', '.join(map(repr, names))}."
+        )
+    others = [name for name in names if name not in known]
+    if others and not quiet:
+        say(f"{path}: not in the model, and not used: {', '.join(map(repr, others))}")
+
+
+def _types(model: CTEM) -> dict[str, Any] | None:
+    """The pyarrow types in which a CSV file is to be read, from a row of the kind that was fitted."""
+    if not hasattr(model, "feature_names_in_"):
+        return None
+    pa = pyarrow()
+    cells = model.schema_.decode(torch.zeros(1, model.schema_.space.dim), torch.Generator().manual_seed(0))
+    schema = as_arrow(build_frame(model.kind_, cells), model.kind_.names).schema
+    types = {}
+    for field in schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        types[field.name] = pa.string() if pa.types.is_null(kind) else kind
+    return types
+
+
+def fit_table(path: str, drop: list[str], max_rows: int, seed: int, quiet: bool) -> Table:
+    """A table to fit, without some columns, and at most ``max_rows`` of its rows."""
+    with open_source(path) as source, bar(source.rows, quiet) as advance:
+        absent = [name for name in drop if name not in source.names]
+        if absent:
+            raise ValueError(f"--drop: {absent[0]!r} is not in {source.path}, which has {source.names}.")
+        tables = (table.drop_columns(drop) for table in source.tables(BATCH))
+        return source.typed(_sampled(source.path, tables, max_rows, seed, quiet, advance))
+
+
+def known_table(model: CTEM, path: str, max_rows: int, quiet: bool) -> Any:
+    """A table as the model takes it, at most ``max_rows`` of its rows."""
+    with open_source(path, _types(model)) as source, bar(source.rows, quiet) as advance:
+        _check_names(model, source.names, source.path, quiet)
+        X = _sampled(source.path, source.tables(BATCH), max_rows, 0, quiet, advance)
+        return model_input(model, source.typed(X))
+
+
+def _sampled(
+    path: str, tables: Iterable[Table], max_rows: int, seed: int, quiet: bool, advance: Callable[[int], None]
+) -> Table:
+    def counted() -> Iterator[Table]:
+        for table in tables:
+            yield table
+            advance(len(table))
+
+    X, total = reservoir(counted(), max_rows, seed)
+    if total > len(X) and not quiet:
+        say(f"{path}: {total} rows; a random sample of {len(X)} is used (seed {seed})")
+    return X
+
+
+class Lowest:
+    """The n rows of lowest value seen so far, in their order: as they are written, and as the model takes them.
+
+    >>> lowest = Lowest(2)
+    >>> for cells, values in (([1, 2], [-1.0, -3.0]), ([3, 4], [-5.0, 0.0])):
+    ...     part = pyarrow().table({"a": cells})
+    ...     lowest.add(part, part, np.array(values))
+    >>> lowest.rows, lowest.table["a"].to_pylist()
+    (array([1, 2]), [2, 3])
+    """
+
+    def __init__(self, n: int):
+        self.n, self.seen = n, 0
+        self.table: Table = None
+        self.X: Any = None
+        self.rows, self.values = np.empty(0, np.int64), np.empty(0)
+
+    def add(self, table: Table, X: Any, values: Any) -> None:
+        """Take in the next rows and their values."""
+        rows = np.concatenate([self.rows, self.seen + np.arange(len(values))])
+        values = np.concatenate([self.values, values])
+        low = np.sort(np.argsort(values, kind="stable")[: self.n])
+        self.seen += len(table)
+        self.table, self.X = _picked(self.table, table, low), _picked(self.X, X, low)
+        self.rows, self.values = rows[low], values[low]
+
+
+def _picked(first: Any, second: Any, rows: Any) -> Any:
+    """Rows of two tables, or arrays, one after the other; the first may be none."""
+    if isinstance(second, np.ndarray):
+        return (second if first is None else np.concatenate([first, second]))[rows]
+    both = second if first is None else pyarrow().concat_tables([first, second]).unify_dictionaries()
+    return both.take(pyarrow().array(rows))
+
+
+def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
+    """The outliers as a table: row, score, log_density, why, and the row itself."""
+    made = table.take(pyarrow().array([each.row for each in found]))
+    why = [", ".join(f"{name} {v:.2f}" for name, v in list(each.columns.items())[:3]) for each in found]
+    parts = {
+        "row": [int(rows[each.row]) for each in found],
+        "score": [each.score for each in found],
+        "log_density": [each.log_density for each in found],
+        "why": why,
+    }
+    for i, (name, values) in enumerate(parts.items()):
+        made = made.add_column(i, fresh(name, table.column_names), pyarrow().array(values))
+    return made
+
+
+@contextmanager
+def bar(total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar of rows on standard error, if that is a terminal."""
+    parts = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    hidden = quiet or not sys.stderr.isatty()
+    with Progress(*parts, console=Console(stderr=True), transient=True, disable=hidden) as progress:
+        task = progress.add_task("rows", total=total)
+        yield lambda rows: progress.advance(task, rows)
+
+
+def fresh(name: str, taken: Iterable[str]) -> str:
+    """The name, with underscores added until it is a new one."""
+    used = set(taken)
+    while name in used:
+        name += "_"
+    return name

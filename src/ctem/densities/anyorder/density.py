@@ -1,0 +1,195 @@
+r"""The fitted any-order density on encoded rows, and all that it answers.
+
+A mixture of components, each a network and an order of the columns:
+
+    ρ(x) = (1/C) Σ_c Π_j ρ_{k(c)}(x_j | columns before j in order c)
+
+Marginals and conditionals keep the order of the columns that they ask for; what is given is shown from the start, and
+weighs the components by how likely each finds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ctem.densities.anyorder.conditionals import AtLevel
+from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.chain import Chain
+from ctem.training import History
+
+__all__ = ["AnyOrderDensity", "Component"]
+
+TABULATED = 512  # rows whose conditional of a column is tabulated at a time
+BATCH, CUDA_BATCH = 2**13, 2**17  # rows at a time: what fits a CPU's cache, what fills a GPU
+
+
+class Component(NamedTuple):
+    """One term of the mixture.
+
+    >>> Component(0, [2, 0, 1]).order
+    [2, 0, 1]
+    """
+
+    member: int
+    order: list[int]
+
+
+class AnyOrderDensity:
+    """A normalised density on encoded rows x (n, d); nan marks a cell that is missing, and is marginalised.
+
+    Arguments:
+        net: the trained network.
+        level: noise level at which real columns are resolved.
+        components: members and their orders.
+        parents: for a real column that exists only where a category has code 0, that category.
+        late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
+        history: of the training.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Category, Space
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 3)), width=8)  # untrained: the base itself
+    >>> AnyOrderDensity(net, 1e-3, [Component(0, [0, 1, 2])]).log_prob(torch.zeros(1, 3)).exp()
+    tensor([0.1250], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        net: AnyOrderNet,
+        level: float,
+        components: Sequence[Component],
+        *,
+        parents: Mapping[int, int] | None = None,
+        late: Sequence[float] | None = None,
+        history: History | None = None,
+    ):
+        self.net, self.level, self.components = net.eval(), level, list(components)
+        self.base, self.space = net.base, net.space
+        self.parents, self.history = dict(parents or {}), History() if history is None else history
+        self.chain = Chain(AtLevel(net, level), self.parents, late)
+
+    def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
+        """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""
+        given = list(given)
+        asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
+        with torch.no_grad():
+            return torch.cat([self._log_prob(part, asked, given) for part in self._split(x)])
+
+    def log_terms(self, x: Tensor) -> Tensor:
+        """What each column adds to log ρ(x): float64 of shape (n, d), 0 for missing cells; rows sum to ``log_prob``.
+
+        The terms of the chain rule, averaged over the components by their shares of ρ(x). What is left, at most the
+        logarithm of their number, is spread evenly over the observed columns.
+        """
+        with torch.no_grad():
+            return torch.cat([self._log_terms(part) for part in self._split(x)])
+
+    def log_prob_given_others(self, x: Tensor, groups: Sequence[Collection[int]]) -> Tensor:
+        """log ρ(x_g | all other columns) of every group g of columns, float64 of shape (n, groups).
+
+        The same as ``log_prob(x, g, others)`` for one group after the other, but the rows that each of them hides
+        go through the chain rule together: d passes instead of d².
+        """
+        with torch.no_grad():
+            few = max(1, BATCH // max(len(groups), 1))
+            return torch.cat([self._given_others(part, groups) for part in x.split(few)])
+
+    def grad_log_prob(self, x: Tensor) -> Tensor:
+        """∂ log ρ / ∂x of the real columns, zero elsewhere and in missing cells, (n, d)."""
+        if not self.space.reals:
+            return torch.zeros_like(x)
+        parts = []
+        for part in self._split(x):
+            rows = part.clone().requires_grad_()
+            (grad,) = torch.autograd.grad(self._log_prob(rows, range(self.space.dim), []).sum(), rows)
+            parts.append(torch.where(self.base.is_real & ~part.isnan(), grad, 0.0))
+        return torch.cat(parts)
+
+    def conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+        """Values of column j (q,) and log ρ(value | the other observed cells) (n, q); densities for a real one."""
+        known = x.clone()
+        known[:, j] = math.nan
+        with torch.no_grad():
+            each = [self._conditional(part, j) for part in known.split(TABULATED)]
+        return each[0][0], torch.cat([log_p for _, log_p in each])
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n rows, drawn column by column, each by one component."""
+        return self.complete(self.base.log_table.new_full((n, self.space.dim), math.nan), generator)
+
+    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with its missing cells drawn given the others.
+
+        A draw from a mixture is a draw from one component, chosen by how likely each finds the observed cells. The
+        continuous part of a value that has none stays nan.
+        """
+        out = x.clone()
+        with torch.no_grad():
+            shares = torch.cat([self._shares(part) for part in self._split(x)], 1)
+            chosen = torch.multinomial(shares.T.exp().contiguous(), 1, generator=generator).squeeze(1)
+            for c, (member, order) in enumerate(self.components):
+                for rows in self._split((chosen == c).nonzero().squeeze(1)):
+                    out[rows] = self.chain.sample(len(rows), generator, order, x[rows], member).x
+        return out
+
+    def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+        """The mixture of the members' tables, weighed by how likely each finds the observed cells."""
+        shares, visible = self._shares(x), ~x.isnan()
+        total: dict[int, Tensor] = {}
+        for (member, _), share in zip(self.components, shares, strict=True):
+            total[member] = torch.logaddexp(total[member], share) if member in total else share
+        each = [self.chain.conditionals.given(x.nan_to_num(), visible, j, k).table() for k in total]
+        log_p = torch.stack(
+            [table + w.unsqueeze(1) for (_, table), w in zip(each, total.values(), strict=True)]
+        )
+        return each[0][0], log_p.logsumexp(0)
+
+    def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
+        each = self._by_component(x, asked, given)
+        if not given:
+            return each.logsumexp(0) - math.log(len(self.components))
+        known = torch.full_like(x, math.nan)
+        known[:, given] = x[:, given]
+        return (each + self._shares(known)).logsumexp(0)
+
+    def _log_terms(self, x: Tensor) -> Tensor:
+        each = torch.stack(
+            [self.chain.log_terms(x, order, member).double() for member, order in self.components]
+        )
+        share = each.sum(-1).log_softmax(0)  # (components, n)
+        mean = (share.exp().unsqueeze(-1) * each).sum(0)
+        rest = -(share.exp() * share).sum(0) - math.log(len(self.components))
+        known = ~x.isnan()
+        return mean + known * (rest / known.sum(1).clamp_min(1)).unsqueeze(1)
+
+    def _given_others(self, x: Tensor, groups: Sequence[Collection[int]]) -> Tensor:
+        hidden = torch.zeros(len(groups), self.space.dim, dtype=torch.bool, device=x.device)
+        for i, group in enumerate(groups):
+            hidden[i, list(group)] = True
+        known = torch.where(hidden.unsqueeze(1), math.nan, x)  # (groups, n, d)
+        shares = self._shares(known.flatten(0, 1)).view(-1, *known.shape[:2])
+        out = x.new_empty(len(x), len(groups), dtype=torch.float64)
+        for i, group in enumerate(groups):
+            others = [j for j in range(self.space.dim) if j not in group]
+            out[:, i] = (self._by_component(x, group, others) + shares[:, i]).logsumexp(0)
+        return out
+
+    def _shares(self, x: Tensor) -> Tensor:
+        """log of each component's share of the density of the observed cells, (components, n)."""
+        known = (~x.isnan()).any(0).nonzero().flatten().tolist()
+        return self._by_component(x, known, []).log_softmax(0)
+
+    def _by_component(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
+        """log ρ(x_asked | x_given) of every component, float64, (components, n)."""
+        every = [
+            self.chain.log_prob(x, [j for j in order if j in asked], given, member).double()
+            for member, order in self.components
+        ]
+        return torch.stack(every)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.split(CUDA_BATCH if x.is_cuda else BATCH)

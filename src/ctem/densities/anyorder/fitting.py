@@ -1,0 +1,253 @@
+r"""Fitting an any-order density to encoded rows in one call: folds, stopping, resolution, orders.
+
+The rows are cross-fitted: several networks, each blind to another fold of the rows, are trained as one program. The
+out-of-fold loss says when to stop, the out-of-fold likelihood how finely real columns are resolved and which orders of
+the columns are used, and the density is the mixture of the networks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ctem.bases import ProductBase
+from ctem.densities.anyorder.conditionals import AtLevel
+from ctem.densities.anyorder.density import AnyOrderDensity, Component
+from ctem.densities.anyorder.inputs import Inputs
+from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.objective import COARSEST, FINEST, HiddenColumns
+from ctem.densities.anyorder.orders import best_orders
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.chain import Chain
+from ctem.densities.presence import gaps
+from ctem.spaces import Space
+from ctem.training import History, Recipe, train
+
+__all__ = ["Split", "fit_anyorder", "split_rows"]
+
+Jitter = Callable[[Tensor, torch.Generator], Tensor]
+LEVELS = 10  # noise levels of real columns from which one is chosen
+STEADY = 2048  # held-out rows of all members together, at least: a row is compared several times if need be
+LARGEST = 10_000  # held-out rows, at most
+FOLDS = 10  # at least
+COPIES = 20_000  # rows that a small table is jittered to
+
+
+class Split(NamedTuple):
+    """What a training draws from and is judged by.
+
+    >>> Split(torch.zeros(9, 2), torch.ones(1, 9), torch.zeros(1, 3, 2)).rows.shape
+    torch.Size([9, 2])
+    """
+
+    rows: Tensor  # (n, d)
+    weights: Tensor  # (members, n)
+    held_out: Tensor  # (members, h, d)
+
+
+def fit_anyorder(
+    space: Space,
+    x: Tensor,
+    settings: Settings,
+    *,
+    seed: int = 0,
+    weights: Tensor | None = None,
+    held_out: Tensor | None = None,
+    parents: Mapping[int, int] | None = None,
+    jitter: Jitter | None = None,
+    max_time: float | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = False,
+    network: Callable[..., AnyOrderNet] = AnyOrderNet,
+    levels: tuple[float, float] = (FINEST, COARSEST),
+) -> AnyOrderDensity:
+    """Fit a density to encoded rows x (n, d) on their device.
+
+    Arguments:
+        space: of the rows; real columns standardised.
+        x: the rows; nan marks a missing cell.
+        settings: how large and how long.
+        seed: of everything random.
+        weights: of the rows (n,).
+        held_out: rows to stop and to choose by (h, d); taken from x when left out.
+        parents: for a real column that exists only where a category has code 0, that category.
+        jitter: moves dequantised cells within their width, in training.
+        max_time: seconds of training; fewer steps are planned if they would not fit.
+        checkpoint: file to resume from after a kill.
+        progress: show a bar.
+        network: makes the network; called with the arguments of ``AnyOrderNet``.
+        levels: finest and coarsest noise level of real columns.
+
+    >>> from ctem.spaces import Category
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(200, 1)
+    >>> settings = Settings(width=16, blocks=1, members=2, steps=60, orders=2, learning_rate=0.01)
+    >>> density = fit_anyorder(Space([Category(2)] * 2), x, settings)
+    >>> bool(density.log_prob(x[:1]) > math.log(0.4))
+    True
+    """
+    parents, base = dict(parents or {}), ProductBase.fit(space, x).to(x.device)
+    data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
+    correlation = Inputs(base).correlation_among(x)
+    net = network(base, **settings.network, correlation=correlation, seed=seed)
+    objective = HiddenColumns(parents, *levels)
+    job = _Job(net, objective, data, settings.recipe(seed), checkpoint, progress)
+    history = job.run(max_time)
+    level = best_level(net.eval(), objective, data.held_out, seed)
+    at, late = AtLevel(net, level), gaps(x, parents).double().mean(0).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    orders = best_orders(Chain(at, parents, late), at, data.held_out, settings.orders, generator)
+    components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
+    return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
+
+
+def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, seed: int) -> float:
+    """The noise level of real columns at which held-out cells (members, n, d) are most likely.
+
+    A density is normalised at every level: a bandwidth chosen by likelihood, from one training.
+
+    >>> from ctem.spaces import Category
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
+    >>> best_level(net, HiddenColumns(), torch.zeros(1, 8, 2), 0)
+    1e-05
+    """
+    if not net.space.reals:
+        return objective.finest
+    chosen = objective.visible_sets(held_out, torch.Generator(held_out.device).manual_seed(seed))
+    x = held_out.nan_to_num()
+
+    def likelihood(level: float) -> float:
+        with torch.no_grad():
+            levels = torch.full_like(x[..., :1], level)
+            return float(objective.log_prob(net, held_out, x, chosen, levels))
+
+    levels = torch.logspace(math.log10(objective.finest), math.log10(objective.coarsest), LEVELS).tolist()
+    return max(levels, key=likelihood)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One training. The rate falls slowly; where a table is learned before that, at once from the best weights."""
+
+    net: AnyOrderNet
+    objective: HiddenColumns
+    data: Split
+    recipe: Recipe
+    checkpoint: str | Path | None
+    progress: bool
+
+    def run(self, max_time: float | None) -> History:
+        """One history; the weights with the lowest held-out loss stay."""
+        recipe = self.recipe
+        if max_time is not None:
+            recipe = replace(recipe, steps=self._planned(max_time))
+        first = self._train(recipe, "first")
+        if not first.stopped_early:
+            return first
+        best = {name: value.clone() for name, value in self.net.state_dict().items()}
+        steps = max(first.best_step // 3, 1)
+        every = min(recipe.evaluate_every, steps)
+        second = self._train(replace(recipe, steps=steps, evaluate_every=every, patience=None), "last")
+        if second.best_loss > first.best_loss:
+            self.net.load_state_dict(best)
+        return joined_history(first, second)
+
+    def _train(self, recipe: Recipe, phase: str) -> History:
+        path = None if self.checkpoint is None else f"{self.checkpoint}.{phase}"
+        data = self.data
+        return train(
+            self.net,
+            self.objective,
+            data.rows,
+            recipe,
+            held_out=data.held_out,
+            weights=data.weights,
+            checkpoint=path,
+            progress=self.progress,
+            cuda_graph=data.rows.is_cuda,
+        )
+
+    def _planned(self, seconds: float) -> int:
+        """As many steps as fit into the time; a run that goes on keeps the number it began with."""
+        if self.checkpoint is None:
+            return self._affordable(seconds)
+        note = Path(f"{self.checkpoint}.steps")
+        if not note.exists():
+            note.write_text(str(self._affordable(seconds)), encoding="utf8")
+        return int(note.read_text(encoding="utf8"))
+
+    def _affordable(self, seconds: float) -> int:
+        """How many steps fit, the annealing included, judged by a short rehearsal whose weights are forgotten."""
+        start = {name: value.clone() for name, value in self.net.state_dict().items()}
+        brief, data = replace(self.recipe, steps=8, evaluate_every=8, patience=None), self.data
+        train(self.net, self.objective, data.rows, replace(brief, steps=2), weights=data.weights)
+        began = time.perf_counter()
+        train(self.net, self.objective, data.rows, brief, weights=data.weights)
+        each = (time.perf_counter() - began) / 8
+        self.net.load_state_dict(start)
+        return max(1, min(self.recipe.steps, int(0.75 * seconds / each)))
+
+
+def joined_history(first: History, second: History) -> History:
+    """Two phases of one training as one.
+
+    >>> joined_history(History([1], [0.5], [0.6], 1, 0.6), History([1], [0.4], [0.5], 1, 0.5)).best_step
+    2
+    """
+    offset, better = first.step[-1], second.best_loss <= first.best_loss
+    return History(
+        step=first.step + [offset + s for s in second.step],
+        loss=first.loss + second.loss,
+        held_out=first.held_out + second.held_out,
+        best_step=offset + second.best_step if better else first.best_step,
+        best_loss=min(first.best_loss, second.best_loss),
+        stopped_early=first.stopped_early,
+        seconds=first.seconds + second.seconds,
+    )
+
+
+def split_rows(
+    x: Tensor,
+    members: int,
+    seed: int,
+    *,
+    weights: Tensor | None = None,
+    jitter: Jitter | None = None,
+    held_out: Tensor | None = None,
+) -> Split:
+    """Training rows, their weight for each member, and held-out rows of each member.
+
+    Every member leaves out a tenth of the rows, or one of as many folds as there are members if they are more than ten;
+    nothing is left out where held-out rows (h, d) are given. Small tables are repeated, so that every copy of a
+    dequantised cell is jittered differently.
+
+    >>> split_rows(torch.zeros(20, 2), 2, seed=0).weights.sum(1)
+    tensor([18., 18.])
+    """
+    n, device = len(x), x.device
+    copies = 1 if jitter is None else max(1, COPIES // n)
+    noise = torch.Generator(device).manual_seed(seed)
+    rows = x if jitter is None else jitter(x.repeat(copies, 1), noise)
+    weight = (torch.ones(n, device=device) if weights is None else weights.to(device)).expand(members, -1)
+    if held_out is not None:
+        held = held_out if jitter is None else jitter(held_out, noise)
+        return Split(rows, weight.repeat(1, copies), _repeated(held[:LARGEST].expand(members, -1, -1)))
+    folds = max(members, min(FOLDS, n))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(device)
+    fold = torch.empty(n, dtype=torch.long, device=device)
+    fold[order] = torch.arange(n, device=device) % folds
+    kept = weight * (fold != torch.arange(members, device=device).unsqueeze(1))
+    size = max(1, min(n // folds, LARGEST // members))
+    mine = torch.stack([order[k::folds][:size] for k in range(members)])
+    return Split(rows, kept.repeat(1, copies), _repeated(rows[mine]))
+
+
+def _repeated(held_out: Tensor) -> Tensor:
+    members, n, _ = held_out.shape
+    return held_out.repeat(1, max(1, STEADY // (members * n)), 1)

@@ -1,0 +1,161 @@
+"""The network behind the any-order density: every one-column conditional of any visible set, by several members."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, silu
+
+from ctem.bases import ProductBase
+from ctem.densities.anyorder.inputs import Inputs, Prediction
+from ctem.densities.anyorder.labels import LabelHead
+from ctem.densities.anyorder.numbers import NumberHead
+
+__all__ = ["AnyOrderNet"]
+
+
+class _Linear(nn.Module):
+    """One linear map per member: (members, n, inputs) → (members, n, outputs)."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, generator: torch.Generator | None):
+        super().__init__()
+        weight = torch.zeros(members, inputs, outputs)
+        if generator is not None:
+            weight = (2 * torch.rand(weight.shape, generator=generator) - 1) / math.sqrt(inputs)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(torch.zeros(members, 1, outputs))
+
+    def forward(self, h: Tensor, member: slice, outputs: slice = slice(None)) -> Tensor:
+        weight, bias = self.weight[member, :, outputs], self.bias[member, :, outputs]
+        if len(weight) == 1:  # a plain product is faster than a batched one
+            return torch.addmm(bias[0], h[0], weight[0]).unsqueeze(0)
+        return torch.baddbmm(bias, h, weight)
+
+
+class _Block(nn.Module):
+    """h + W₂ silu(W₁ norm(h)), with dropout in the middle."""
+
+    def __init__(self, members: int, width: int, dropout: float, generator: torch.Generator):
+        super().__init__()
+        self.inner = _Linear(members, width, width, generator)
+        self.outer = _Linear(members, width, width, generator)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, h: Tensor, member: slice) -> Tensor:
+        return h + self.outer(self.drop(silu(self.inner(_norm(h), member))), member)
+
+
+class AnyOrderNet(nn.Module):
+    """ρ(x_j | x_V) of every column j and any visible set V, by several networks that are trained as one program.
+
+    A residual network sees the visible columns and gives the coefficients of all conditionals: log-probabilities of
+    values (``LabelHead``) and densities around a prediction (``NumberHead``). Before training every conditional is that
+    of the base, around a linear prediction. Tensors have the members as their first axis; a method that is asked for
+    one ``member`` takes rows without it.
+
+    Arguments:
+        base: the base.
+        width: units per layer.
+        blocks: residual blocks.
+        members: independent networks.
+        harmonics: sines and cosines of each real and ordinal value, for fine structure.
+        dropout: within the blocks.
+        correlation: of the scores (``Inputs.correlation_among``), for linear predictions among them.
+        seed: of the initial weights.
+
+    >>> from ctem.spaces import Category, Real, Space
+    >>> net = AnyOrderNet(ProductBase(Space([Real(), Category(2)])), width=8, blocks=1, members=3)
+    >>> x, hidden = torch.tensor([[0.0, 1.0]]).expand(3, 1, 2), torch.zeros(3, 1, 2, dtype=torch.bool)
+    >>> net.log_conditionals(x, hidden, torch.full((3, 1, 1), 1e-3))[0, 0, 1].exp()  # untrained: the base
+    tensor(0.5000, grad_fn=<ExpBackward0>)
+    """
+
+    reals: Tensor
+
+    def __init__(
+        self,
+        base: ProductBase,
+        *,
+        width: int = 128,
+        blocks: int = 2,
+        members: int = 1,
+        harmonics: int = 1,
+        dropout: float = 0.0,
+        correlation: Tensor | None = None,
+        seed: int = 0,
+    ):
+        super().__init__()
+        self.base, self.space, self.members = base, base.space, members
+        self.options: dict[str, Any] = {
+            "width": width,
+            "blocks": blocks,
+            "members": members,
+            "harmonics": harmonics,
+            "dropout": dropout,
+        }
+        generator = torch.Generator().manual_seed(seed)
+        self.inputs = Inputs(base, harmonics, correlation)
+        self.labels, self.numbers = LabelHead(base), NumberHead()
+        self.first = _Linear(members, self.inputs.size, width, generator)
+        self.body = nn.ModuleList(_Block(members, width, dropout, generator) for _ in range(blocks))
+        self.of_labels = _Linear(members, width, len(self.labels.owner), None)
+        self.of_numbers = _Linear(members, width, len(self.space.reals) * self.numbers.size, None)
+        self.register_buffer("reals", torch.tensor(self.space.reals, dtype=torch.long), persistent=False)
+        self.to(base.log_table.device)
+
+    def log_conditionals(self, x: Tensor, visible: Tensor, level: Tensor) -> Tensor:
+        """log ρ(x_j | x_V) of every column by every member, (members, n, d); it means nothing for a visible one.
+
+        Arguments:
+            x: rows (members, n, d), without nan.
+            visible: V (members, n, d).
+            level: noise level of real columns (members, n, 1).
+        """
+        every = slice(None)
+        h, prediction = self._hidden(x, visible, level, every)
+        out = torch.zeros_like(x)
+        if len(self.labels.owner):
+            out = self.labels.log_prob(x, self.of_labels(h, every) / self.inputs.spread)
+        if self.space.reals:
+            found = self.of_numbers(h, every).unflatten(-1, (len(self.space.reals), -1))
+            t = x.index_select(-1, self.reals)
+            mean, spread = (part.view_as(t) for part in prediction)
+            log_p = self.numbers.log_prob(t.unsqueeze(-1), found, mean, spread).squeeze(-1)
+            out = out.index_copy(-1, self.reals, log_p)
+        return out
+
+    def label_log_probs(self, x: Tensor, visible: Tensor, level: float, j: int, member: int) -> Tensor:
+        """log ρ(v | x_V) of every value v of a discrete column j by one member, for rows (n, d): (n, k)."""
+        one = slice(member, member + 1)
+        h, _ = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), one)
+        values = self.labels.slices[j]
+        found = self.of_labels(h, one, values).squeeze(0) / self.inputs.spread[values]
+        return self.labels.column(found, j)
+
+    def number_coefficients(
+        self, x: Tensor, visible: Tensor, level: float, j: int, member: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Coefficients (n, size), mean and spread (n,) of the density of a real column j by one member."""
+        one, place = slice(member, member + 1), self.space.reals.index(j)
+        h, prediction = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), one)
+        size = self.numbers.size
+        found = self.of_numbers(h, one, slice(place * size, (place + 1) * size)).squeeze(0)
+        return found, prediction.mean[:, place], prediction.spread[:, place]
+
+    def _levels(self, x: Tensor, level: float) -> Tensor:
+        return torch.full_like(x[:, :1], level).unsqueeze(0)
+
+    def _hidden(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
+        """The last layer (members, n, width), and the predictions of all rows, member after member."""
+        seen, prediction = self.inputs(x.flatten(0, 1), visible.flatten(0, 1), level.flatten(0, 1))
+        h = self.first(seen.view(*x.shape[:2], self.inputs.size), member)
+        for block in self.body:
+            h = block(h, member)
+        return _norm(h), prediction
+
+
+def _norm(h: Tensor) -> Tensor:
+    """Without a scale and a shift: a linear map follows wherever it is used."""
+    return layer_norm(h, h.shape[-1:])

@@ -1,0 +1,301 @@
+r"""The chain rule on one-column conditionals: exact normalisation, any marginal or conditional, any-order sampling.
+
+    log ρ(x) = Σ_j log ρ(x_j | columns before j)
+
+in any order of the columns is normalised by construction if every conditional is, and so is a mixture over orders.
+:class:`Conditionals` is where they come from: a network that gives them directly (``ctem.densities.anyorder``),
+differences of a potential (``ctem.densities.fast.differences``) or its slopes (``ctem.images.firstorder``).
+:class:`Conditional` is what can be asked of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from ctem.bases import ProductBase
+
+__all__ = ["Chain", "Conditional", "Conditionals", "Drawn", "Probabilities"]
+
+SHARED = 0.5  # contexts a row, up to which rows share their passes
+
+
+class Conditional(Protocol):
+    """The distribution of one column for each of n rows, given what they show.
+
+    >>> found: Conditional = Probabilities(torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log())
+    >>> found.rows(torch.tensor([1])).table()[1].exp()
+    tensor([[0.5000, 0.5000]])
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log ρ of values (n,)."""
+
+    def table(self) -> tuple[Tensor, Tensor]:
+        """All values (q,), or nodes of a real column, and log ρ of each: (n, q)."""
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """A value for each row, (n,)."""
+
+    def rows(self, index: Tensor) -> Self:
+        """The distributions of these rows."""
+
+
+class Conditionals(Protocol):
+    """Where the conditionals of single columns come from, by one of several members.
+
+    >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
+    >>> from ctem.spaces import Category, Space
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 3)), width=8, members=4)
+    >>> conditionals: Conditionals = AtLevel(net, 1e-3)
+    >>> conditionals.members
+    4
+    """
+
+    @property
+    def base(self) -> ProductBase:
+        """The base, which says what the columns are."""
+
+    @property
+    def members(self) -> int:
+        """How many there are."""
+
+    def given(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Conditional:
+        """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d), by one member."""
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """The conditional of a discrete column: log-probabilities (n, k) of its values.
+
+    >>> Probabilities(torch.tensor([[0.25, 0.75]]).log()).log_prob(torch.tensor([1.0])).exp()
+    tensor([0.7500])
+    """
+
+    log_p: Tensor
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log ρ of codes (n,)."""
+        return self.log_p.gather(1, value.long().unsqueeze(1)).squeeze(1)
+
+    def table(self) -> tuple[Tensor, Tensor]:
+        """The codes (k,) and log ρ of each (n, k)."""
+        return torch.arange(self.log_p.shape[1], device=self.log_p.device).to(self.log_p.dtype), self.log_p
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """A code for each row, (n,)."""
+        return torch.multinomial(self.log_p.exp(), 1, generator=generator).squeeze(1).to(self.log_p.dtype)
+
+    def rows(self, index: Tensor) -> Probabilities:
+        """Those of these rows."""
+        return Probabilities(self.log_p[index])
+
+
+class Drawn(NamedTuple):
+    """Rows drawn by the chain rule and the log-density that they were drawn with.
+
+    >>> Drawn(torch.zeros(4, 2), torch.zeros(4)).log_prob.shape
+    torch.Size([4])
+    """
+
+    x: Tensor  # (n, d)
+    log_prob: Tensor  # (n,), of the cells that were drawn
+
+
+class Chain:
+    """The chain rule. A nan cell of x is missing: it stays hidden, which marginalises it.
+
+    Arguments:
+        conditionals: of single columns.
+        parents: for a real column that exists only where a category has code 0, that category. It comes first in
+            ``orders``, and what does not exist is neither scored nor drawn.
+        late: for each column how late it comes in ``orders``: smaller numbers first, equal ones shuffled. Columns with
+            gaps belong after complete ones, because gaps may depend on what those hold.
+
+    >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
+    >>> from ctem.spaces import Category, Space
+    >>> base = ProductBase(Space([Category(2), Category(3)]))
+    >>> chain = Chain(AtLevel(AnyOrderNet(base, width=16), 1e-3))  # untrained: the base itself
+    >>> x = torch.tensor([[1.0, 2.0]])
+    >>> torch.allclose(chain.log_prob(x, [0, 1]), base.log_prob(x), atol=1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        conditionals: Conditionals,
+        parents: Mapping[int, int] | None = None,
+        late: Sequence[float] | None = None,
+    ):
+        self.conditionals, self.base, self.space = conditionals, conditionals.base, conditionals.base.space
+        self.parents = dict(parents or {})
+        self.late = [0.0] * self.space.dim if late is None else list(late)
+
+    def orders(self, count: int, generator: torch.Generator) -> list[list[int]]:
+        """Random orders of the columns, as far as ``late`` and ``parents`` leave a choice.
+
+        >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
+        >>> from ctem.spaces import Real, Space
+        >>> net = AnyOrderNet(ProductBase(Space([Real()] * 3)), width=8)
+        >>> Chain(AtLevel(net, 0.01), late=[1, 0, 2]).orders(1, torch.Generator())
+        [[1, 0, 2]]
+        """
+        d, device = self.space.dim, generator.device
+        drawn = []
+        for _ in range(count):
+            rank = torch.randperm(d, generator=generator, device=device).tolist()
+            order = sorted(range(d), key=lambda j: (self.late[j], rank[j]))
+            for child, parent in self.parents.items():
+                i, j = order.index(child), order.index(parent)
+                if i < j:
+                    order[i], order[j] = parent, child
+            drawn.append(order)
+        return drawn
+
+    def allows(self, before: int, after: int) -> bool:
+        """Whether an order may have two neighbours in this order.
+
+        >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
+        >>> from ctem.spaces import Real, Space
+        >>> net = AnyOrderNet(ProductBase(Space([Real()] * 2)), width=8)
+        >>> Chain(AtLevel(net, 0.01), late=[1, 0]).allows(0, 1)
+        False
+        """
+        return self.parents.get(before) != after and self.late[before] <= self.late[after]
+
+    def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = (), member: int = 0) -> Tensor:
+        """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""
+        total = x.new_zeros(len(x))
+        for _, term in self._terms(x, order, list(given), member):
+            total = total + term
+        return total
+
+    def log_terms(self, x: Tensor, order: Sequence[int], member: int = 0) -> Tensor:
+        """log ρ(x_j | columns before j) of every column of the order, 0 where x_j is missing, shape (n, d)."""
+        out = torch.zeros_like(x)
+        for j, term in self._terms(x, order, [], member):
+            out[:, j] = term
+        return out
+
+    def term(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Tensor:
+        """log ρ(x_j | x_visible), and 0 where x_j is missing, shape (n,)."""
+        value = x[:, j]
+        found = self.conditionals.given(_filled(x, visible), visible, j, member)
+        return torch.where(value.isnan(), 0.0, found.log_prob(value.nan_to_num()))
+
+    def sample(
+        self,
+        n: int,
+        generator: torch.Generator,
+        order: Sequence[int] | None = None,
+        given: Tensor | None = None,
+        member: int = 0,
+    ) -> Drawn:
+        """n rows, drawn column by column without MCMC; or the nan cells of ``given`` (n, d), filled in.
+
+        >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
+        >>> from ctem.spaces import Category, Space
+        >>> chain = Chain(AtLevel(AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8), 0.01))
+        >>> chain.sample(1, torch.Generator(), given=torch.tensor([[1.0, math.nan]])).x[0, 0]
+        tensor(1.)
+        """
+        order = self.orders(1, generator)[0] if order is None else list(order)
+        self._check_columns(order)
+        x = self._to_fill(n, order, given)
+        total = x.new_zeros(len(x))
+        for j in order:
+            todo = self._to_draw(x, j).nonzero().squeeze(1)
+            if len(todo):
+                rows = x[todo]
+                visible = ~rows.isnan()
+                found = self.conditionals.given(_filled(rows, visible), visible, j, member)
+                value = found.draw(generator)
+                x[todo, j] = value
+                total[todo] += found.log_prob(value)
+        return Drawn(x, total)
+
+    def _terms(
+        self, x: Tensor, order: Sequence[int], given: list[int], member: int
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Every column of the order and log ρ(x_j | x_given and the columns before), shape (n,)."""
+        self._check_columns([*order, *given])
+        visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
+        for j in given:
+            visible = _shown(visible, x, j)
+            contexts.show(x[:, j])
+        for j in order:
+            yield j, self._term(x, visible, j, member, contexts)
+            visible = _shown(visible, x, j)
+            contexts.show(x[:, j])
+
+    def _term(self, x: Tensor, visible: Tensor, j: int, member: int, contexts: _Contexts) -> Tensor:
+        """As ``term``, rows that show the same cells sharing a pass."""
+        first = contexts.first
+        if first is None:
+            return self.term(x, visible, j, member)
+        rows, shown, value = x[first], visible[first], x[:, j]
+        found = self.conditionals.given(_filled(rows, shown), shown, j, member).rows(contexts.kind)
+        return torch.where(value.isnan(), 0.0, found.log_prob(value.nan_to_num()))
+
+    def _to_draw(self, x: Tensor, j: int) -> Tensor:
+        """Which rows lack column j, not counting those in which it does not exist: (n,)."""
+        todo = x[:, j].isnan()
+        return todo & ~(x[:, self.parents[j]] > 0) if j in self.parents else todo
+
+    def _check_columns(self, columns: Sequence[int]) -> None:
+        if len(set(columns)) < len(columns) or not set(columns) <= set(range(self.space.dim)):
+            raise ValueError(
+                f"order, given: expected different columns of 0 … {self.space.dim - 1}; got {list(columns)}."
+            )
+
+    def _to_fill(self, n: int, order: Sequence[int], given: Tensor | None) -> Tensor:
+        """Rows (n, d) with nan in the cells to be drawn, all of whose columns are in the order; a copy of ``given``."""
+        like, d = self.base.log_table, self.space.dim
+        if given is not None and given.shape != (n, d):
+            raise ValueError(f"given: expected shape ({n}, {d}); got {tuple(given.shape)}.")
+        x = like.new_full((n, d), math.nan) if given is None else given.clone()
+        left = [j for j in range(d) if j not in order and bool(self._to_draw(x, j).any())]
+        if left:
+            raise ValueError(f"order: expected every column that is not given; missing {left}.")
+        return x
+
+
+class _Contexts:
+    """Which rows show the same cells, so that they can share a pass.
+
+    ``kind`` (n,) numbers what every row shows, ``first`` is one row of each kind; None once rows have little in common,
+    and where a gradient is wanted, which every row needs for itself.
+    """
+
+    first: Tensor | None
+
+    def __init__(self, x: Tensor):
+        self.kind = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        self.first = None if x.requires_grad or not len(x) else self.kind[:1]
+
+    def show(self, column: Tensor) -> None:
+        """One more column (n,) is shown; its nan cells stay hidden."""
+        if self.first is None:
+            return
+        _, code = torch.where(column.isnan(), math.inf, column).unique(return_inverse=True)
+        kinds, self.kind = (self.kind * (code.max() + 1) + code).unique(return_inverse=True)
+        if len(kinds) > SHARED * len(column):
+            self.first = None
+            return
+        row = torch.arange(len(column), device=column.device)
+        self.first = torch.zeros_like(kinds).scatter_(0, self.kind, row)
+
+
+def _shown(visible: Tensor, x: Tensor, j: int) -> Tensor:
+    visible = visible.clone()
+    visible[:, j] = ~x[:, j].isnan()
+    return visible
+
+
+def _filled(x: Tensor, visible: Tensor) -> Tensor:
+    return torch.where(visible, x, 0.0)

@@ -1,0 +1,111 @@
+"""From encoded rows to a fitted density, by the objective that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.fitting import fit_anyorder, split_rows
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.fast.potential import FastDensity, fit_fast
+from ctem.densities.pairwise import RECIPE, PairwiseDensity, fit_pairwise
+from ctem.tables.columns.schema import Schema
+
+__all__ = ["Learned", "fit_density", "settings_for"]
+
+SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
+
+
+class Learned(NamedTuple):
+    """A density of encoded rows, and the fast potential beside it if one was asked for.
+
+    >>> Learned._fields
+    ('density', 'fast')
+    """
+
+    density: AnyOrderDensity | PairwiseDensity
+    fast: FastDensity | None
+
+
+def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:
+    """The settings that suit a table of so many rows, with what was said in the arguments of ``CTEM``.
+
+    >>> from ctem import CTEM
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> schema = Schema.fit(read_frame([[0.5, 1.0], [2.5, 1.5], [1.0, 3.0]]))
+    >>> settings_for(CTEM(width=16).get_params(), schema, rows=3).width
+    16
+    """
+    found = Settings.suited(rows, schema.space.dim, arguments["effort"])
+    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in SAID})
+
+
+def fit_density(
+    arguments: Mapping[str, Any],
+    schema: Schema,
+    settings: Settings,
+    x: Tensor,
+    weights: Tensor | None,
+    held_out: Tensor | None,
+    seed: int,
+) -> Learned:
+    """Train what the arguments of ``CTEM`` ask for.
+
+    Arguments:
+        arguments: of the constructor.
+        schema: the columns.
+        settings: of ``settings_for``.
+        x: encoded rows (n, d), nan where hidden.
+        weights: (n,), or None for equal ones.
+        held_out: encoded rows to stop by, or None for some of x.
+        seed: of everything random.
+
+    >>> import torch
+    >>> from ctem import CTEM
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> frame = read_frame(torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).numpy())
+    >>> schema, said = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
+    >>> x = schema.encode(frame).x
+    >>> fit_density(said, schema, settings_for(said, schema, 50), x, None, None, seed=0).fast is None
+    True
+    """
+    how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
+    if arguments["objective"] == "pairwise":
+        _need_whole_rows(schema, x)
+        pairwise = _pairwise(arguments)
+        return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
+    about: dict[str, Any] = {"weights": weights, "held_out": held_out}
+    about["jitter"] = schema.jitter if schema.dequantised else None
+    limits = {"parents": schema.parents, "max_time": arguments["max_time"]}
+    density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+    if not arguments["fast"]:
+        return Learned(density, None)
+    data = split_rows(x, settings.members, seed, **about)
+    if arguments["checkpoint"] is not None:
+        how["checkpoint"] = f"{arguments['checkpoint']}.potential"
+    first = data.weights[0], data.held_out[0]
+    steps = arguments["max_steps"]
+    return Learned(density, fit_fast(density, data.rows, *first, seed=seed, max_steps=steps, **how))
+
+
+def _pairwise(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``fit_pairwise``: those of the paper's table, or a few of them if it must be quick."""
+    quick = arguments["effort"] == "quick"
+    brief = {"folds": 3, "weight_decays": (1.0,)} if quick else {}
+    steps = arguments["max_steps"] or (1000 if quick else RECIPE.steps)
+    recipe = replace(RECIPE, steps=steps, evaluate_every=min(steps, RECIPE.evaluate_every))
+    width = {} if arguments["width"] is None else {"width": arguments["width"]}
+    return {**brief, "recipe": recipe, **width}
+
+
+def _need_whole_rows(schema: Schema, x: Tensor) -> None:
+    gap = x.isnan().any(0)
+    if bool(gap.any()):
+        name = schema.space.names[int(gap.long().argmax())]
+        raise ValueError(
+            f"column {name!r} has missing cells or atoms, which objective='pairwise' cannot take; use 'anyorder'."
+        )

@@ -1,0 +1,5 @@
+"""Energy matching, as the paper has it: where comparison points come from, and what a comparison costs.
+
+``kernels`` and ``noise`` make the pairs, ``losses`` and ``spacetime`` say what a pair costs, and ``connectivity`` says
+whether the pairs of a kernel identify the density on the observed rows.
+"""

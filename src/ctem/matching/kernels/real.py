@@ -1,0 +1,152 @@
+"""Kernels that move real columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ctem.matching.kernels.kernel import Comparison, Kernel, chosen_columns
+from ctem.spaces import Space
+
+__all__ = [
+    "Gaussian",
+    "OrnsteinUhlenbeck",
+    "Sphere",
+    "mean_std",
+]
+
+
+def mean_std(x: Tensor) -> float:
+    """σ̄, the mean over columns of the standard deviation (ddof = 1): the paper sets ε = c·σ̄.
+
+    >>> mean_std(torch.tensor([[0.0, 0.0], [2.0, 4.0]]))
+    2.1213202476501465
+    """
+    return float(x.std(dim=0).mean())
+
+
+class Gaussian(Kernel):
+    """y = x − 2ε ξ with ξ ~ N(0, I) on the real columns (eq. omega-continuous-choices).
+
+    Arguments:
+        space: the space.
+        scale: ε; the paper takes c·σ̄, see :func:`mean_std`.
+        columns: the real columns to move; all of them by default.
+        antithetic: for even m, use ξ and −ξ.
+
+    >>> from ctem.spaces import Real
+    >>> space = Space([Real(), Real()])
+    >>> y, _ = Gaussian(space, 0.1).compare(torch.zeros(3, 2), torch.Generator().manual_seed(0), m=4)
+    >>> bool((y[:2] + y[2:] == 0).all())
+    True
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        scale: float,
+        columns: Sequence[int | str] | None = None,
+        antithetic: bool = True,
+    ):
+        super().__init__(space, chosen_columns(space, columns, space.reals, "real"), "real")
+        self.scale = _positive("scale", scale)
+        self.antithetic = antithetic
+
+    @property
+    def radius(self) -> float:
+        """Root mean square length of a step."""
+        return 2 * self.scale * math.sqrt(len(self.columns))
+
+    def directions(self, shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+        """ξ of the given shape."""
+        return torch.randn(*shape, generator=generator, dtype=like.dtype, device=like.device)
+
+    def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
+        m, n, _ = x.shape
+        if self.antithetic and m % 2 == 0:
+            u = self.directions((m // 2, n, len(self.columns)), x, generator)
+            u = torch.cat([u, -u])
+        else:
+            u = self.directions((m, n, len(self.columns)), x, generator)
+        y = x.clone()
+        y[..., self.columns] -= 2 * self.scale * u
+        return Comparison(y, x.new_zeros(m, n))
+
+
+class Sphere(Gaussian):
+    """y = x − 2ε u with u uniform on the unit sphere of the real columns (eq. omega-continuous-choices).
+
+    >>> from ctem.spaces import Real
+    >>> space = Space([Real(), Real()])
+    >>> y, _ = Sphere(space, 0.5).compare(torch.zeros(3, 2), torch.Generator().manual_seed(0))
+    >>> y.norm(dim=-1)
+    tensor([[1.0000, 1.0000, 1.0000]])
+    """
+
+    @property
+    def radius(self) -> float:
+        """Length of a step."""
+        return 2 * self.scale
+
+    def directions(self, shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+        """u of the given shape."""
+        return torch.nn.functional.normalize(super().directions(shape, like, generator), dim=-1)
+
+
+class OrnsteinUhlenbeck(Kernel):
+    """y = √(1−β²) x + β ξ on the real columns: reversible with respect to N(0, I), so standardise first.
+
+    Where every column moves, nothing waits for the device, so that training steps can be captured.
+
+    Arguments:
+        space: the space.
+        rate: β in (0, 1]; 1 draws y from the base.
+        columns: the real columns to move; all of them by default.
+        antithetic: for even m, use ξ and −ξ.
+
+    >>> from ctem.spaces import Real
+    >>> kernel = OrnsteinUhlenbeck(Space([Real()]), rate=1.0)
+    >>> y, log_ratio = kernel.compare(torch.tensor([[2.0]]), torch.Generator().manual_seed(0))
+    >>> bool(torch.isclose(log_ratio, (4 - y[..., 0] ** 2) / 2))
+    True
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        rate: float,
+        columns: Sequence[int | str] | None = None,
+        antithetic: bool = True,
+    ):
+        super().__init__(space, chosen_columns(space, columns, space.reals, "real"), "real")
+        if not 0 < rate <= 1:
+            raise ValueError(f"rate: expected β in (0, 1]; got {rate}.")
+        self.rate = float(rate)
+        self.antithetic = antithetic
+
+    @property
+    def radius(self) -> float:
+        """Root mean square length of a step from the origin."""
+        return self.rate * math.sqrt(len(self.columns))
+
+    def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
+        m, *rest = x.shape
+        paired = self.antithetic and m % 2 == 0
+        noise = torch.randn(
+            m // 2 if paired else m, *rest, generator=generator, dtype=x.dtype, device=x.device
+        )
+        noise = torch.cat([noise, -noise]) if paired else noise
+        y = math.sqrt(1 - self.rate**2) * x + self.rate * noise
+        if len(self.columns) < self.space.dim:
+            moved = [j in self.columns for j in range(self.space.dim)]
+            y = torch.where(torch.tensor(moved, device=x.device), y, x)
+        return Comparison(y, (x**2 - y**2).sum(-1) / 2)
+
+
+def _positive(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}: expected a finite number > 0; got {value}.")
+    return float(value)

@@ -1,0 +1,57 @@
+"""What a file holds of a model, between the estimator and the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.fast.potential import FastDensity
+from ctem.densities.pairwise import PairwiseDensity
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import Kind
+
+__all__ = ["Fitted", "Origin"]
+
+
+class Origin(NamedTuple):
+    """Where a model comes from: the seed, the rows, their hash, and the log-density of independent columns on them.
+
+    >>> Origin(0, 344, "9f86d0", -12.5).rows
+    344
+    """
+
+    seed: int
+    rows: int
+    data_hash: str
+    baseline: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The arguments of ``CTEM`` and what its fit learned.
+
+    Arguments:
+        arguments: of the constructor.
+        kind: what table came in.
+        named: whether its columns had names.
+        schema: the columns.
+        settings: what the settings came to.
+        density: of encoded rows.
+        fast: the fast potential, or None.
+        origin: seed, rows, hash and baseline.
+
+    >>> sorted(Fitted.__dataclass_fields__)[:3]
+    ['arguments', 'density', 'fast']
+    """
+
+    arguments: Mapping[str, Any]
+    kind: Kind
+    named: bool
+    schema: Schema
+    settings: Settings
+    density: AnyOrderDensity | PairwiseDensity
+    fast: FastDensity | None
+    origin: Origin

@@ -1,0 +1,1 @@
+"""A density of encoded rows, asked in the user's table: densities, samples, conditionals, imputations, outliers."""

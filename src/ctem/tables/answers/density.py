@@ -1,0 +1,279 @@
+r"""A fitted density on frames: what a density answers in encoded units, said in the table's own.
+
+    log ρ(X) = log ρ(x) + log|dx/dX|
+
+A frame is handled a bounded number of rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.fast.potential import FastDensity
+from ctem.densities.pairwise import PairwiseDensity
+from ctem.densities.presence import gaps
+from ctem.tables.answers.distributions import Conditional, column_conditional
+from ctem.tables.answers.surprise import measure, surprises
+from ctem.tables.columns.codecs import Numbers
+from ctem.tables.columns.monotone import Curve
+from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import CHUNK, chunks, joined, merged, spread, taken
+
+__all__ = ["Outlier", "TableDensity", "find_device", "in_float32"]
+
+Vector = NDArray[np.float64]
+TYPICAL = 512  # draws over which an average surprise is taken
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one, else the CPU.
+
+    >>> find_device("cpu")
+    device(type='cpu')
+    """
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """New tensors are float32, as encoded rows are, whatever torch's default: no bit of a model depends on it.
+
+    >>> with in_float32():
+    ...     torch.zeros(1).dtype
+    torch.float32
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A strange row: its score, and what each of its columns adds to that, the most surprising first.
+
+    The score is the sum over the columns, in nats beyond the average row; ``ctem.tables.answers.surprise`` says of
+    what.
+
+    >>> Outlier.ranked(7, ["age", "city"], np.array([0.5, 4.0]), -9.0).columns
+    {'city': 4.0, 'age': 0.5}
+    """
+
+    row: int
+    score: float
+    columns: dict[str, float]
+    log_density: float
+
+    @classmethod
+    def ranked(cls, row: int, names: Sequence[str], surprise: Vector, log_density: float) -> Outlier:
+        """From surprises in the order of the names."""
+        order = np.argsort(-surprise, kind="stable")
+        return cls(row, float(surprise.sum()), {names[j]: float(surprise[j]) for j in order}, log_density)
+
+
+@dataclass(frozen=True)
+class TableDensity:
+    """The columns of a table, and a density on their encoded rows.
+
+    Arguments:
+        schema: the columns.
+        density: of encoded rows.
+
+    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
+    >>> schema = Schema.fit(frame)
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0, 1])])
+    >>> TableDensity(schema, density).log_prob(frame).shape
+    (200,)
+    """
+
+    schema: Schema
+    density: AnyOrderDensity | PairwiseDensity
+
+    @property
+    def device(self) -> torch.device:
+        """Where the density lives."""
+        return self.density.base.log_table.device
+
+    def encode(self, frame: Frame) -> tuple[Tensor, Vector]:
+        """Encoded rows on the device, and log|dx/dX| of every cell (n, columns)."""
+        encoded = self.schema.encode(frame)
+        return encoded.x.to(self.device), encoded.log_det.numpy()
+
+    def log_prob(self, frame: Frame, fast: FastDensity | None = None) -> Vector:
+        """log ρ of every row, missing cells marginalised; complete rows by a fast potential where one is given."""
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            if fast is None:
+                return np.asarray(self.density.log_prob(x).cpu().numpy() + log_det.sum(1))
+            whole = ~gaps(x, self.density.parents).any(1)
+            out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+            for rows, density in ((whole, fast), (~whole, self.density)):
+                if bool(rows.any()):
+                    out[rows] = density.log_prob(x[rows])
+            return np.asarray(out.cpu().numpy() + log_det.sum(1))
+
+        return self._answers(frame, answer)
+
+    def log_conditional(self, frame: Frame, asked: Sequence[int], given: Sequence[int]) -> Vector:
+        """log ρ(asked | given) of every row, for columns of the table by position."""
+        if len(set(asked)) == len(self.schema.owner):
+            return self.log_prob(frame)
+        density, owner = self.any_order("a marginal or conditional"), self.schema.owner
+        inner, outer = ([i for j in part for i in owner[j]] for part in (asked, given))
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            log_p = density.log_prob(x, inner, outer).cpu().numpy()
+            return np.asarray(log_p + log_det[:, list(asked)].sum(1))
+
+        return self._answers(frame, answer)
+
+    def grad_log_prob(self, frame: Frame) -> Vector:
+        """∂ log ρ / ∂X (n, columns) = T′(X) ∂ log ρ / ∂x + ∂ log T′ / ∂X; nan where there is none."""
+        codecs = [choice.codec for choice in self.schema.choices.values()]
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            grad = self.density.grad_log_prob(x).double().cpu()
+            out = np.full((len(x), len(codecs)), np.nan)
+            for j, codec in enumerate(codecs):
+                if isinstance(codec, Numbers):
+                    i = self.schema.owner[j][-1]
+                    slope, bend = _slopes(codec.curve, x[:, i].double().cpu())
+                    out[:, j] = grad[:, i] * slope + bend
+            return out
+
+        return self._answers(frame, answer)
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
+        """Columns of n new rows."""
+        sizes = [min(CHUNK, n - start) for start in range(0, n, CHUNK)]
+        x = torch.cat([self.density.sample(size, generator).cpu() for size in sizes])
+        return self.schema.decode(x, generator)
+
+    def completed(self, frame: Frame, generator: torch.Generator) -> dict[str, Cells]:
+        """The columns of a frame, the missing cells of a row drawn together given its others."""
+        density = self.any_order("filling in missing cells")
+        gone = np.any([cells.missing for cells in frame.columns.values()], axis=0)
+        if not gone.any():
+            return dict(frame.columns)
+        x = [density.complete(self.encode(part)[0], generator).cpu() for part in chunks(taken(frame, gone))]
+        drawn = self.schema.decode(torch.cat(x), generator)
+        return {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
+
+    def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
+        """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
+        (columns,) = self.summarised(frame, Conditional.mode if method == "mode" else Conditional.mean)
+        return columns
+
+    def summarised(self, frame: Frame, *summaries: Callable[[Conditional], Cells]) -> list[dict[str, Cells]]:
+        """The columns of a frame for each summary, every missing cell at that summary of its conditional."""
+        columns = [dict(frame.columns) for _ in summaries]
+        for name, gone, each in self._gaps(frame):
+            for table, summary in zip(columns, summaries, strict=True):
+                table[name] = merged(
+                    frame.columns[name], spread(joined([summary(one) for one in each]), gone)
+                )
+        return columns
+
+    def uncertainty(self, frame: Frame) -> Vector:
+        """The standard deviation of every missing cell given the observed ones (n, columns); 0 for those.
+
+        Dates in days; nan for labels, which have none.
+        """
+        out = np.zeros((len(frame), len(frame.columns)))
+        for name, gone, each in self._gaps(frame):
+            out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in each])
+        return out
+
+    def _gaps(self, frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], list[Conditional]]]:
+        """Name, missing rows and their conditionals, a bounded number of rows each, of every column with gaps."""
+        for j, (name, cells) in enumerate(frame.columns.items()):
+            if cells.missing.any():
+                parts = chunks(taken(frame, cells.missing), CHUNK // 8)
+                yield name, cells.missing, [self.conditional(part, j) for part in parts]
+
+    def conditional(self, frame: Frame, j: int) -> Conditional:
+        """The distribution of column j of the table given the other observed cells of each row."""
+        density = self.any_order("a conditional")
+        codec, owner = list(self.schema.choices.values())[j].codec, self.schema.owner[j]
+        x = self.encode(frame)[0]
+        if not owner:
+            return Conditional(codec.decode(x[:1, :0].cpu()), np.ones((len(x), 1)), np.zeros(1, np.int64))
+        values, p, group = column_conditional(density, x, owner)
+        cells = codec.decode(values.cpu(), torch.Generator().manual_seed(0))
+        return Conditional(cells, p.double().cpu().numpy(), group.cpu().numpy())
+
+    def surprises(self, frame: Frame) -> Vector:
+        """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.
+
+        ``ctem.tables.answers.surprise`` has the formula. The average is over rows that the density draws.
+        """
+        density = self.any_order("the surprise of a column")
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            return np.asarray(surprises(self.schema, density, x).cpu().numpy() - self._typical)
+
+        return self._answers(frame, answer)
+
+    def surprise(self, frame: Frame) -> Vector:
+        """The surprise of every row: the sum of its cells'; of whole rows where the density knows no others."""
+        if isinstance(self.density, AnyOrderDensity):
+            return np.asarray(self.surprises(frame).sum(1))
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            return np.asarray((measure(self.schema, x).sum(1) - self.density.log_prob(x)).cpu().numpy())
+
+        return self._answers(frame, answer)
+
+    @cached_property
+    def _typical(self) -> Vector:
+        """The mean surprise of every column over rows that the density draws."""
+        density = self.any_order("the surprise of a column")
+        drawn = density.sample(TYPICAL, torch.Generator(self.device).manual_seed(0))
+        return np.asarray(surprises(self.schema, density, drawn).mean(0).cpu().numpy())
+
+    def independent(self, frame: Frame) -> Vector:
+        """log b(x) + log|dx/dX|: the log-density of independent columns."""
+
+        def answer(x: Tensor, log_det: Vector) -> Vector:
+            log_b = torch.where(x.isnan(), 0.0, self.density.base.column_log_prob(x.nan_to_num()))
+            return np.asarray(log_b.double().sum(1).cpu().numpy() + log_det.sum(1))
+
+        return self._answers(frame, answer)
+
+    def any_order(self, what: str) -> AnyOrderDensity:
+        """The density, if it knows marginals."""
+        if not isinstance(self.density, AnyOrderDensity):
+            raise ValueError(
+                f"{what}: objective='pairwise' knows complete rows only; fit with objective='anyorder'."
+            )
+        return self.density
+
+    def _answers(self, frame: Frame, answer: Callable[[Tensor, Vector], Vector]) -> Vector:
+        return np.concatenate([answer(*self.encode(part)) for part in chunks(frame)])
+
+
+def _slopes(curve: Curve | Steps, x: Tensor) -> tuple[Tensor, Tensor]:
+    """T′(X) and ∂ log T′(X)/∂X at X = T⁻¹(x)."""
+    X = curve.inverse(x).requires_grad_()
+    _, log_slope = curve.with_log_slope(X)
+    (bend,) = torch.autograd.grad(log_slope.nansum(), X)
+    return log_slope.detach().exp(), torch.where(x.isnan(), torch.nan, bend)

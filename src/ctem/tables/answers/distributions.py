@@ -1,0 +1,135 @@
+r"""One column of a table given the others: its distribution, its mean and its most likely value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.tables.frames.cells import Cells
+
+__all__ = ["Conditional", "column_conditional"]
+
+DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """P(X_j = value | the other observed cells) for every row; of a real column, the mass around each node.
+
+    Arguments:
+        cells: the q values, in the user's units.
+        probability: (n, q), every row sums to 1.
+        group: (q,), the same number for nodes of one continuous part.
+
+    >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
+    >>> one = Conditional(cells, np.array([[0.25, 0.75]]), np.arange(2))
+    >>> one.mean().values, one.mode().values
+    (array([1.5]), array([2.]))
+    """
+
+    cells: Cells
+    probability: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    @property
+    def values(self) -> list[Any]:
+        """The q values as Python objects."""
+        return self.cells.to_list()
+
+    def mean(self) -> Cells:
+        """E[X_j | …] of every row; of labels and booleans the most likely value, as they have no mean."""
+        if self.cells.type in ("label", "bool"):
+            return self.mode()
+        known = ~self.cells.missing
+        weight = self.probability[:, known] / self.probability[:, known].sum(1, keepdims=True)
+        values = self.cells.values[known]
+        # from the first value: moments in nanoseconds are too large for exact float64
+        centred = weight @ (values - values[0]).astype(np.float64)
+        whole = values.dtype.kind in "iu"
+        mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
+        return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
+
+    def std(self) -> NDArray[np.float64]:
+        """The standard deviation of X_j | … in every row (dates and durations: in days); nan for labels and booleans.
+
+        >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
+        >>> Conditional(cells, np.array([[0.5, 0.5]]), np.arange(2)).std()
+        array([1.])
+        """
+        if self.cells.type in ("label", "bool"):
+            return np.full(len(self.probability), np.nan)
+        known = ~self.cells.missing
+        weight = self.probability[:, known] / self.probability[:, known].sum(1, keepdims=True)
+        values = self.cells.values[known]
+        away = (values - values[0]).astype(np.float64)
+        away = away - (weight @ away)[:, None]
+        return np.asarray(np.sqrt((weight * away**2).sum(1)) / DAY.get(self.cells.unit, 1.0))
+
+    def quantile(self, share: float) -> Cells:
+        """The least value that at least this share of X_j | … is not above, in every row; labels have none: missing.
+
+        >>> cells = Cells("int", np.array([1, 2, 9]), np.zeros(3, bool))
+        >>> Conditional(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3)).quantile(0.5).values
+        array([2])
+        """
+        if self.cells.type == "label":
+            gone = np.full(len(self.probability), -1, np.int64)
+            return replace(self.cells, values=gone, missing=gone < 0)
+        order = np.flatnonzero(~self.cells.missing)
+        order = order[np.argsort(self.cells.values[order], kind="stable")]
+        below = np.cumsum(self.probability[:, order], 1)
+        at = order[(below < share * below[:, -1:] * (1 - 1e-12)).sum(1)]
+        return replace(self.cells, values=self.cells.values[at], missing=np.zeros(len(at), bool))
+
+    def mode(self) -> Cells:
+        """The most likely value of every row; in a continuous part, where the encoded density is highest."""
+        total = self.probability @ np.eye(int(self.group.max()) + 1)[self.group]
+        inside = self.group == total.argmax(1)[:, None]
+        best = np.where(inside, self.probability, -1.0).argmax(1)
+        return replace(self.cells, values=self.cells.values[best], missing=self.cells.missing[best])
+
+
+def column_conditional(
+    density: AnyOrderDensity, x: Tensor, owner: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Alternatives for one column of the user, which owns one encoded column, or a category and its real part.
+
+    Returns encoded values (q, len(owner)), probabilities (n, q) and the group of each value (q,).
+
+    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Category, Space
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
+    >>> column_conditional(AnyOrderDensity(net, 1e-3, [Component(0, [0, 1])]), torch.zeros(1, 2), (1,))[1]
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+    x = x.clone()
+    x[:, list(owner)] = torch.nan
+    last = owner[-1]
+    if len(owner) == 1:
+        values, p = _weighted(density, x, last)
+        real = density.space.sizes[last] == 0
+        group = torch.zeros(len(values)) if real else torch.arange(len(values))
+        return values[:, None], p, group.long().to(x.device)
+    codes, switch = _weighted(density, x, owner[0])
+    x[:, owner[0]] = 0.0
+    nodes, part = _weighted(density, x, last)
+    there = torch.stack([torch.zeros_like(nodes), nodes], 1)
+    away = torch.stack([codes[1:], torch.full_like(codes[1:], torch.nan)], 1)
+    group = torch.cat([torch.zeros_like(nodes), codes[1:]]).long()
+    return torch.cat([there, away]), torch.cat([switch[:, :1] * part, switch[:, 1:]], 1), group
+
+
+def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
+    """Values of encoded column j and the probability of each, or of the nodes of a real one."""
+    values, log_p = density.conditional(x, j)
+    p = log_p.exp()
+    if density.space.sizes[j] == 0:
+        p[:, [0, -1]] /= 2
+    return values, p / p.sum(1, keepdim=True)

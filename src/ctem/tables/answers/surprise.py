@@ -1,0 +1,137 @@
+r"""How surprising a row is, in units that compare, and what each of its cells adds to that.
+
+    s(row) = Σ_j s_j,      s_j = − log ρ(x_j | columns before j) − log( σ_j T_j′(X_j) )
+
+A log-density per unit of the table cannot rank rows: it depends on the unit and on how finely a column was rounded, and
+a number that was written down three times is three times as dense as its neighbours. So numbers are measured in robust
+standard deviations σ_j of their column, and T_j is its smooth curve, without the steps of preferred values. A missing
+cell adds what it would add on average, given the cells that are there, so that rows with gaps compare with others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.tables.columns.codecs import Numbers
+from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.schema import Schema
+
+__all__ = ["by_column", "measure", "surprises"]
+
+TABULATED = 512  # rows whose conditional of a column is tabulated at a time
+
+
+def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
+    """s_j of every cell of encoded rows, float64 of shape (n, columns of the table); 0 for a constant column.
+
+    >>> import numpy as np
+    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 2))))
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0, 1])])
+    >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
+    tensor([1])
+    """
+    seen = measure(schema, x) - torch.where(x.isnan(), 0.0, density.log_terms(x))
+    return by_column(schema, seen + _expected_terms(schema, density, x))
+
+
+def by_column(schema: Schema, terms: Tensor) -> Tensor:
+    """Terms of encoded columns (n, d), added up for the columns of the table (n, columns).
+
+    >>> import numpy as np
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> schema = Schema.fit(read_frame(np.array([[1, 7], [2, 7]])))  # the second is constant
+    >>> by_column(schema, torch.ones(1, 1))
+    tensor([[1., 0.]])
+    """
+    return torch.stack([terms[:, list(group)].sum(1) for group in schema.owner], 1)
+
+
+def measure(schema: Schema, x: Tensor) -> Tensor:
+    """−log(σ T′(X)) of the numbers among encoded rows (n, d), float64; 0 for labels, atoms and missing cells.
+
+    >>> import numpy as np
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 1))))
+    >>> measure(schema, torch.zeros(1, 1)).abs() < 0.5
+    tensor([[True]])
+    """
+    out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for group, choice in zip(schema.owner, schema.choices.values(), strict=True):
+        if isinstance(choice.codec, Numbers):
+            out[:, group[-1]] = _column_measure(choice.codec, x[:, group[-1]])
+    return out
+
+
+def _column_measure(codec: Numbers, x: Tensor) -> Tensor:
+    curve = codec.curve.curve if isinstance(codec.curve, Steps) else codec.curve
+    _, log_slope = curve.with_log_slope(codec.curve.inverse(x.double().cpu()))
+    return -(log_slope + math.log(curve.scale)).nan_to_num(nan=0.0).to(x.device)
+
+
+def _expected_terms(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
+    """What the missing cells of encoded rows would add on average, float64 of shape (n, d); 0 for the others.
+
+        E[ −log ρ(x_j | observed cells, missing cells before j at their modes) − log(σ_j T_j′) ]
+
+    in the first order of the density, by its network. The continuous part of a column with atoms counts as often as
+    there is one.
+    """
+    out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    gone = x.isnan().any(1).nonzero().squeeze(1)
+    codecs = _number_codecs(schema)
+    with torch.no_grad():
+        for rows in gone.split(TABULATED):
+            out[rows] = _filled_in(density, x[rows], codecs)
+    return out
+
+
+def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | None]) -> Tensor:
+    member, order = density.components[0]
+    filled, out = x.clone(), torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    continuous = torch.ones_like(out)  # of atom columns: the probability that there is a continuous part
+    for j in order:
+        parent = density.parents.get(j)
+        rows = x[:, j if parent is None else parent].isnan().nonzero().squeeze(1)
+        if not len(rows):
+            continue
+        shown = filled[rows]
+        if parent is not None:
+            shown[:, parent] = 0.0
+        visible = ~shown.isnan()
+        found = density.chain.conditionals.given(shown.nan_to_num(), visible, j, member)
+        values, log_p = found.table()
+        p = _masses(log_p, density.space.sizes[j] == 0)
+        codec = codecs[j]
+        scale = 0.0 if codec is None else _column_measure(codec, values)
+        often = 1.0 if parent is None else continuous[rows, parent]
+        out[rows, j] = often * (p * (scale - log_p.double())).sum(1)
+        best = values[log_p.argmax(1)].to(x.dtype)
+        there = torch.ones_like(best, dtype=torch.bool) if parent is None else filled[rows, parent] == 0
+        filled[rows, j] = torch.where(there, best, math.nan)
+        continuous[rows, j] = p[:, 0]
+    return out
+
+
+def _masses(log_p: Tensor, real: bool) -> Tensor:
+    """Probabilities of values, or of the nodes of a real column by the trapezoidal rule: (n, q), float64."""
+    p = log_p.double().exp()
+    if real:
+        p[:, [0, -1]] /= 2
+    return p / p.sum(1, keepdim=True)
+
+
+def _number_codecs(schema: Schema) -> list[Numbers | None]:
+    """The codec of every encoded column that holds numbers."""
+    found: list[Numbers | None] = [None] * schema.space.dim
+    for group, choice in zip(schema.owner, schema.choices.values(), strict=True):
+        if isinstance(choice.codec, Numbers):
+            found[group[-1]] = choice.codec
+    return found

@@ -1,0 +1,229 @@
+"""A table's columns, understood: which kind each is and why, and the map between the table and encoded rows.
+
+X (table) → read_frame → Schema.encode → x, log-density terms → …          … → x → Schema.decode → build_frame → X
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ctem.spaces import Column, Space
+from ctem.tables.columns.codecs import Numbers, codec_from_json
+from ctem.tables.columns.inference import Choice, choose, wish
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Frame
+
+__all__ = ["Description", "Encoded", "Schema"]
+
+VERSION = 1
+KINDS = ("real", "ordinal", "category", "constant")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded rows, and what turns their log-density into one of the table.
+
+    Arguments:
+        x: shape (n, d); nan for missing cells and for the real part of an atom.
+        log_det: float64, shape (n, columns of the table): add the terms of the observed cells to log ρ(x).
+
+    >>> Encoded(torch.zeros(2, 1), torch.zeros(2, 1)).x.shape
+    torch.Size([2, 1])
+    """
+
+    x: Tensor
+    log_det: Tensor
+
+
+@dataclass(frozen=True)
+class Description:
+    """What was understood of one column.
+
+    >>> str(Description("age", "real", "whole numbers: dequantised by a width of 1"))
+    'age: real (whole numbers: dequantised by a width of 1)'
+    """
+
+    name: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.kind} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table and their codecs.
+
+    >>> import numpy as np
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> X = np.random.default_rng(0).normal(size=(100, 2)) * [1.0, 50.0]
+    >>> frame = read_frame(X)
+    >>> schema = Schema.fit(frame)
+    >>> print(schema.describe()[1])
+    x1: real (numbers)
+    >>> encoded = schema.encode(frame)
+    >>> encoded.x.shape, encoded.log_det.dtype
+    (torch.Size([100, 2]), torch.float64)
+    >>> bool(np.allclose(schema.decode(encoded.x)["x1"].values, X[:, 1], rtol=1e-4))
+    True
+    """
+
+    choices: dict[str, Choice]
+
+    @classmethod
+    def fit(cls, frame: Frame, columns: Mapping[str, Any] | None = None, missing: str = "hidden") -> Schema:
+        """Read the kind of every column off its values.
+
+        Arguments:
+            columns: kinds said by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
+            missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
+                in columns where it occurs.
+        """
+        if missing not in ("hidden", "state"):
+            raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
+        said = {name: wish(name, kind) for name, kind in (columns or {}).items()}
+        strange = [name for name in said if name not in frame.columns]
+        if strange:
+            raise ValueError(
+                f"columns: {strange[0]!r} is not in the table, which has {_some(frame.columns)}."
+            )
+        state = missing == "state"
+        choices = {name: choose(name, cells, said.get(name), state) for name, cells in frame.columns.items()}
+        if all(choice.kind == "constant" for choice in choices.values()):
+            raise ValueError(
+                f"X: expected a column that varies; all {len(choices)} hold one value over {len(frame)} sample(s)."
+            )
+        return cls(choices)
+
+    @cached_property
+    def space(self) -> Space:
+        """The space of encoded rows."""
+        return Space({name: column for part in self._parts.values() for name, column in part.items()})
+
+    @cached_property
+    def owner(self) -> tuple[tuple[int, ...], ...]:
+        """The encoded columns of each column of the table; none for a constant one."""
+        groups, start = [], 0
+        for part in self._parts.values():
+            groups.append(tuple(range(start, start + len(part))))
+            start += len(part)
+        return tuple(groups)
+
+    @cached_property
+    def parents(self) -> dict[int, int]:
+        """Real part → its atom column, whose code 0 says that the real part exists."""
+        return {group[1]: group[0] for group in self.owner if len(group) == 2}
+
+    @cached_property
+    def dequantised(self) -> tuple[int, ...]:
+        """Encoded columns that ``jitter`` moves."""
+        pairs = zip(self.owner, self.choices.values(), strict=True)
+        return tuple(g[-1] for g, c in pairs if isinstance(c.codec, Numbers) and c.codec.ruler.width)
+
+    def encode(self, frame: Frame, dtype: torch.dtype = torch.float32) -> Encoded:
+        """Rows of a table to encoded rows; every value is checked against what fit saw.
+
+        A frame of a NumPy array is taken by position, any other by name.
+        """
+        blocks, terms = [], []
+        for (name, choice), cells in zip(self.choices.items(), self._matched(frame), strict=True):
+            block, term = choice.codec.encode(name, cells)
+            blocks.append(block.to(dtype))
+            terms.append(term)
+        return Encoded(torch.cat(blocks, 1), torch.stack(terms, 1))
+
+    def decode(self, x: Tensor, generator: Generator | None = None) -> dict[str, Cells]:
+        """Encoded rows (n, d) to the table's values, for ``build_frame``; nan cells come back missing.
+
+        The generator draws among rare values that share a code.
+        """
+        if x.ndim != 2 or x.shape[1] != self.space.dim:
+            raise ValueError(f"x: expected shape (n, {self.space.dim}); got {tuple(x.shape)}.")
+        pairs = zip(self.choices.items(), self.owner, strict=True)
+        return {name: choice.codec.decode(x[:, list(group)], generator) for (name, choice), group in pairs}
+
+    def jitter(self, x: Tensor, generator: Generator) -> Tensor:
+        """Rows for training: dequantised columns moved to a uniform point of their cell, T(X + w(U − ½)).
+
+        Works on x's device, where the generator must live; nothing else changes.
+        """
+        x = x.clone()
+        for group, choice in zip(self.owner, self.choices.values(), strict=True):
+            if isinstance(choice.codec, Numbers) and choice.codec.ruler.width:
+                x[:, group[-1]] = choice.codec.jitter(x[:, group[-1]], generator)
+        return x
+
+    def describe(self) -> list[Description]:
+        """Name, kind and reason of every column."""
+        return [Description(name, choice.kind, choice.reason) for name, choice in self.choices.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """This schema as plain JSON."""
+        columns = [
+            {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
+            for name, c in self.choices.items()
+        ]
+        return {"version": VERSION, "columns": columns}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schema:
+        """The schema that ``to_json`` wrote; anything else is refused with the reason."""
+        if not isinstance(data, Mapping) or data.get("version") != VERSION:
+            raise ValueError(
+                f"schema: expected version {VERSION}; this is another file, or of another version."
+            )
+        choices: dict[str, Choice] = {}
+        try:
+            for column in data["columns"]:
+                name, kind, reason = column["name"], column["kind"], column["reason"]
+                if not isinstance(name, str) or name in choices or kind not in KINDS:
+                    raise ValueError(
+                        f"expected new names and kinds of {', '.join(KINDS)}; got {name!r}, {kind!r}"
+                    )
+                choices[name] = Choice(codec_from_json(column["codec"]), kind, str(reason))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"schema: column {len(choices)} cannot be read: {error!r}.") from None
+        schema = cls(choices)
+        if not schema._parts or not any(schema._parts.values()):
+            raise ValueError("schema: expected at least one column that varies.")
+        return schema
+
+    @cached_property
+    def _parts(self) -> dict[str, dict[str, Column]]:
+        """Encoded columns by column of the table, with names made unique."""
+        taken, parts = set(self.choices), {}
+        for name, choice in self.choices.items():
+            made: dict[str, Column] = {}
+            for title, column in choice.codec.columns(name).items():
+                while title != name and title in taken:
+                    title += "′"
+                taken.add(title)
+                made[title] = column
+            parts[name] = made
+        return parts
+
+    def _matched(self, frame: Frame) -> list[Cells]:
+        """The frame's columns in the order of fit."""
+        if len(frame.columns) != len(self.choices):
+            raise ValueError(
+                f"X has {len(frame.columns)} features, but Schema is expecting {len(self.choices)} features as input: "
+                f"{_some(self.choices)}."
+            )
+        if frame.kind.backend == "numpy":
+            return list(frame.columns.values())
+        absent = [name for name in self.choices if name not in frame.columns]
+        if absent:
+            raise ValueError(f"X: expected column {absent[0]!r}, as in fit; got {_some(frame.columns)}.")
+        return [frame.columns[name] for name in self.choices]
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    shown = ", ".join(map(repr, list(names)[:5]))
+    return shown if len(names) <= 5 else f"{shown}, … ({len(names)} in all)"

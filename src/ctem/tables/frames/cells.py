@@ -1,0 +1,292 @@
+"""One column of a table as plain NumPy arrays, whatever library it came from.
+
+A ``Cells`` holds floats, whole numbers, booleans, labels (codes into a list of values), moments (dates and times since
+1970) or durations, and a mask of the missing ones. NumPy columns and columns of Python objects are read and written
+here; ``ctem.tables.frames.natives`` and ``ctem.tables.frames.arrow`` do the same for pandas, polars and pyarrow.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Cells"]
+
+Label = str | int | float | bool
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+Dtype = dict[str, Any]
+
+EPOCH = dt.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A column: its values, and which of them are missing.
+
+    Arguments:
+        type: "float", "int", "bool", "label", "moment" or "duration".
+        values: float64; int64 or uint64; bool; codes into ``labels``; counts of ``unit``. Anything where missing.
+        missing: a mask, shape (n,).
+        labels: the values that codes stand for.
+        unit: "D", "s", "ms", "us" or "ns", of moments and durations.
+        declared: the labels were declared by the table (a categorical), so they count even if unseen.
+        ordered: the order of the labels is meant.
+        first: the number of the first row, for messages.
+
+    >>> cells = Cells("label", np.array([1, 0, 0]), np.array([False, False, True]), ("Bergen", "Oslo"))
+    >>> cells.to_list()
+    ['Oslo', 'Bergen', None]
+    """
+
+    type: str
+    values: Array
+    missing: Mask
+    labels: tuple[Label, ...] = ()
+    unit: str = ""
+    declared: bool = False
+    ordered: bool = False
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to_list(self) -> list[Any]:
+        """The values as Python objects, None where missing; moments held at the ends of Python's calendar."""
+        if self.type == "label":
+            plain: list[Any] = [self.labels[code] if code >= 0 else None for code in self.values.tolist()]
+        elif self.type == "moment":
+            plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
+        elif self.type == "duration":
+            plain = self.values.astype(f"m8[{self.unit}]").tolist()
+        else:
+            plain = self.values.tolist()
+        return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
+
+
+def _held(times: Array) -> Array:
+    """Moments within Python's calendar: beyond, NumPy returns plain integers, as it does for nanoseconds."""
+    if np.datetime_data(times.dtype)[0] == "ns":
+        return times
+    return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
+
+
+Read = tuple[Dtype, Cells]
+
+
+def plain_cells(values: Array, missing: Mask | None = None) -> Cells | None:
+    """A NumPy array of numbers, booleans or times as cells; None for any other dtype.
+
+    >>> plain_cells(np.array([1.5, np.nan])).missing
+    array([False,  True])
+    """
+    kind = values.dtype.kind
+    if kind == "f":
+        floats = values.astype(np.float64)
+        return Cells("float", floats, np.isnan(floats) if missing is None else missing | np.isnan(floats))
+    gone = np.zeros(len(values), bool) if missing is None else missing
+    if kind in "iu":
+        return Cells("int", values.astype(np.uint64 if values.dtype == np.uint64 else np.int64), gone)
+    if kind == "b":
+        return Cells("bool", values, gone)
+    if kind in "Mm":
+        unit = np.datetime_data(values.dtype)[0]
+        fine = unit if unit in ("D", "s", "ms", "us", "ns") else "D" if unit in "YMW" else "s"
+        fixed = values.astype(f"{kind}8[{fine}]")
+        nat = np.isnat(fixed)
+        counts = np.where(nat, 0, fixed.view(np.int64))
+        return Cells("moment" if kind == "M" else "duration", counts, gone | nat, unit=fine)
+    return None
+
+
+def text_cells(name: str, values: Array) -> Cells:
+    """An array of NumPy strings as labels."""
+    if values.dtype.kind != "U":
+        raise TypeError(
+            f"column {name!r}: expected numbers, text, booleans or dates; got {values.dtype}. "
+            "Turn it into one of these first."
+        )
+    labels, codes = np.unique(values, return_inverse=True)
+    return Cells(
+        "label", codes.reshape(-1).astype(np.int64), np.zeros(len(values), bool), tuple(labels.tolist())
+    )
+
+
+def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple[Dtype, Cells]:
+    """A column of Python objects: all of one type, else an error that names two rows that differ."""
+    gone = np.fromiter(map(_is_gap, values), bool, len(values)) if missing is None else missing
+    known = values[~gone].tolist()
+    where = np.flatnonzero(~gone)
+    types = {cls: _python_type(cls) for cls in set(map(type, known))}
+    kinds = {kind for kind in types.values() if kind}
+    if kinds == {"int", "float"}:
+        kinds = {"float"}
+    if len(kinds) > 1 or None in types.values():
+        raise _mixed(name, known, where, types)
+    kind = kinds.pop() if kinds else "str"
+    nan = bool(gone.any()) and isinstance(values[int(np.argmax(gone))], float)
+    return {"object": kind, "nan": nan}, _object_values(name, kind, known, gone)
+
+
+def object_array(dtype: Dtype, cells: Cells) -> Array:
+    """Cells as an array of Python objects of the type that came in."""
+    kind, gap = dtype["object"], float("nan") if dtype["nan"] else None
+    convert = {"decimal": Decimal, "float": float, "int": int, "bool": bool}.get(kind, lambda value: value)
+    source = np.char.mod("%.15g", cells.values).tolist() if kind == "decimal" else cells.to_list()
+    out = np.empty(len(cells), object)
+    pairs = zip(source, cells.missing.tolist(), strict=True)
+    out[:] = [gap if gone else convert(value) for value, gone in pairs]
+    return out
+
+
+def cast_numbers(name: str, cells: Cells, dtype: np.dtype[Any]) -> Array:
+    """Whole or real numbers in the given NumPy dtype, held at its limits where a draw passes them."""
+    if dtype.kind in "iub":
+        if cells.missing.any():
+            row = int(np.argmax(cells.missing))
+            raise ValueError(
+                f"column {name!r}, row {row}: a {dtype} column cannot hold a missing value; "
+                "impute it, or give the table in a nullable dtype."
+            )
+        return whole_numbers(cells, dtype)
+    real = np.where(cells.missing, np.nan, cells.values.astype(np.float64))
+    limit = float(np.finfo(dtype).max)
+    return np.clip(real, -limit, limit).astype(dtype)
+
+
+def whole_numbers(cells: Cells, dtype: np.dtype[Any]) -> Array:
+    """Integers or booleans in the given dtype, held at its limits; zero where missing."""
+    values = np.where(cells.missing, cells.values.dtype.type(0), cells.values)
+    if dtype.kind == "b":
+        return values.astype(bool)
+    limits = np.iinfo(dtype)
+    if values.dtype.kind == "f":
+        near = np.clip(np.rint(values), float(limits.min), float(limits.max))
+        inside = near < float(limits.max)  # the largest int64 is no float: casting its neighbour would wrap
+        return np.where(inside, np.where(inside, near, 0).astype(dtype), dtype.type(limits.max))
+    own = np.iinfo(values.dtype)
+    return np.clip(values, max(limits.min, own.min), min(limits.max, own.max)).astype(dtype)
+
+
+def factorise(values: Sequence[Any], missing: Mask) -> tuple[NDArray[np.int64], tuple[Label, ...]]:
+    """Codes in order of first appearance, −1 where missing.
+
+    >>> factorise(["b", "a", "b"], np.zeros(3, bool))
+    (array([0, 1, 0]), ('b', 'a'))
+    """
+    seen: dict[Any, int] = {}
+    codes = np.full(len(missing), -1, np.int64)
+    codes[~missing] = [seen.setdefault(value, len(seen)) for value in values]
+    return codes, tuple(seen)
+
+
+def label_codes(name: str, cells: Cells, labels: tuple[Label, ...]) -> Any:
+    if cells.missing.all():
+        return np.full(len(cells), -1, np.int64)
+    place = {label: code for code, label in enumerate(labels)}
+    strange = [label for label in cells.labels if label not in place]
+    if strange:
+        raise ValueError(f"column {name!r}: expected one of its categories; got {strange[0]!r}.")
+    table = np.array([place[label] for label in cells.labels], np.int64)
+    return np.where(cells.missing, -1, table[np.where(cells.missing, 0, cells.values)])
+
+
+def filled_numbers(cells: Cells, dtype: np.dtype[Any]) -> Any:
+    """Numbers in the dtype, with a stand-in where missing."""
+    if dtype.kind in "iub":
+        return whole_numbers(cells, dtype)
+    limit = float(np.finfo(dtype).max)
+    return np.clip(np.where(cells.missing, 0.0, cells.values.astype(np.float64)), -limit, limit).astype(dtype)
+
+
+def number_cells(name: str, values: Any, missing: Any) -> Cells:
+    array = np.asarray(values)
+    if array.dtype.kind == "c":
+        raise ValueError(f"column {name!r}: Complex data not supported; give real and imaginary parts apart.")
+    cells = plain_cells(array, missing)
+    if cells is None:
+        raise unsupported(name, array.dtype)
+    return cells
+
+
+def empty_cells(n: int) -> Cells:
+    return Cells("label", np.full(n, -1, np.int64), np.ones(n, bool))
+
+
+def unsupported(name: str, dtype: Any) -> TypeError:
+    return TypeError(
+        f"column {name!r}: expected numbers, text, booleans, categories, dates or times; got {dtype}. "
+        "Turn it into one of these, or drop it."
+    )
+
+
+def _is_gap(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or _is_nan(value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(value != value)
+
+
+def _python_type(cls: type) -> str | None:
+    table: list[tuple[type | tuple[type, ...], str]] = [
+        (str, "str"),
+        ((bool, np.bool_), "bool"),
+        (Integral, "int"),
+        (Decimal, "decimal"),
+        (Real, "float"),
+        (dt.datetime, "datetime"),
+        (dt.date, "date"),
+    ]
+    return next((name for base, name in table if issubclass(cls, base)), None)
+
+
+def _mixed(name: str, known: list[Any], where: Array, types: dict[type, str | None]) -> TypeError:
+    odd = next((cls for cls, kind in types.items() if kind is None), None)
+    if odd is not None:
+        row = next(int(i) for i, value in zip(where, known, strict=True) if type(value) is odd)
+        return TypeError(
+            f"column {name!r}, row {row}: a cell's argument must be a string or a real number, a boolean or a date; "
+            f"got {odd.__name__}. Turn the column into one of these first."
+        )
+    first = {types[type(value)]: int(i) for i, value in zip(reversed(where), reversed(known), strict=True)}
+    found = ", ".join(f"{kind} (row {row})" for kind, row in sorted(first.items(), key=lambda item: item[1]))
+    return TypeError(
+        f"column {name!r}: expected values of one type; got {found}. "
+        "Turn the column into text or numbers first."
+    )
+
+
+def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
+    if kind == "str":
+        codes, labels = factorise(known, gone)
+        return Cells("label", codes, gone, tuple(str(label) for label in labels))
+    if kind in ("date", "datetime"):
+        return _python_times(name, kind, known, gone)
+    store, fill = {"bool": (bool, False), "int": (np.int64, 0)}.get(kind, (np.float64, np.nan))
+    values = np.full(len(gone), fill, store)
+    try:
+        values[~gone] = known
+    except OverflowError:
+        wide = next(value for value in known if not -(2**63) <= value < 2**63)
+        raise ValueError(f"column {name!r}: expected whole numbers of 64 bits; got {wide}.") from None
+    return Cells({"bool": "bool", "int": "int"}.get(kind, "float"), values, gone)
+
+
+def _python_times(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
+    if kind == "datetime" and any(value.tzinfo is not None for value in known):
+        raise TypeError(
+            f"column {name!r}: expected times without a zone in a column of Python objects; "
+            "use the table library's own time dtype."
+        )
+    unit = "D" if kind == "date" else "us"
+    values = np.zeros(len(gone), np.int64)
+    values[~gone] = np.array(known, f"M8[{unit}]").view(np.int64)
+    return Cells("moment", values, gone, unit=unit)

@@ -1,0 +1,290 @@
+"""Tables in and out: NumPy arrays, pandas, polars and pyarrow, each answered in its own kind.
+
+``read_frame`` turns a table into a ``Frame`` of plain columns and remembers in a ``Kind``, which is plain JSON, what
+came in; ``build_frame`` makes a table of that kind from columns: same library, names, dtypes and categories.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from ctem.tables.frames.arrow import read_arrow, write_arrow
+from ctem.tables.frames.cells import (
+    Cells,
+    Dtype,
+    cast_numbers,
+    object_array,
+    object_cells,
+    plain_cells,
+    text_cells,
+    whole_numbers,
+)
+from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
+
+__all__ = ["Field", "Frame", "Kind", "build_frame", "read_frame"]
+
+READ = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_arrow}
+BACKENDS = ("numpy", *READ)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table: the name we use, the name that came in, and its dtype in plain JSON.
+
+    >>> Field("x0", "x0", {"numpy": "<f8"}).name
+    'x0'
+    """
+
+    name: str
+    original: str | int
+    dtype: Dtype
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What came in: the library, and name and dtype of every column.
+
+    >>> kind = read_frame(np.zeros((3, 2))).kind
+    >>> kind.backend, kind.names
+    ('numpy', ('x0', 'x1'))
+    >>> Kind.from_json(kind.to_json()) == kind
+    True
+    """
+
+    backend: str
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names, as text."""
+        return tuple(field.name for field in self.fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """This record as plain JSON."""
+        return {"backend": self.backend, "fields": [asdict(field) for field in self.fields]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Kind:
+        """The record that ``to_json`` wrote; anything else is refused."""
+        try:
+            backend, fields = data["backend"], tuple(Field(**field) for field in data["fields"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"kind: expected a backend and fields of name, original, dtype; {error!r}."
+            ) from None
+        if backend not in BACKENDS:
+            raise ValueError(f"kind: expected a backend of {', '.join(BACKENDS)}; got {backend!r}.")
+        for field in fields:
+            _check_field(backend, field)
+        if len({field.name for field in fields}) < len(fields) or not fields:
+            raise ValueError("kind: expected at least one column, each name once.")
+        return cls(backend, fields)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table as plain columns.
+
+    >>> frame = read_frame(np.array([[1.0, np.nan], [2.0, 3.0]]))
+    >>> len(frame), frame.columns["x1"].missing
+    (2, array([ True, False]))
+    """
+
+    kind: Kind
+    columns: dict[str, Cells]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def read_frame(X: Any) -> Frame:
+    """A table as a Frame; every cell is checked here, once.
+
+    Taken: 2-D NumPy arrays (or lists) of numbers, booleans, text, dates or objects, pandas and polars DataFrames,
+    pyarrow Tables. Missing: nan, None, NaT, pd.NA, null. Infinities are refused.
+
+    >>> import pandas as pd
+    >>> read_frame(pd.DataFrame({"city": ["Oslo", None]})).columns["city"].to_list()
+    ['Oslo', None]
+    """
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise TypeError(
+            "X: sparse data was passed, but dense data is required. Use '.toarray()' to convert to a dense array."
+        )
+    try:
+        table = nw.from_native(X, eager_only=True, allow_series=True, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        raise _duplicates(X.columns) from None
+    if isinstance(table, nw.Series):
+        raise ValueError(_one_dimensional(f"1D array instead: a {type(X).__name__}"))
+    frame = _read_table(table) if isinstance(table, nw.DataFrame) else _read_array(X)
+    for name, cells in frame.columns.items():
+        _check_finite(name, cells)
+    return frame
+
+
+def build_frame(kind: Kind, columns: Mapping[str, Cells]) -> Any:
+    """A table of the recorded kind from columns.
+
+    >>> frame = read_frame(np.array([[1, 2], [3, 4]], dtype=np.int16))
+    >>> build_frame(frame.kind, frame.columns)
+    array([[1, 2],
+           [3, 4]], dtype=int16)
+    """
+    absent = [name for name in kind.names if name not in columns]
+    if absent:
+        raise ValueError(f"columns: expected {list(kind.names)}; {absent[0]!r} is not there.")
+    cells = [columns[name] for name in kind.names]
+    if kind.backend == "numpy":
+        return _build_array(kind, cells)
+    pairs = list(zip(kind.fields, cells, strict=True))
+    if kind.backend == "polars":
+        named = [write_polars(f.name, f.dtype, c).rename(str(f.original)) for f, c in pairs]
+        return _library("polars").DataFrame(named)
+    if kind.backend == "pyarrow":
+        made = [write_arrow(f.name, f.dtype, c) for f, c in pairs]
+        return _library("pyarrow").Table.from_arrays(made, names=[str(f.original) for f in kind.fields])
+    pd = _library("pandas")
+    frame = pd.concat([write_pandas(f.name, f.dtype, c) for f, c in pairs], axis=1)
+    frame.columns = pd.Index([f.original for f in kind.fields])
+    return frame
+
+
+def _read_table(table: nw.DataFrame[Any]) -> Frame:
+    backend = table.implementation.name.lower()
+    if backend not in READ:
+        raise TypeError(f"X: expected a NumPy array, pandas, polars or pyarrow table; got one of {backend}.")
+    native = table.to_native()
+    originals = list(native.column_names if backend == "pyarrow" else native.columns)
+    _check_shape(table.shape)
+    names = [_text_name(original) for original in originals]
+    if len(set(names)) < len(names):
+        raise _duplicates(names)
+    fields, columns = [], {}
+    for j, (name, original) in enumerate(zip(names, originals, strict=True)):
+        column = native.iloc[:, j] if backend == "pandas" else native[original]
+        dtype, cells = READ[backend](name, column)
+        fields.append(Field(name, original if isinstance(original, str) else int(original), dtype))
+        columns[name] = cells
+    return Frame(Kind(backend, tuple(fields)), columns)
+
+
+def _read_array(X: Any) -> Frame:
+    if X is None or isinstance(X, str | bytes | dict | set) or hasattr(X, "collect"):
+        hint = "; collect() it first" if hasattr(X, "collect") else ""
+        raise TypeError(
+            f"X: expected a 2-D NumPy array, pandas, polars or pyarrow table; got {type(X).__name__}{hint}."
+        )
+    array = _as_array(X)
+    if array.dtype.kind == "c":
+        raise ValueError("X: Complex data not supported; give real and imaginary parts as two columns.")
+    if array.ndim != 2:
+        raise ValueError(_one_dimensional(f"{array.ndim}D array instead, shape {array.shape}"))
+    _check_shape(array.shape)
+    fields, columns = [], {}
+    for j in range(array.shape[1]):
+        name = f"x{j}"
+        dtype, columns[name] = _read_vector(name, array[:, j])
+        fields.append(Field(name, name, dtype))
+    return Frame(Kind("numpy", tuple(fields)), columns)
+
+
+def _as_array(X: Any) -> np.ndarray[Any, Any]:
+    if isinstance(X, np.ndarray) or not isinstance(X, list | tuple):
+        return np.asarray(X)
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise ValueError("X: expected rows of one length; got a ragged list.") from None
+    mixed = array.dtype.kind == "U" and not all(isinstance(cell, str) for row in X for cell in row)
+    return np.asarray(X, object) if mixed else array  # NumPy would turn numbers beside text into text
+
+
+def _read_vector(name: str, values: np.ndarray[Any, Any]) -> tuple[Dtype, Cells]:
+    if values.dtype == object:
+        dtype, cells = object_cells(name, values)
+        return {"numpy": "object", **dtype}, cells
+    cells_or_none = plain_cells(values)
+    return {"numpy": values.dtype.str}, text_cells(name, values) if cells_or_none is None else cells_or_none
+
+
+def _build_array(kind: Kind, cells: list[Cells]) -> np.ndarray[Any, Any]:
+    dtype = kind.fields[0].dtype["numpy"]
+    vectors = [_vector(f, c) for f, c in zip(kind.fields, cells, strict=True)]
+    return np.column_stack(vectors).astype(object if dtype == "object" else np.dtype(dtype), copy=False)
+
+
+def _vector(field: Field, cells: Cells) -> np.ndarray[Any, Any]:
+    if field.dtype["numpy"] == "object":
+        return object_array(field.dtype, cells)
+    dtype = np.dtype(field.dtype["numpy"])
+    if dtype.kind == "U":
+        return np.array([label or "" for label in cells.to_list()], dtype)
+    if dtype.kind in "Mm":
+        counts = whole_numbers(cells, np.dtype(np.int64)).view(f"{dtype.kind}8[{cells.unit}]")
+        return np.where(cells.missing, np.array("NaT", dtype), counts.astype(dtype))
+    return cast_numbers(field.name, cells, dtype)
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    for count, word in ((shape[1], "feature"), (shape[0], "sample")):
+        if count == 0:
+            raise ValueError(
+                f"X: Found array with 0 {word}(s) (shape={tuple(shape)}) while a minimum of 1 is required."
+            )
+
+
+def _check_finite(name: str, cells: Cells) -> None:
+    if cells.type != "float":
+        return
+    bad = np.isinf(cells.values) & ~cells.missing
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"column {name!r}, row {row}: expected a finite number or NaN (missing); got infinity "
+            f"({cells.values[row]}). Drop the row or mark the cell missing."
+        )
+
+
+def _check_field(backend: str, field: Field) -> None:
+    plain = isinstance(field.name, str) and isinstance(field.original, str | int)
+    key = "arrow" if backend == "pyarrow" else backend
+    if not plain or not isinstance(field.dtype, dict) or not isinstance(field.dtype.get(key), str):
+        raise ValueError(f"kind: expected a text name and a dtype of {backend}; got {field!r}.")
+
+
+def _text_name(original: Any) -> str:
+    if isinstance(original, str | int | np.integer) and not isinstance(original, bool):
+        return str(original)
+    raise TypeError(
+        f"X: expected column names of text or whole numbers; got {original!r}. Rename the columns."
+    )
+
+
+def _duplicates(names: Iterable[Any]) -> ValueError:
+    counts = Counter(map(str, names))
+    name = max(counts, key=lambda key: counts[key])
+    return ValueError(f"X: expected each column name once; {name!r} comes {counts[name]} times. Rename them.")
+
+
+def _one_dimensional(what: str) -> str:
+    return (
+        f"X: Expected 2D array, got {what}. Reshape your data either using array.reshape(-1, 1) if it has a single "
+        "column or array.reshape(1, -1) if it is a single row."
+    )
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ImportError(
+            f"the table that was fitted came from {name}; install {name} to get one back."
+        ) from None

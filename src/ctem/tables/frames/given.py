@@ -1,0 +1,66 @@
+"""What a user gives to a fitted model: a table in the names of fit, part of a row, names of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Frame, Kind, read_frame
+
+__all__ = ["partial_frame", "positions", "renamed"]
+
+
+def renamed(frame: Frame, kind: Kind) -> Frame:
+    """The frame with the column names of another kind, by position.
+
+    >>> kind = read_frame([[1.0, 2.0]]).kind
+    >>> renamed(read_frame([[3.0, 4.0]]), kind).kind.names
+    ('x0', 'x1')
+    """
+    if frame.kind.names == kind.names:
+        return frame
+    pairs = list(zip(frame.kind.fields, kind.names, strict=True))
+    fields = tuple(replace(field, name=name) for field, name in pairs)
+    return Frame(replace(frame.kind, fields=fields), {name: frame.columns[f.name] for f, name in pairs})
+
+
+def partial_frame(given: Any, kind: Kind) -> Frame:
+    """A frame of all columns from some of them, a dict of one row or a table; the others are missing.
+
+    >>> frame = partial_frame({"x1": 2.0}, read_frame([[1.0, 2.0]]).kind)
+    >>> [cells.missing.tolist() for cells in frame.columns.values()]
+    [[True], [False]]
+    """
+    if isinstance(given, Mapping):
+        row = np.empty((1, len(given)), object)
+        row[0, :] = list(given.values())
+        read = read_frame(row).columns.values() if given else []
+        columns = dict(zip(given, read, strict=True))
+    else:
+        columns = dict(read_frame(given).columns)
+    if unknown := [name for name in columns if name not in kind.names]:
+        raise ValueError(f"given: expected some of the columns {list(kind.names)}; got {unknown[0]!r}.")
+    n = len(next(iter(columns.values()))) if columns else 1
+    gap = Cells("label", np.full(n, -1), np.ones(n, bool))
+    return Frame(kind, {name: columns.get(name, gap) for name in kind.names})
+
+
+def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:
+    """Positions of columns that are named or counted from 0, each once.
+
+    >>> positions("given", ["b", 0], ("a", "b"))
+    [1, 0]
+    """
+    asked = list(columns)
+    for column in asked:
+        whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
+        if not (0 <= column < len(names) if whole else column in names):  # type: ignore[operator]
+            raise ValueError(f"{what}: expected names or positions of {list(names)}; got {column!r}.")
+    found = [names.index(column) if isinstance(column, str) else int(column) for column in asked]
+    if len(set(found)) < len(found):
+        raise ValueError(f"{what}: expected each column once; got {asked}.")
+    return found

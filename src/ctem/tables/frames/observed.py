@@ -1,0 +1,60 @@
+"""What was observed, as it stands in the user's table: an imputed table takes from the model only its missing cells."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ctem.tables.frames.csv_text import completed
+
+__all__ = ["with_observed"]
+
+
+def with_observed(filled: Any, X: Any, missing: Mapping[str, Any]) -> Any:
+    """A filled table with every observed cell, and the index, of the table X that it was made from.
+
+    Decimals and Python objects have no exact place among the numbers of a model: 12345678901234567890.12 in, the same
+    out. Other cells come back exactly by themselves.
+
+    Arguments:
+        filled: the table that was made, of the library and the dtypes of X.
+        X: the table as it came.
+        missing: which cells were missing, by column, in the order of X.
+
+    >>> from decimal import Decimal
+    >>> X = np.array([[Decimal("0.1234567890123456789")], [None]])
+    >>> filled = np.array([[Decimal("0.123456789012346")], [Decimal("0.2")]])
+    >>> with_observed(filled, X, {"x0": np.array([False, True])})[:, 0].tolist()
+    [Decimal('0.1234567890123456789'), Decimal('0.2')]
+    """
+    library = type(filled).__module__.partition(".")[0]
+    masks = list(missing.values())
+    if library == "numpy":
+        return np.where(np.stack(masks, 1), filled, X) if filled.dtype == object else filled
+    return {"pandas": _pandas, "polars": _polars, "pyarrow": _arrow}[library](filled, X, masks)
+
+
+def _pandas(filled: Any, X: Any, masks: list[Any]) -> Any:
+    filled.index = X.index
+    for j, gone in enumerate(masks):
+        if str(X.dtypes.iloc[j]) == "object" or "decimal" in str(X.dtypes.iloc[j]):
+            column = X.iloc[:, j].copy()
+            column[gone] = filled.iloc[:, j][gone]
+            filled.isetitem(j, column)
+    return filled
+
+
+def _polars(filled: Any, X: Any, masks: list[Any]) -> Any:
+    pl = importlib.import_module("polars")
+    pairs = zip(X.get_columns(), filled.get_columns(), masks, strict=True)
+    made = {old.name: pl.when(pl.Series(gone)).then(new).otherwise(old) for old, new, gone in pairs}
+    return filled.with_columns(**made)
+
+
+def _arrow(filled: Any, X: Any, masks: list[Any]) -> Any:
+    for j, gone in enumerate(masks):
+        X = X.set_column(j, X.schema.field(j), completed(X.column(j), gone, filled.column(j)))
+    return X

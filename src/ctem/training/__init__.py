@@ -1,0 +1,5 @@
+"""The one training loop, for any network and any loss; its checkpoints, and what it needs of a device."""
+
+from ctem.training.loop import PAPER_2D, PAPER_HIGH_D, History, Loss, Recipe, train
+
+__all__ = ["PAPER_2D", "PAPER_HIGH_D", "History", "Loss", "Recipe", "train"]

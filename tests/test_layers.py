@@ -1,0 +1,91 @@
+"""The rooms of the house: what may import what, and how long a file and a function may be."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+LAYERS = (  # each imports only those before it; a folder stands for the files that lie directly in it
+    "version",
+    "atomic",
+    "terminal",
+    "spaces",
+    "bases",
+    "energies",
+    "matching.kernels",
+    "matching",
+    "training",
+    "samplers",
+    "partition",
+    "densities",
+    "densities.anyorder",
+    "densities.fast",
+    "images",
+    "tables.frames",
+    "tables.columns",
+    "tables.answers",
+    "arguments",
+    "persistence",
+    "learning",
+    "estimator",
+    "outliers",
+    "imputer",
+    "report",
+    "cli",
+    "__main__",
+    "datasets",
+    "benchmarks",
+)
+FILES = sorted(SOURCE.rglob("*.py"))
+MOST_LINES, LONGEST = 400, 40
+
+
+def module(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {module(path): path for path in FILES}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of the library that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            inner = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in NAMES else node.module for name in inner}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name in NAMES}
+
+
+def layer(name: str) -> int:
+    """A module's place among the layers: that of its folder, or its own at the top of the package."""
+    inner = name.removeprefix("ctem.")
+    folder = inner if NAMES[name].name == "__init__.py" or "." not in inner else inner.rpartition(".")[0]
+    assert folder in LAYERS, f"{name}: its folder has no place in LAYERS of tests/test_layers.py"
+    return LAYERS.index(folder)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"ctem", "ctem.tables"}))
+def test_a_module_imports_only_from_its_own_layer_and_those_before(name):
+    later = [other for other in imports(NAMES[name]) if other == "ctem" or layer(other) > layer(name)]
+    assert not later, f"{name} imports {later}"
+
+
+def test_no_two_modules_import_each_other_through_others():
+    TopologicalSorter({name: imports(path) - {name} for name, path in NAMES.items()}).prepare()
+
+
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_no_file_and_no_function_is_too_long(path):
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= MOST_LINES, f"{path.name} wants splitting at its seam"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            assert node.end_lineno - first.lineno < LONGEST, f"{path.name}: {node.name} wants splitting"
