@@ -42,7 +42,7 @@ def test_what_was_written_is_read_back(tmp_path):
     assert content["device"].startswith("cpu (")
     assert content["created"].endswith("+00:00")
     assert content["machine"].startswith(f"{os.cpu_count()} cores")
-    assert content["modules"]["ctem.training"] == results.digest(Path(ctem.training.__file__))
+    assert content["modules"]["ctem.training.loop"] == results.digest(Path(ctem.training.loop.__file__))
 
 
 def test_the_digest_changes_with_the_code_of_a_module_and_not_with_its_words_or_its_imports(tmp_path):
@@ -58,7 +58,7 @@ def test_the_digest_changes_with_the_code_of_a_module_and_not_with_its_words_or_
 
 def test_a_result_rests_on_what_its_script_reaches_and_on_no_more():
     modules = results.rests_on(SCRIPT)
-    assert {"ctem.training", "ctem.densities.pairwise", "ctem.spaces"} <= modules.keys()
+    assert {"ctem.training.loop", "ctem.densities.pairwise", "ctem.spaces"} <= modules.keys()
     assert not {"ctem.estimator", "ctem.densities.anyorder.network", "ctem.cli"} & modules.keys()
     assert "ctem.estimator" in results.rests_on(results.EXPERIMENTS / "tables" / "adult.py")
 

@@ -16,20 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ctem.arguments import check_arguments, check_count
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
-from ctem.learning import fit_density, settings_for
+from ctem.learning import fit_density, settings_for, weighted_rows
 from ctem.persistence import Fitted, Origin, load, save
 from ctem.tables.answers.density import Outlier, TableDensity, find_device, in_float32
 from ctem.tables.answers.distributions import Conditional
@@ -38,7 +34,7 @@ from ctem.tables.frames.frame import Frame, Kind, build_frame, read_frame
 from ctem.tables.frames.given import partial_frame, positions, renamed
 from ctem.tables.frames.observed import with_observed
 from ctem.tables.frames.rows import taken
-from ctem.terminal import shown
+from ctem.terminal import print_columns
 
 __all__ = ["CTEM"]
 
@@ -165,13 +161,13 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         frame = read_frame(X)
         # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
         validate_data(type(self)(), X, skip_check_array=True)
-        frame, weights = _weighted(frame, sample_weight)
+        frame, weights = weighted_rows(frame, sample_weight)
         if len(frame) < 2:
             raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         schema = Schema.fit(frame, columns=self.columns, missing=self.missing)
         if self.verbose:
-            _print_columns(schema, len(frame))
+            print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
         x = schema.encode(frame).x.to(find_device(self.device))
         held_out = None if X_val is None else schema.encode(read_frame(X_val)).x.to(x)
         arguments = self.get_params(deep=False)
@@ -391,19 +387,3 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         chosen = self.random_state if random_state is None else random_state
         seed = int(check_random_state(chosen).randint(2**31 - 1))
         return torch.Generator(self._table.device).manual_seed(seed)
-
-
-def _weighted(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
-    """The rows of weight > 0, and their weights."""
-    if sample_weight is None:
-        return frame, None
-    weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
-    kept = weights > 0
-    return taken(frame, kept), torch.from_numpy(weights[kept])
-
-
-def _print_columns(schema: Schema, rows: int) -> None:
-    table = Table("column", "kind", "why", title=f"{rows} rows")
-    for column in schema.describe():
-        table.add_row(escape(shown(column.name)), column.kind, escape(shown(column.reason)))
-    Console().print(table)

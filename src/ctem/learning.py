@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
@@ -14,8 +17,10 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity, fit_fast
 from ctem.densities.pairwise import RECIPE, PairwiseDensity, fit_pairwise
 from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
 
-__all__ = ["Learned", "fit_density", "settings_for"]
+__all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
@@ -29,6 +34,21 @@ class Learned(NamedTuple):
 
     density: AnyOrderDensity | PairwiseDensity
     fast: FastDensity | None
+
+
+def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
+    """The rows of weight > 0, and their weights; all rows and None for no weights.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> frame, weights = weighted_rows(read_frame([[1.0], [2.0], [3.0]]), [1.0, 0.0, 2.0])
+    >>> len(frame), weights
+    (2, tensor([1., 2.], dtype=torch.float64))
+    """
+    if sample_weight is None:
+        return frame, None
+    weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
+    kept = weights > 0
+    return taken(frame, kept), torch.from_numpy(weights[kept])
 
 
 def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:

@@ -7,9 +7,14 @@ escape characters, marks that turn the direction of writing) is shown as Python 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["say", "shown"]
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+__all__ = ["print_columns", "say", "shown"]
 
 
 def shown(text: Any) -> str:
@@ -31,3 +36,20 @@ def say(text: str) -> None:
     """
     if sys.stderr is not None:
         print(f"ctem: {shown(text)}", file=sys.stderr)
+
+
+def print_columns(columns: Iterable[Mapping[str, str]], title: str) -> None:
+    """A table of columns with their kinds and the reasons for them, on standard output.
+
+    >>> print_columns([{"name": "age", "kind": "real", "reason": "71 values"}], "344 rows")
+             344 rows
+    ┏━━━━━━━━┳━━━━━━┳━━━━━━━━━━━┓
+    ┃ column ┃ kind ┃ why       ┃
+    ┡━━━━━━━━╇━━━━━━╇━━━━━━━━━━━┩
+    │ age    │ real │ 71 values │
+    └────────┴──────┴───────────┘
+    """
+    table = Table("column", "kind", "why", title=escape(shown(title)))
+    for column in columns:
+        table.add_row(*(escape(shown(column[key])) for key in ("name", "kind", "reason")))
+    Console().print(table)

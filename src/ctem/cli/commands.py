@@ -10,8 +10,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Rows
 from sklearn.utils import check_random_state
 
 from ctem.atomic import check_target, is_regular
@@ -31,7 +29,7 @@ from ctem.cli.streams import (
 from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
-from ctem.terminal import say, shown
+from ctem.terminal import print_columns, say, shown
 
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
@@ -273,12 +271,9 @@ def info(
     if as_json:
         print(json.dumps(facts, indent=2))
         return
-    console, made = Console(), Rows("column", "kind", "why", title=escape(shown(model)))
-    for column in facts["columns"]:
-        made.add_row(*(escape(shown(column[key])) for key in ("name", "kind", "reason")))
-    console.print(made)
+    print_columns(facts["columns"], str(model))
     origin = {key: shown(value) for key, value in origin.items()}
-    console.print(
+    Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
         f"{facts['objective']}, effort {facts['effort']} · independent columns {facts['baseline']:.4f} nats a row"
         f"{_fast_in_words(facts['fast'])}\n"
