@@ -63,11 +63,14 @@ class Border(TyperGroup):
         with warnings.catch_warnings(), _stoppable():
             warnings.showwarning = lambda message, *rest: say(f"warning: {message}")
             try:
-                return super().invoke(ctx)
+                found = super().invoke(ctx)
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # a full disk is an error now, not a note at the very end
+                return found
             except USAGE:
                 raise
             except BrokenPipeError:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has had enough
+                _mute()  # the reader has had enough
                 raise typer.Exit(0) from None
             except (KeyboardInterrupt, Stopped) as stop:
                 say(str(stop) or "interrupted")
@@ -76,7 +79,15 @@ class Border(TyperGroup):
                 if ctx.params.get("debug"):
                     raise
                 say(f"error: {_reason(error)}")
+                if isinstance(error, OSError):
+                    _mute()
                 raise typer.Exit(1) from None
+
+
+def _mute() -> None:
+    """Send what is left for standard output nowhere: at the end Python would try it again."""
+    if sys.stdout is not None and sys.stdout is sys.__stdout__:  # and no stand-in for it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
 def _reason(error: Exception) -> str:

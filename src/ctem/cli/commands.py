@@ -266,6 +266,8 @@ def info(
     ctem info adult.ctem
     ctem info adult.ctem --json | jq .columns
     """
+    if sys.stdout is None:
+        raise OSError("standard output is closed.")
     origin = provenance(model)
     facts = {**_load(model, "cpu").describe(), "provenance": origin}
     if as_json:
