@@ -3,11 +3,8 @@
 import csv
 import gzip
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pandas as pd
@@ -17,17 +14,9 @@ from small import SMALL
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.anyorder import Settings
 from ctem.table import csv_text
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\u202e\x9bb"
-TINY = Settings(width=4, blocks=1, members=1, orders=1, steps=200_000, batch_size=8, evaluate_every=20)
-SCRIPT = f"""
-from ctem import cli
-from ctem.anyorder import Settings
-Settings.suited = lambda *sizes: {TINY!r}
-cli.app()
-"""
 
 
 def rows(n=120):
@@ -156,51 +145,10 @@ def test_no_name_steers_the_terminal(tmp_path):
     assert "\\x1b[2J" in "".join(said)
 
 
-def shell(command, folder, **options):
-    """A command of the shell in which ctem is ours; its exit code and what it said."""
-    ours = f"ctem() {{ '{sys.executable}' -m ctem \"$@\"; }}; {command}"
-    run = subprocess.run(
-        ["bash", "-c", ours], cwd=folder, capture_output=True, text=True, timeout=120, **options
-    )
-    return run.returncode, run.stdout, run.stderr
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("ctem score m.ctem <&-", "ctem: error: standard input is closed; name a file.\n"),
-        ("ctem score m.ctem t.csv >&-", "ctem: error: standard output is closed; name a file.\n"),
-        ("ctem info m.ctem > /dev/full", "ctem: error: [Errno 28] No space left on device\n"),
-        ("ctem score m.ctem none.csv 2>&-", ""),
-    ],
-)
-def test_a_closed_or_full_stream_is_one_line(folder, command, message):
-    assert shell(command, folder) == (1, "", message)
-
-
-def test_an_ascii_locale_shows_everything(folder):
-    plain = {
-        "LC_ALL": "C",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-        **{k: os.environ[k] for k in ("PATH",)},
-    }
-    plain["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    code, out, err = shell("ctem info m.ctem && ctem outliers m.ctem t.csv -n 1", folder, env=plain)
-    assert (code, err) == (0, "")
-    assert "120 rows" in out
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_a_checkpoint_and_no_other_file(folder, tmp_path, number, code):
-    command = [sys.executable, "-c", SCRIPT, "fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "-q"]
-    with subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True) as run:
-        while not (tmp_path / "m.ctem.checkpoint.first").exists():
-            assert run.poll() is None
-            time.sleep(0.01)
-        run.send_signal(number)
-        err = run.communicate(timeout=60)[1]
-    assert run.returncode == code
-    assert "the same command with --resume goes on from there" in err
-    assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
-    assert not (tmp_path / "m.ctem").exists()
+@pytest.mark.parametrize(("stream", "command"), [("stdin", "score"), ("stdout", "sample"), ("stdout", "info")])
+def test_a_closed_stream_is_an_error_in_one_line(folder, monkeypatch, capsys, stream, command):
+    monkeypatch.setattr(sys, stream, None)
+    with pytest.raises(SystemExit, match="1"):
+        cli.app([command, str(folder / "m.ctem")])
+    monkeypatch.undo()
+    assert "is closed" in capsys.readouterr().err

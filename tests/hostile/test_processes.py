@@ -1,0 +1,89 @@
+"""Commands in processes of their own: streams that are closed or full, a plain locale, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from small import SMALL
+
+from ctem import CTEM
+from ctem.anyorder import Settings
+
+pytestmark = pytest.mark.long
+
+TINY = Settings(width=4, blocks=1, members=1, orders=1, steps=200_000, batch_size=8, evaluate_every=20)
+SCRIPT = f"""
+from ctem import cli
+from ctem.anyorder import Settings
+Settings.suited = lambda *sizes: {TINY!r}
+cli.app()
+"""
+
+
+def rows(n=120):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"size": rng.normal(size=n).round(2), "city": rng.choice(["Oslo", "Røros"], n)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("border")
+    rows().to_csv(folder / "t.csv", index=False)
+    CTEM(**{**SMALL, "max_steps": 2}).fit(pa.Table.from_pandas(rows())).save(folder / "m.ctem")
+    return folder
+
+
+def shell(command, folder, **options):
+    """A command of the shell in which ctem is ours; its exit code and what it said."""
+    ours = f"ctem() {{ '{sys.executable}' -m ctem \"$@\"; }}; {command}"
+    run = subprocess.run(
+        ["bash", "-c", ours], cwd=folder, capture_output=True, text=True, timeout=120, **options
+    )
+    return run.returncode, run.stdout, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("ctem score m.ctem <&-", "ctem: error: standard input is closed; name a file.\n"),
+        ("ctem score m.ctem t.csv >&-", "ctem: error: standard output is closed; name a file.\n"),
+        ("ctem info m.ctem > /dev/full", "ctem: error: [Errno 28] No space left on device\n"),
+        ("ctem score m.ctem none.csv 2>&-", ""),
+    ],
+)
+def test_a_closed_or_full_stream_is_one_line(folder, command, message):
+    assert shell(command, folder) == (1, "", message)
+
+
+def test_an_ascii_locale_shows_everything(folder):
+    plain = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        **{k: os.environ[k] for k in ("PATH",)},
+    }
+    plain["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    code, out, err = shell("ctem info m.ctem && ctem outliers m.ctem t.csv -n 1", folder, env=plain)
+    assert (code, err) == (0, "")
+    assert "120 rows" in out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_and_no_other_file(folder, tmp_path, number, code):
+    command = [sys.executable, "-c", SCRIPT, "fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "-q"]
+    with subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True) as run:
+        while not (tmp_path / "m.ctem.checkpoint.first").exists():
+            assert run.poll() is None
+            time.sleep(0.01)
+        run.send_signal(number)
+        err = run.communicate(timeout=60)[1]
+    assert run.returncode == code
+    assert "the same command with --resume goes on from there" in err
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
+    assert not (tmp_path / "m.ctem").exists()
