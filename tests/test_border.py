@@ -145,7 +145,9 @@ def test_no_name_steers_the_terminal(tmp_path):
     assert "\\x1b[2J" in "".join(said)
 
 
-@pytest.mark.parametrize(("stream", "command"), [("stdin", "score"), ("stdout", "sample"), ("stdout", "info")])
+@pytest.mark.parametrize(
+    ("stream", "command"), [("stdin", "score"), ("stdout", "sample"), ("stdout", "info")]
+)
 def test_a_closed_stream_is_an_error_in_one_line(folder, monkeypatch, capsys, stream, command):
     monkeypatch.setattr(sys, stream, None)
     with pytest.raises(SystemExit, match="1"):
