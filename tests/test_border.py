@@ -14,7 +14,7 @@ from small import SMALL
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.table import csv_text
+from ctem.tables.frames import csv_text
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\u202e\x9bb"
 

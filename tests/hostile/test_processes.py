@@ -13,14 +13,14 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM
-from ctem.anyorder import Settings
+from ctem.densities.anyorder import Settings
 
 pytestmark = pytest.mark.long
 
 TINY = Settings(width=4, blocks=1, members=1, orders=1, steps=200_000, batch_size=8, evaluate_every=20)
 SCRIPT = f"""
 from ctem import cli
-from ctem.anyorder import Settings
+from ctem.densities.anyorder import Settings
 Settings.suited = lambda *sizes: {TINY!r}
 cli.app()
 """
