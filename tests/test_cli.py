@@ -322,10 +322,6 @@ ERRORS = {
         lambda f: ["score", f / "m.ctem", bad(f, "k.csv", "city,rooms,rain,born,smoker\nOslo,x,1,2000-01-01,true\n")],
         "k.csv: column 'rooms', row 0: expected a whole number, as in fit; got 'x'",
     ),
-    "a stranger": (
-        lambda f: ["score", f / "m.ctem", bad(f, "s.csv", "city,rooms,rain,born,smoker\nRome,1,1,2000-01-01,true\n")],
-        "column 'city' holds 'Rome' in row 0, not seen in fit",
-    ),
     "no fast potential": (
         lambda f: ["score", f / "m.ctem", f / "t.csv", "--fast"],
         r"fast: this model has no fast potential; fit with CTEM\(fast=True\)",
@@ -381,17 +377,30 @@ def test_without_pyarrow_the_message_says_what_to_install(folder, monkeypatch):
 
 def test_an_error_in_a_later_batch_says_from_where_rows_count(folder, tmp_path, monkeypatch):
     batches_of(100, monkeypatch)
-    wrong = pd.concat([rows(), rows()[-1:].assign(city="Rome")])
+    wrong = pd.concat([rows(), rows()[-1:].assign(rain=1e308)])
     wrong.to_csv(tmp_path / "t.csv", index=False)
     _, err = ctem("score", folder / "m.ctem", tmp_path / "t.csv", code=1)
-    assert "'Rome' in row 50, not seen in fit" in err
+    assert "column 'rain', row 50: 1e+308 is further than float64 can say" in err
     assert "(Rows here count from row 100 of the table.)" in err
+
+
+def test_a_value_never_seen_is_scored_and_said(folder, tmp_path, monkeypatch):
+    batches_of(100, monkeypatch)
+    new = pd.concat([rows(), rows()[-1:].assign(city="Rome"), rows()[:1]])
+    new.to_csv(tmp_path / "t.csv", index=False)
+    out, err = ctem("score", folder / "m.ctem", tmp_path / "t.csv")
+    assert np.isfinite(table(out)["log_density"].to_numpy()).all()
+    assert "t.csv: 1 row holds a value never seen in fit, first 'city' in row 150" in err
+    out, _ = ctem("outliers", folder / "m.ctem", tmp_path / "t.csv", "-n", 151)
+    found = {int(each["row"]): each["why"] for each in csv.DictReader(io.StringIO(out))}
+    assert "(a value never seen)" in found[150]
+    assert not any("never seen" in why for row, why in found.items() if row != 150)
 
 
 def test_a_failed_command_leaves_no_output_and_the_old_one_untouched(folder, tmp_path):
     target = tmp_path / "scores.csv"
     target.write_text("old")
-    wrong = pd.concat([rows(), rows()[-1:].assign(city="Rome")])
+    wrong = pd.concat([rows(), rows()[-1:].assign(rain=1e308)])
     wrong.to_csv(tmp_path / "t.csv", index=False)
     ctem("score", folder / "m.ctem", tmp_path / "t.csv", "-o", target, code=1)
     assert target.read_text() == "old"

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from test_steps import preferring
 
 from ctem import CTEM, Category, atomic, persistence
-from ctem.persistence.reading import digest
+from ctem.persistence.reading import OLDEST, digest
 from ctem.tables.columns.preferred import Steps
 
 STEPS = {"max_steps": 10, "width": 8, "members": 2, "batch_size": 32, "random_state": 3}
@@ -126,7 +126,7 @@ def test_no_path_of_this_machine_is_saved(tmp_path):
     assert b"secret-place" not in (tmp_path / "model.ctem").read_bytes()
 
 
-@pytest.mark.parametrize("version", range(1, persistence.FORMAT))
+@pytest.mark.parametrize("version", range(1, OLDEST))
 def test_a_file_of_an_older_format_is_refused_with_the_reason(path, version):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(version)})
@@ -172,8 +172,25 @@ def test_an_unfinished_file_is_refused(path):
 def test_a_newer_format_asks_for_a_newer_ctem(path):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(persistence.FORMAT + 1)})
-    with pytest.raises(ValueError, match=r"has format '9'; this ctem reads 8 … 8. Update ctem"):
+    expected = (
+        rf"has format '{persistence.FORMAT + 1}'; this ctem reads {OLDEST} … {persistence.FORMAT}. Update"
+    )
+    with pytest.raises(ValueError, match=expected):
         CTEM.load(path)
+
+
+def test_a_model_of_format_8_refuses_new_values_as_it_always_did(model, path):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    del header["settings"]["unknown"]
+    for column in header["schema"]["columns"]:
+        column["codec"].pop("reserve", None)
+    write(path, tensors, {**metadata, "version": "8"}, header)
+    again, X = CTEM.load(path), table()
+    assert again.unknown == "refuse"
+    assert np.allclose(again.score_samples(X), model.score_samples(X), rtol=0, atol=1e-3)
+    with pytest.raises(ValueError, match="column 'city' holds 'Paris' in row 0, not seen in fit"):
+        again.score_samples(X[:1].assign(city="Paris"))
 
 
 def test_an_absent_file_is_named(tmp_path):

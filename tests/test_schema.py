@@ -314,7 +314,7 @@ def test_rare_values_share_a_code_and_keep_their_frequency():
     rng = default_rng(0)
     words = np.array([f"w{v}" for v in rng.zipf(1.3, 4000)], object)
     frame = read_frame(words[:, None])
-    schema = Schema.fit(frame)
+    schema = Schema.fit(frame, unknown="refuse")
     assert schema.space.columns == (Category(256),)
     encoded = schema.encode(frame)
     lumped = (encoded.x[:, 0] == 255).numpy()

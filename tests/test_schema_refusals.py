@@ -15,6 +15,7 @@ from ctem.tables.frames.frame import read_frame
 
 FIT_ERRORS = {
     "missing": (lambda f: Schema.fit(f, missing="drop"), "missing: expected 'hidden' or 'state'; got 'drop'"),
+    "unknown": (lambda f: Schema.fit(f, unknown="no"), "unknown: expected 'reserve' or 'refuse'; got 'no'"),
     "no such column": (lambda f: Schema.fit(f, {"agee": Real()}), "columns: 'agee' is not in the table"),
     "no kind": (
         lambda f: Schema.fit(f, {"normal": 3}),
@@ -66,7 +67,7 @@ ENCODE_ERRORS = {
         "column 'constant' holds 'never' in row 1; in fit it was always 'always'",
     ),
     "text for numbers": ("normal", "x", "column 'normal': expected numbers, as in fit; got text"),
-    "number for text": ("city", 5, "column 'city' holds 5.0 in row 1, not seen in fit"),
+    "number for text": ("city", 5, "column 'city': expected text or categories, as in fit; got floats"),
     "number for date": ("day", 5.0, "column 'day': expected moments, as in fit; got floats"),
 }
 
@@ -75,7 +76,7 @@ ENCODE_ERRORS = {
 def test_encode_names_column_row_and_value(name):
     column, value, message = ENCODE_ERRORS[name]
     X = pandas_table()
-    schema = Schema.fit(read_frame(X))
+    schema = Schema.fit(read_frame(X), unknown="refuse")
     X = X.head(2).copy()
     X[column] = pd.Series([None, value])
     with pytest.raises((ValueError, TypeError), match=message):
@@ -132,6 +133,7 @@ BAD_JSON = {
     "unknown unit": lambda: spoil("columns", 2, "codec", "ruler", "unit", value="fortnight"),
     "lost code": lambda: spoil("columns", 1, "codec", "codes", 0, value=9),
     "share of nothing": lambda: spoil("columns", 1, "codec", "shares", 0, value=0.0),
+    "reserve of everything": lambda: spoil("columns", 1, "codec", "reserve", value=1.0),
     "same label": lambda: spoil("columns", 1, "codec", "values", 0, value="Oslo"),
     "nested label": lambda: spoil("columns", 1, "codec", "values", 0, value=["x"]),
     "flag of no kind": lambda: spoil("columns", 1, "codec", "ordered", value="yes"),

@@ -13,9 +13,11 @@ from ctem.densities.anyorder.settings import EFFORTS
 __all__ = ["KEPT", "check_arguments", "check_count"]
 
 OBJECTIVES = ("anyorder", "pairwise")
+UNKNOWN = ("reserve", "refuse")
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
 KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that machine
     "missing",
+    "unknown",
     "objective",
     "effort",
     "width",
@@ -39,7 +41,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     ...
     ValueError: effort: expected one of ('quick', 'default', 'best'); got 'swift'.
     """
-    for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS)):
+    for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS), ("unknown", UNKNOWN)):
         if arguments[name] not in known:
             raise ValueError(f"{name}: expected one of {known}; got {arguments[name]!r}.")
     for name in NUMBERS:

@@ -55,6 +55,8 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Arguments:
         columns: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
+        unknown: what a new value of a listed column is: "reserve" (as likely as Good and Turing estimate from values
+            that were seen once, so that scores stay finite) or "refuse" (an error).
         objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
             missing cells, no conditionals, sampling by MCMC.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
@@ -109,6 +111,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         *,
         columns: Mapping[str, Any] | None = None,
         missing: str = "hidden",
+        unknown: str = "reserve",
         objective: str = "anyorder",
         effort: str = "default",
         width: int | None = None,
@@ -128,6 +131,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
     ):
         self.columns = columns
         self.missing = missing
+        self.unknown = unknown
         self.objective = objective
         self.effort = effort
         self.width = width
@@ -165,7 +169,8 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         if len(frame) < 2:
             raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        schema = Schema.fit(frame, columns=self.columns, missing=self.missing)
+        unknown = "refuse" if self.objective == "pairwise" else self.unknown  # which knows whole rows only
+        schema = Schema.fit(frame, columns=self.columns, missing=self.missing, unknown=unknown)
         if self.verbose:
             print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
         x = schema.encode(frame).x.to(find_device(self.device))
@@ -255,6 +260,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         check_count("n_samples", n_samples)
         known = partial_frame(given, self.kind_)
+        self.schema_.check_seen(known)
         many = taken(known, np.repeat(np.arange(len(known)), n_samples))
         return build_frame(self.kind_, self._table.completed(many, self._generator(random_state)))
 
@@ -298,12 +304,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The n rows of highest ``outlier_scores``, the strangest first, with the columns that make them so."""
         check_is_fitted(self)
         check_count("n", n)
-        frame, names = self._read(X), self.kind_.names
-        surprises = self._table.surprises(frame)
-        rows = np.argsort(-surprises.sum(1), kind="stable")[:n]
-        log_density = self._table.log_prob(taken(frame, rows))
-        pairs = zip(rows.tolist(), log_density.tolist(), strict=True)
-        return [Outlier.ranked(row, names, surprises[row], nats) for row, nats in pairs]
+        return self._table.outliers(self._read(X), n)
 
     def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
@@ -318,6 +319,11 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         frame = self._read(X)
         return self._table.surprises(frame) if by_column else self._table.surprise(frame)
+
+    def unseen(self, X: Any) -> NDArray[np.bool_]:
+        """Which cells hold a value that fit never saw, shape (n, columns)."""
+        check_is_fitted(self)
+        return np.asarray(self.schema_.unseen(self._read(X)).numpy())
 
     def describe(self) -> dict[str, Any]:
         """What was inferred and how the fit went, as plain values for printing and reports."""

@@ -41,13 +41,37 @@ def streams(
     with open_source(table, _types(model)) as source, open_sink(output, format) as sink:
         _check_names(model, source.names, source.path, quiet)
         with bar(source.rows, quiet) as advance:
-            done = _Count(advance)
+            done, new = _Count(advance), _NeverSeen(model)
             try:
-                yield _parts(model, source, done), sink.write
+                yield _parts(model, source, done, new), sink.write
             except (ValueError, TypeError) as error:
                 if not done.rows:
                     raise
                 raise ValueError(f"{error} (Rows here count from row {done.rows} of the table.)") from error
+        if not quiet:
+            new.say(source.path)
+
+
+class _NeverSeen:
+    """The rows that hold a value that the model never saw, and the first of them."""
+
+    def __init__(self, model: CTEM):
+        self.model, self.rows, self.first = model, 0, ""
+
+    def __call__(self, X: Any, start: int) -> None:
+        unseen = self.model.unseen(X)
+        rows = np.flatnonzero(unseen.any(1))
+        self.rows += len(rows)
+        if len(rows) and not self.first:
+            name = self.model.kind_.names[int(unseen[rows[0]].argmax())]
+            self.first = f"{name!r} in row {start + rows[0]}"
+
+    def say(self, path: str) -> None:
+        if self.rows:
+            rows = "1 row holds" if self.rows == 1 else f"{self.rows} rows hold"
+            say(
+                f"{path}: {rows} a value never seen in fit, first {self.first}; they rank by what is kept for such"
+            )
 
 
 class _Count:
@@ -61,10 +85,12 @@ class _Count:
         self.advance(rows)
 
 
-def _parts(model: CTEM, source: Source, advance: Callable[[int], None]) -> Parts:
+def _parts(model: CTEM, source: Source, done: _Count, new: _NeverSeen) -> Parts:
     for part in source.tables(BATCH):
-        yield part, model_input(model, source.typed(part))
-        advance(len(part))
+        X = model_input(model, source.typed(part))
+        new(X, done.rows)
+        yield part, X
+        done(len(part))
 
 
 def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
@@ -193,12 +219,11 @@ def _picked(first: Any, second: Any, rows: Any) -> Any:
 def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
     """The outliers as a table: row, score, log_density, why, and the row itself."""
     made = table.take(pyarrow().array([each.row for each in found]))
-    why = [", ".join(f"{name} {v:.2f}" for name, v in list(each.columns.items())[:3]) for each in found]
     parts = {
         "row": [int(rows[each.row]) for each in found],
         "score": [each.score for each in found],
         "log_density": [each.log_density for each in found],
-        "why": why,
+        "why": [each.why() for each in found],
     }
     for i, (name, values) in enumerate(parts.items()):
         made = made.add_column(i, fresh(name, table.column_names), pyarrow().array(values))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 8  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 9  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 8  # whose networks still exist
 LARGEST_HEADER = 2**28
 Header = dict[str, Any]
@@ -83,7 +83,16 @@ def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
         raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {}
+def _without_reserve(header: Header) -> Header:
+    """Format 8 refused values that fit had not seen."""
+    columns = [
+        {**column, "codec": {"reserve": 0.0, **column["codec"]}} for column in header["schema"]["columns"]
+    ]
+    settings = {**header["settings"], "unknown": "refuse"}
+    return {**header, "settings": settings, "schema": {**header["schema"], "columns": columns}}
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {8: _without_reserve}
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 
 from ctem.spaces import Category, Column, Ordinal, Real
 from ctem.tables.columns.lattices import Ruler
+from ctem.tables.columns.lookup import cells_of, find, in_words
 from ctem.tables.columns.monotone import Curve
 from ctem.tables.columns.preferred import Steps, map_from_json
 from ctem.tables.frames.cells import Cells, Label
@@ -31,7 +32,12 @@ Block = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Constant:
-    """A column that holds one value, or none at all: nothing to encode, density 1.
+    """A column that holds one value, or none at all: nothing to encode, density 1 less the reserve.
+
+    Arguments:
+        type, unit: of the cells.
+        values: the value, if there is one.
+        reserve: probability of a value that was never seen; 0 refuses it.
 
     >>> Constant("int", (7,)).columns("n")
     {}
@@ -40,30 +46,34 @@ class Constant:
     type: str
     values: tuple[Label, ...]
     unit: str = ""
+    reserve: float = 0.0
 
     def columns(self, name: str) -> dict[str, Column]:
         """No encoded column."""
         return {}
 
     def encode(self, name: str, cells: Cells) -> Block:
-        """Nothing, after a check that no other value came."""
-        index = _find(name, cells, self)
-        return torch.empty(len(index), 0, dtype=torch.float64), torch.zeros(len(index), dtype=torch.float64)
+        """Nothing, and the log-probability of the value or of a new one."""
+        index = find(name, cells, self)
+        terms = _log_terms(self, np.zeros(len(self.values)), 0.0)[index]
+        return torch.empty(len(index), 0, dtype=torch.float64), torch.from_numpy(terms)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """The value in every row; missing if none was ever seen."""
-        return _cells(self, np.full(len(x), 0 if self.values else -1))
+        return cells_of(self, np.full(len(x), 0 if self.values else -1))
 
     def to_json(self) -> dict[str, Any]:
         """This codec as plain JSON."""
-        return {"codec": "constant", "type": self.type, "values": list(self.values), "unit": self.unit}
+        rest = {"unit": self.unit, "reserve": self.reserve}
+        return {"codec": "constant", "type": self.type, "values": list(self.values), **rest}
 
 
 @dataclass(frozen=True)
 class Labels:
     """A column of listed values, one code each; rare ones may share a code.
 
-    The log-density term of a value v is log share(v), its training frequency within its code: 0 for a code of its own.
+    The log-density term of a value v is log share(v), its training frequency within its code: 0 for a code of its own;
+    plus log(1 − reserve). A value that was never seen has the reserve as its probability and is hidden from the others.
 
     Arguments:
         type, unit: of the cells.
@@ -72,6 +82,7 @@ class Labels:
         shares: share(v).
         ordered: an Ordinal column.
         state: missing is one more code, the last.
+        reserve: probability of a value that was never seen; 0 refuses it.
 
     >>> city = Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0))
     >>> cells = Cells("label", np.array([0, 0, 1]), np.array([False, False, True]), ("Oslo", "Bergen"))
@@ -86,6 +97,7 @@ class Labels:
     unit: str = ""
     ordered: bool = False
     state: bool = False
+    reserve: float = 0.0
 
     @property
     def size(self) -> int:
@@ -97,12 +109,13 @@ class Labels:
         return {name: Ordinal(self.size) if self.ordered else Category(self.size)}
 
     def encode(self, name: str, cells: Cells) -> Block:
-        """Codes (n, 1) and log shares (n,)."""
-        index = _find(name, cells, self)
+        """Codes (n, 1), nan where missing or never seen, and log-density terms (n,)."""
+        index = find(name, cells, self)
         gap = float(self.size - 1) if self.state else math.nan
-        codes = np.append(np.array(self.codes, np.float64), gap)[index]
-        log_share = np.append(np.log(self.shares), 0.0)[index]
-        return torch.from_numpy(codes)[:, None], torch.from_numpy(log_share)
+        codes = np.array([*self.codes, math.nan, gap], np.float64)[index]
+        seen = math.log1p(-self.reserve)
+        terms = _log_terms(self, np.log(self.shares), seen if self.state else 0.0)[index]
+        return torch.from_numpy(codes)[:, None], torch.from_numpy(terms)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """Values from codes (n, 1); a shared code is drawn by the shares."""
@@ -123,7 +136,7 @@ class Labels:
         lot = np.searchsorted(total, known + u.numpy() * (1 - 1e-12), side="right")
         index = order[np.clip(lot, start[known], None)]
         gone = hidden.numpy() | (whole.numpy() >= len(start))
-        return _cells(self, np.where(gone, -1, index))
+        return cells_of(self, np.where(gone, -1, index))
 
     @cached_property
     def _lots(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
@@ -140,7 +153,7 @@ class Labels:
     def to_json(self) -> dict[str, Any]:
         """This codec as plain JSON."""
         lists = {"values": list(self.values), "codes": list(self.codes), "shares": list(self.shares)}
-        flags = {"unit": self.unit, "ordered": self.ordered, "state": self.state}
+        flags = {"unit": self.unit, "ordered": self.ordered, "state": self.state, "reserve": self.reserve}
         return {"codec": "labels", "type": self.type, **lists, **flags}
 
 
@@ -219,7 +232,7 @@ class Numbers:
         timed = self.ruler.type in ("moment", "duration")
         if cells.type != self.ruler.type if timed else cells.type not in ("int", "float"):
             wanted = f"{self.ruler.type}s" if timed else "numbers"
-            raise TypeError(f"column {name!r}: expected {wanted}, as in fit; got {_plural(cells.type)}.")
+            raise TypeError(f"column {name!r}: expected {wanted}, as in fit; got {in_words(cells.type)}.")
         return self.ruler.measure(cells)
 
 
@@ -230,7 +243,7 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     """The codec that ``to_json`` wrote; anything else is refused.
 
     >>> codec_from_json(Constant("int", (7,)).to_json())
-    Constant(type='int', values=(7,), unit='')
+    Constant(type='int', values=(7,), unit='', reserve=0.0)
     """
     kind = data["codec"]
     if kind == "numbers":
@@ -242,16 +255,16 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     values = tuple(data["values"])
     if not all(isinstance(value, str | int | float) for value in values) or len(set(values)) < len(values):
         raise ValueError("codec: expected values of text or numbers, each once.")
+    reserve = _reserve(data["reserve"])
     if kind == "constant":
-        return Constant(data["type"], values, str(data["unit"]))
+        return Constant(data["type"], values, str(data["unit"]), reserve)
     codes, shares = tuple(map(int, data["codes"])), tuple(map(float, data["shares"]))
     if not len(values) == len(codes) == len(shares) or set(codes) != set(range(max(codes, default=0) + 1)):
         raise ValueError("codec: expected a code and a share for every value, and no code left out.")
     if not all(0 < share <= 1 for share in shares):
         raise ValueError("codec: expected shares in (0, 1].")
-    return Labels(
-        data["type"], values, codes, shares, str(data["unit"]), _flag(data["ordered"]), _flag(data["state"])
-    )
+    flags = _flag(data["ordered"]), _flag(data["state"])
+    return Labels(data["type"], values, codes, shares, str(data["unit"]), *flags, reserve)
 
 
 def _flag(value: Any) -> bool:
@@ -260,86 +273,16 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _find(name: str, cells: Cells, codec: Constant | Labels) -> NDArray[np.int64]:
-    """The place of every cell in the codec's values, −1 where missing; a stranger is an error."""
-    if cells.missing.all():
-        return np.full(len(cells), -1)
-    if cells.type == "label":
-        place = {value: i for i, value in enumerate(codec.values)}
-        table = np.array([place.get(label, -2) for label in cells.labels])
-        index = table[np.where(cells.missing, 0, cells.values)]
-    else:
-        index = _search(cells, codec)
-    index = np.where(cells.missing, -1, index)
-    if (index == -2).any():
-        raise _stranger(name, cells, codec, int(np.argmax(index == -2)))
-    return index
+def _reserve(value: Any) -> float:
+    if not 0 <= float(value) <= 0.5:
+        raise ValueError(f"codec: expected a reserve in [0, ½]; got {value!r}.")
+    return float(value)
 
 
-def _search(cells: Cells, codec: Constant | Labels) -> NDArray[np.int64]:
-    if not codec.values or isinstance(codec.values[0], str):
-        return np.full(len(cells), -2)
-    values = cells.values
-    if codec.unit and cells.unit and codec.unit != cells.unit:
-        values = values.view(f"M8[{cells.unit}]").astype(f"M8[{codec.unit}]").view(np.int64)
-    known = np.array(codec.values)
-    order = np.argsort(known, kind="stable")
-    at = np.minimum(np.searchsorted(known[order], values), len(known) - 1)
-    return np.where(known[order][at] == values, order[at], -2)
-
-
-def _stranger(name: str, cells: Cells, codec: Constant | Labels, row: int) -> ValueError:
-    value = _short(_show(cells, row))
-    if isinstance(codec, Constant):
-        always = (
-            "always missing"
-            if not codec.values
-            else f"always {_short(_show(codec.decode(torch.empty(1, 0)), 0))}"
-        )
-        return ValueError(
-            f"column {name!r} holds {value} in row {cells.first + row}; in fit it was {always}, so it has no "
-            "density elsewhere: drop the column, or fit on rows where it varies."
-        )
-    some = _cells(codec, np.arange(min(2, len(codec.values))))
-    known = ", ".join(_short(_show(some, i)) for i in range(len(some)))
-    advice = (
-        "" if codec.type in ("label", "bool") else f"; columns={{{name!r}: Real()}} in fit takes any number"
-    )
-    return ValueError(
-        f"column {name!r} holds {value} in row {cells.first + row}, not seen in fit; "
-        f"known: {known}, … ({len(codec.values)} in all){advice}."
-    )
-
-
-def _show(cells: Cells, row: int) -> Any:
-    pick = slice(row, row + 1)
-    one = Cells(cells.type, cells.values[pick], cells.missing[pick], cells.labels, cells.unit)
-    value = one.to_list()[0]
-    return value if isinstance(value, str | int | float | bool) else str(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…" + text[0]
-
-
-def _cells(codec: Constant | Labels, index: NDArray[np.int64]) -> Cells:
-    """Cells of the codec's type from places in its values, missing at −1."""
-    missing = index < 0
-    if codec.type == "label":
-        return Cells("label", index, missing, codec.values)
-    store = {"bool": bool, "float": np.float64}.get(codec.type, np.int64)
-    listed = np.array(codec.values or (0,), np.uint64 if _unsigned(codec) else store)
-    values = listed[np.where(missing, 0, index)]
-    return Cells(codec.type, values, missing, unit=codec.unit)
-
-
-def _unsigned(codec: Constant | Labels) -> bool:
-    return codec.type == "int" and any(int(value) >= 2**63 for value in codec.values)
-
-
-def _plural(kind: str) -> str:
-    return {"label": "text or categories", "bool": "booleans"}.get(kind, f"{kind}s")
+def _log_terms(codec: Constant | Labels, seen: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
+    """Log-density terms by place: of the values, at −2 of one that was never seen, at −1 of a missing cell."""
+    new = math.log(codec.reserve) if codec.reserve else -math.inf
+    return np.concatenate([seen + math.log1p(-codec.reserve), [new, gap]])
 
 
 def _uniform(n: int, generator: Generator | None) -> Tensor:

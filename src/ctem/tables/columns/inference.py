@@ -73,12 +73,13 @@ def wish(name: str, said: Any) -> Column:
     return made
 
 
-def choose(name: str, cells: Cells, said: Column | None, state: bool) -> Choice:
+def choose(name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False) -> Choice:
     """The codec of one column, fitted.
 
     Arguments:
         said: the user's wish, or None to read the kind off the values.
         state: a missing cell is a value of its own, if there is one.
+        reserve: listed values keep some probability for those that were never seen.
 
     >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
     >>> choose("n", cells, None, False).kind, choose("n", cells, Real(), False).reason
@@ -87,12 +88,13 @@ def choose(name: str, cells: Cells, said: Column | None, state: bool) -> Choice:
     known = cells.values[~cells.missing]
     state = state and bool(cells.missing.any())
     distinct, counts = np.unique(known, return_counts=True)
+    new = _unseen_mass(counts) if reserve else 0.0
     if len(distinct) == 0:
-        return Choice(Constant(cells.type, (), cells.unit), "constant", "always missing")
+        return Choice(Constant(cells.type, (), cells.unit, new), "constant", "always missing")
     declared = cells.declared and len(cells.labels) > 1
     if len(distinct) == 1 and not declared and not state:
         value = (cells.labels[int(distinct[0])] if cells.type == "label" else distinct[0].item(),)
-        return Choice(Constant(cells.type, value, cells.unit), "constant", "one value")
+        return Choice(Constant(cells.type, value, cells.unit, new), "constant", "one value")
     if isinstance(said, Real) and (cells.type in ("label", "bool") or len(distinct) < 2):
         what = (
             "one value" if len(distinct) < 2 else "booleans" if cells.type == "bool" else "text or categories"
@@ -100,8 +102,20 @@ def choose(name: str, cells: Cells, said: Column | None, state: bool) -> Choice:
         raise ValueError(f"column {name!r} holds {what}: it cannot be Real(); say Category() or Ordinal().")
     few = _few(cells, distinct, len(known))
     if isinstance(said, Category) or (said is None and few):
-        return _discrete(name, cells, distinct, counts, said, state, few)
+        return _discrete(name, cells, distinct, counts, said, state, few, new)
     return _real(name, cells, distinct, counts, state)
+
+
+def _unseen_mass(counts: NDArray[Any]) -> float:
+    """Good and Turing's estimate of the probability of a new value, the share of values that were seen once.
+
+    With none of them it is not 0 but 1/(n + 1)², so that a new value has a finite score.
+
+    >>> _unseen_mass(np.array([5, 3, 1, 1])) == (2 + 1 / 11) / 11
+    True
+    """
+    n, once = int(counts.sum()), int((counts == 1).sum())
+    return min(0.5, (once + 1 / (n + 1)) / (n + 1))
 
 
 def _few(cells: Cells, distinct: NDArray[Any], n: int) -> str:
@@ -130,6 +144,7 @@ def _discrete(
     said: Column | None,
     state: bool,
     few: str,
+    new: float,
 ) -> Choice:
     values, weights, note = _listed(cells, distinct, counts)
     ordered = isinstance(said, Ordinal) or (said is None and _has_order(cells, len(values)))
@@ -153,7 +168,7 @@ def _discrete(
         rest, mass = len(values) - MAX_CODES + 1, weights[codes == MAX_CODES - 1].sum() / weights.sum()
         note += f"; the {rest} rarest share one code ({mass:.1%} of rows)"
     codec = Labels(
-        cells.type, values, tuple(codes.tolist()), tuple(shares.tolist()), cells.unit, ordered, state
+        cells.type, values, tuple(codes.tolist()), tuple(shares.tolist()), cells.unit, ordered, state, new
     )
     return Choice(codec, "ordinal" if ordered else "category", reason + note)
 

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Numbers, codec_from_json
 from ctem.tables.columns.inference import Choice, choose, wish
+from ctem.tables.columns.lookup import find, never_seen
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 
@@ -78,24 +79,33 @@ class Schema:
     choices: dict[str, Choice]
 
     @classmethod
-    def fit(cls, frame: Frame, columns: Mapping[str, Any] | None = None, missing: str = "hidden") -> Schema:
+    def fit(
+        cls,
+        frame: Frame,
+        columns: Mapping[str, Any] | None = None,
+        missing: str = "hidden",
+        unknown: str = "reserve",
+    ) -> Schema:
         """Read the kind of every column off its values.
 
         Arguments:
             columns: kinds said by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
             missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
                 in columns where it occurs.
+            unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
         """
         if missing not in ("hidden", "state"):
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
+        if unknown not in ("reserve", "refuse"):
+            raise ValueError(f"unknown: expected 'reserve' or 'refuse'; got {unknown!r}.")
         said = {name: wish(name, kind) for name, kind in (columns or {}).items()}
         strange = [name for name in said if name not in frame.columns]
         if strange:
             raise ValueError(
                 f"columns: {strange[0]!r} is not in the table, which has {_some(frame.columns)}."
             )
-        state = missing == "state"
-        choices = {name: choose(name, cells, said.get(name), state) for name, cells in frame.columns.items()}
+        how = missing == "state", unknown == "reserve"
+        choices = {name: choose(name, cells, said.get(name), *how) for name, cells in frame.columns.items()}
         if all(choice.kind == "constant" for choice in choices.values()):
             raise ValueError(
                 f"X: expected a column that varies; all {len(choices)} hold one value over {len(frame)} sample(s)."
@@ -138,6 +148,36 @@ class Schema:
             blocks.append(block.to(dtype))
             terms.append(term)
         return Encoded(torch.cat(blocks, 1), torch.stack(terms, 1))
+
+    def unseen(self, frame: Frame) -> Tensor:
+        """Which cells hold a value that fit never saw: a mask (n, columns of the table).
+
+        >>> import numpy as np
+        >>> from ctem.tables.frames.frame import read_frame
+        >>> schema = Schema.fit(read_frame(np.array([[1.0, 7.0], [2.0, 7.0]])))
+        >>> schema.unseen(read_frame(np.array([[3.0, 7.0]])))
+        tensor([[ True, False]])
+        """
+        pairs = zip(self.choices.items(), self._matched(frame), strict=True)
+        return torch.stack(
+            [
+                torch.zeros(len(frame), dtype=torch.bool)
+                if isinstance(choice.codec, Numbers)
+                else torch.from_numpy(find(name, cells, choice.codec) == -2)
+                for (name, choice), cells in pairs
+            ],
+            1,
+        )
+
+    def check_seen(self, frame: Frame) -> None:
+        """An error that names the first cell with a value that fit never saw."""
+        found = self.unseen(frame)
+        if bool(found.any()):
+            j = int(found.any(0).long().argmax())
+            name, choice = list(self.choices.items())[j]
+            if not isinstance(choice.codec, Numbers):
+                row = int(found[:, j].long().argmax())
+                raise never_seen(name, self._matched(frame)[j], choice.codec, row)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> dict[str, Cells]:
         """Encoded rows (n, d) to the table's values, for ``build_frame``; nan cells come back missing.
