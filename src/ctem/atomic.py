@@ -24,7 +24,7 @@ except ImportError:  # Windows: parts are not locked, and those of the dead are 
 
 fcntl: Any = locks
 
-__all__ = ["check_target", "is_regular", "replacing"]
+__all__ = ["check_target", "forget_parts", "is_regular", "locked", "replacing"]
 
 LONGEST = 180  # bytes of a target's name in that of its part: names have at most 255
 REASONS = {
@@ -65,6 +65,54 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         _sync(target.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[bool]:
+    """Whether a lock file is ours in this block; it goes with the block, and the lock also with the process.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with locked(f"{folder}/lock") as first, locked(f"{folder}/lock") as second:
+    ...         print(first, second)
+    ...     os.listdir(folder)
+    True False
+    []
+    """
+    if fcntl is None:
+        yield True
+        return
+    while True:
+        with open(path, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            if not _is_at(file, path):
+                continue  # whoever had it took it away between our opening and locking
+            try:
+                yield True
+            finally:
+                os.unlink(path)
+            return
+
+
+def _is_at(file: BinaryIO, path: str | Path) -> bool:
+    return os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+
+
+def forget_parts(target: Path) -> None:
+    """Remove parts of earlier writes whose process was killed: nobody holds their lock.
+
+    >>> forget_parts(Path("no file that was ever written"))
+    """
+    own = re.compile(re.escape(_start(target)) + r"[0-9a-f]{8}\.part")
+    for name in os.listdir(target.parent) if fcntl is not None else ():
+        if own.fullmatch(name):
+            with suppress(OSError), target.with_name(name).open("rb") as file:  # locked: that process lives
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                target.with_name(name).unlink()
 
 
 def check_target(path: str | Path) -> None:
@@ -123,9 +171,8 @@ def _in_place(path: str | Path) -> BinaryIO:
 
 def _part(target: Path) -> tuple[Path, BinaryIO]:
     """A new file beside the target, with its mode and owner, locked for as long as it is open."""
-    start = f".{os.fsdecode(os.fsencode(target.name)[:LONGEST])}."
-    _forget_dead(target.parent, start)
-    part = target.with_name(f"{start}{secrets.token_hex(4)}.part")
+    forget_parts(target)
+    part = target.with_name(f"{_start(target)}{secrets.token_hex(4)}.part")
     file = part.open("xb")
     try:
         if fcntl is not None:
@@ -146,15 +193,8 @@ def _like(file: BinaryIO, old: os.stat_result) -> None:
         os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
 
 
-def _forget_dead(folder: Path, start: str) -> None:
-    """Parts of earlier writes whose process was killed: nobody holds their lock."""
-    if fcntl is None:
-        return
-    for name in os.listdir(folder):
-        if re.fullmatch(re.escape(start) + r"[0-9a-f]{8}\.part", name):
-            with suppress(OSError), (folder / name).open("rb") as file:  # locked: that process lives
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (folder / name).unlink()
+def _start(target: Path) -> str:
+    return f".{os.fsdecode(os.fsencode(target.name)[:LONGEST])}."
 
 
 def _sync(folder: Path) -> None:

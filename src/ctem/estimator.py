@@ -35,6 +35,7 @@ from ctem.tables.frames.given import partial_frame, positions, renamed
 from ctem.tables.frames.observed import with_observed
 from ctem.tables.frames.rows import taken
 from ctem.terminal import print_columns
+from ctem.training.checkpoints import claimed
 
 __all__ = ["CTEM"]
 
@@ -70,7 +71,8 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         fast: also train a potential that scores complete rows in one pass (``score_samples(X, fast=True)``).
         random_state: a seed; the same one gives the same bits on the same machine.
         device: "auto" (CUDA where there is one), "cpu", "cuda".
-        checkpoint: file that a killed fit resumes from.
+        checkpoint: files CHECKPOINT.* that a killed fit resumes from; they belong to one fit, and stay until they are
+            removed.
         verbose: 1 prints what was inferred and shows a progress bar.
 
     Attributes:
@@ -177,7 +179,7 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         held_out = None if X_val is None else schema.encode(read_frame(X_val)).x.to(x)
         arguments = self.get_params(deep=False)
         settings = settings_for(arguments, schema, len(x))
-        with in_float32():
+        with in_float32(), claimed(self.checkpoint):
             density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)
         baseline = float(TableDensity(schema, density).independent(frame).mean())
         data_hash = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()

@@ -30,10 +30,10 @@ from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
 from ctem.terminal import print_columns, say, shown
+from ctem.training.checkpoints import claimed, files_of, forget
 
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
-PHASES = ("", ".first", ".last", ".steps", ".potential")
 
 
 @app.command()
@@ -84,8 +84,9 @@ def fit(
     if resume and checkpoint is None:
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     X = fit_table(table, drop or [], max_rows, seed, quiet)
-    if not resume:
-        _forget(checkpoint)
+    with claimed(checkpoint):
+        if not resume:
+            forget(checkpoint)
     model = CTEM(
         columns=kinds or None,
         missing="state" if missing_as_state else "hidden",
@@ -102,11 +103,11 @@ def fit(
         with redirect_stdout(sys.stderr):
             model.fit(X)
     except (KeyboardInterrupt, Stopped):
-        if checkpoint is not None and any(_files(checkpoint)):
+        if files_of(checkpoint):
             say("what was learned is kept: the same command with --resume goes on from there")
         raise
     model.save(output)
-    _forget(checkpoint)
+    forget(checkpoint)
     if not quiet:
         facts = model.describe()
         say(
@@ -302,14 +303,3 @@ def _load(path: Path, device: str) -> CTEM:
 
 def _random(model: CTEM, seed: int | None) -> Any:
     return check_random_state(model.random_state if seed is None else seed)
-
-
-def _files(checkpoint: Path) -> list[Path]:
-    """The files of a checkpoint that are there."""
-    paths = [checkpoint.with_name(f"{checkpoint.name}{phase}") for phase in PHASES]
-    return [path for path in paths if path.exists()]
-
-
-def _forget(checkpoint: Path | None) -> None:
-    for path in [] if checkpoint is None else _files(checkpoint):
-        path.unlink()

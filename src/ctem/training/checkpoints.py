@@ -1,9 +1,17 @@
-"""Files: tensors and facts in one safetensors file, written atomically, read without running anything."""
+"""Files that a killed fit resumes from: tensors and facts in one safetensors file, read without running anything.
+
+A fit has several, CHECKPOINT.first and so on, one for each phase. They are written atomically and synced, they know to
+which rows and settings they belong, and one fit at a time may use them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +19,69 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from ctem.atomic import replacing
+from ctem.atomic import forget_parts, locked, replacing
 
-__all__ = ["fingerprint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["claimed", "files_of", "fingerprint", "forget", "read_checkpoint", "write_checkpoint"]
+
+PHASES = r"|\.first|\.last|\.steps|\.potential|\.[0-9]+"
+
+
+@contextmanager
+def claimed(checkpoint: str | Path | None) -> Iterator[None]:
+    """The files of a checkpoint for one fit: a second one at the same time is refused instead of mixed up with it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, claimed(f"{folder}/run"), claimed(f"{folder}/run"):
+    ...     pass
+    Traceback (most recent call last):
+    ...
+    OSError: checkpoint: another fit is using .../run; wait for it, or give this one another output or checkpoint.
+    """
+    if checkpoint is None:
+        yield
+        return
+    with locked(f"{checkpoint}.lock") as mine:
+        if not mine:
+            raise OSError(
+                f"checkpoint: another fit is using {checkpoint}; "
+                "wait for it, or give this one another output or checkpoint."
+            )
+        yield
+
+
+def files_of(checkpoint: str | Path | None) -> list[Path]:
+    """The files of a checkpoint that are there.
+
+    >>> files_of("absent/run")
+    []
+    """
+    return [path for path, target in _written(checkpoint) if path == target]
+
+
+def forget(checkpoint: str | Path | None) -> None:
+    """Remove the files of a checkpoint, and what a killed fit left of them half-written.
+
+    >>> forget(None)
+    """
+    for path, target in _written(checkpoint):
+        if path == target:
+            path.unlink(missing_ok=True)
+        else:
+            forget_parts(target)
+
+
+def _written(checkpoint: str | Path | None) -> list[tuple[Path, Path]]:
+    """The files of a checkpoint and the parts of them that are there, each with the file that it is or was to be."""
+    path = Path(checkpoint or "")
+    if checkpoint is None or not path.parent.is_dir():
+        return []
+    own = re.compile(re.escape(path.name) + f"({PHASES})")
+    targets = {name: re.sub(r"^\.(.*)\.[0-9a-f]{8}\.part$", r"\1", name) for name in os.listdir(path.parent)}
+    return [
+        (path.with_name(name), path.with_name(target))
+        for name, target in targets.items()
+        if own.fullmatch(target)
+    ]
 
 
 def fingerprint(settings: dict[str, Any], f: nn.Module, *data: Tensor | None) -> str:
@@ -52,7 +120,7 @@ def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: d
         with replacing(path) as file:
             file.write(content)
     except OSError as error:
-        raise OSError(f"checkpoint: {path} could not be written ({error}).") from None
+        raise OSError(f"checkpoint: {path} could not be written ({error.strerror or error}).") from None
 
 
 def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -72,5 +140,8 @@ def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str,
     except SafetensorError as error:
         raise ValueError(f"checkpoint: {path} is damaged or not a checkpoint ({error}).") from None
     if metadata.get("mark") != mark:
-        raise ValueError(f"checkpoint: {path} belongs to another recipe, network or data; move it away.")
+        raise ValueError(
+            f"checkpoint: {path} belongs to another recipe, network or data. Fit those to go on with it; to begin "
+            "anew, remove it or give another checkpoint (on the command line: leave out --resume)."
+        )
     return tensors, json.loads(metadata["facts"])
