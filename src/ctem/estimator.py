@@ -27,13 +27,12 @@ from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.learning import fit_density, settings_for, weighted_rows
 from ctem.persistence import Fitted, Origin, load, save
+from ctem.questions import Questions
 from ctem.tables.answers.density import Outlier, TableDensity, find_device, in_float32
-from ctem.tables.answers.distributions import Conditional
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, Kind, build_frame, read_frame
-from ctem.tables.frames.given import partial_frame, positions, renamed
+from ctem.tables.frames.given import positions, renamed
 from ctem.tables.frames.observed import with_observed
-from ctem.tables.frames.rows import taken
 from ctem.terminal import print_columns
 from ctem.training.checkpoints import claimed
 
@@ -43,7 +42,7 @@ Vector = NDArray[np.float64]
 FEW = 100  # rows below which dependence between columns can hardly be learned
 
 
-class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
+class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """A density on tables of real, discrete and mixed columns, with missing cells.
 
         log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = (1/C) Σ_c Π_j ρ_c(x_j | columns before j in order c)
@@ -245,27 +244,6 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._table.grad_log_prob(self._read(X))
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
-        """A table of new rows, of the kind that was fitted; ``random_state=None`` uses the estimator's own."""
-        check_is_fitted(self)
-        check_count("n_samples", n_samples)
-        return build_frame(self.kind_, self._table.sample(int(n_samples), self._generator(random_state)))
-
-    def conditional_sample(self, given: Any, n_samples: int = 1, random_state: Any = None) -> Any:
-        """n_samples rows for every row of what is known, one row's after the other's, of the kind that was fitted.
-
-        Arguments:
-            given: a dict name → value for one row, or a table with some of the columns.
-            n_samples: rows to draw for each.
-            random_state: as in ``sample``.
-        """
-        check_is_fitted(self)
-        check_count("n_samples", n_samples)
-        known = partial_frame(given, self.kind_)
-        self.schema_.check_seen(known)
-        many = taken(known, np.repeat(np.arange(len(known)), n_samples))
-        return build_frame(self.kind_, self._table.completed(many, self._generator(random_state)))
-
     def impute(self, X: Any, method: str = "sample", n_draws: int = 1, random_state: Any = None) -> Any:
         """X with its missing cells filled in; what was observed stays bit for bit.
 
@@ -295,12 +273,6 @@ class CTEM(DensityMixin, BaseEstimator):  # type: ignore[misc]
         drawn = (self._table.completed(frame, generator) for _ in range(n_draws))
         tables = [with_observed(build_frame(frame.kind, columns), X, gone) for columns in drawn]
         return tables[0] if n_draws == 1 else tables
-
-    def conditional(self, X: Any, column: str | int) -> Conditional:
-        """The distribution of one column given the other observed cells of each row: values and probabilities."""
-        check_is_fitted(self)
-        (j,) = positions("column", [column], self.kind_.names)
-        return self._table.conditional(self._read(X), j)
 
     def outliers(self, X: Any, n: int = 10) -> list[Outlier]:
         """The n rows of highest ``outlier_scores``, the strangest first, with the columns that make them so."""

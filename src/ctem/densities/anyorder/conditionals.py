@@ -72,12 +72,14 @@ class NumberDensity:
         """log ρ of numbers (n,)."""
         return self.head.log_prob(value.unsqueeze(1), self.found, self.mean, self.spread).squeeze(1)
 
+    def at(self, values: Tensor) -> Tensor:
+        """log ρ of several numbers for each row, (n, q)."""
+        return self.head.log_prob(values, self.found, self.mean, self.spread)
+
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q)."""
         nodes = torch.linspace(-FAR, FAR, NODES, dtype=self.found.dtype, device=self.found.device)
-        return nodes, self.head.log_prob(
-            nodes.expand(len(self.found), -1), self.found, self.mean, self.spread
-        )
+        return nodes, self.at(nodes.expand(len(self.found), -1))
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row, (n,)."""

@@ -7,7 +7,7 @@ A frame is handled a bounded number of rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,7 @@ from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
 from ctem.tables.answers.distributions import Conditional, column_conditional
 from ctem.tables.answers.surprise import measure, surprises
-from ctem.tables.columns.codecs import Numbers
+from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.monotone import Curve
 from ctem.tables.columns.preferred import Steps
 from ctem.tables.columns.schema import Schema
@@ -136,6 +136,13 @@ class TableDensity:
         encoded = self.schema.encode(frame)
         return encoded.x.to(self.device), encoded.log_det.numpy()
 
+    def encode_given(self, frame: Frame, known: Collection[str]) -> Tensor:
+        """Encoded rows of which only some columns, by name, are known; the others are nan, even if that is a state."""
+        x = self.encode(frame)[0]
+        pairs = zip(self.schema.choices, self.schema.owner, strict=True)
+        x[:, [j for name, owner in pairs if name not in known for j in owner]] = torch.nan
+        return x
+
     def log_prob(self, frame: Frame, fast: FastDensity | None = None) -> Vector:
         """log ρ of every row, missing cells marginalised; complete rows by a fast potential where one is given."""
 
@@ -186,14 +193,21 @@ class TableDensity:
         x = torch.cat([self.density.sample(size, generator).cpu() for size in sizes])
         return self.schema.decode(x, generator)
 
-    def completed(self, frame: Frame, generator: torch.Generator) -> dict[str, Cells]:
-        """The columns of a frame, the missing cells of a row drawn together given its others."""
+    def completed(
+        self, frame: Frame, generator: torch.Generator, known: Collection[str] | None = None
+    ) -> dict[str, Cells]:
+        """The columns of a frame, the missing cells of a row drawn together given its others.
+
+        ``known``: names of the columns that are given, all when None.
+        """
         density = self.any_order("filling in missing cells")
         gone = np.any([cells.missing for cells in frame.columns.values()], axis=0)
         if not gone.any():
             return dict(frame.columns)
-        x = [density.complete(self.encode(part)[0], generator).cpu() for part in chunks(taken(frame, gone))]
-        drawn = self.schema.decode(torch.cat(x), generator)
+        names = frame.columns if known is None else known
+        parts = [self.encode_given(part, names) for part in chunks(taken(frame, gone))]
+        x = torch.cat([density.complete(part, generator).cpu() for part in parts])
+        drawn = self.schema.decode(x, generator)
         return {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
@@ -231,13 +245,17 @@ class TableDensity:
     def conditional(self, frame: Frame, j: int) -> Conditional:
         """The distribution of column j of the table given the other observed cells of each row."""
         density = self.any_order("a conditional")
-        codec, owner = list(self.schema.choices.values())[j].codec, self.schema.owner[j]
-        x = self.encode(frame)[0]
+        choice, owner = list(self.schema.choices.values())[j], self.schema.owner[j]
+        x, codec, numeric = self.encode(frame)[0], choice.codec, choice.kind != "category"
         if not owner:
-            return Conditional(codec.decode(x[:1, :0].cpu()), np.ones((len(x), 1)), np.zeros(1, np.int64))
+            cells = codec.decode(x[:1, :0].cpu())
+            return Conditional(cells, np.ones((len(x), 1)), np.zeros(1, np.int64), numeric)
         values, p, group = column_conditional(density, x, owner)
-        cells = codec.decode(values.cpu(), torch.Generator().manual_seed(0))
-        return Conditional(cells, p.double().cpu().numpy(), group.cpu().numpy())
+        if isinstance(codec, Labels):
+            cells, p = codec.by_value(p.double().cpu())
+            return Conditional(cells, p.numpy(), np.arange(len(cells)), numeric)
+        cells = codec.decode(values.cpu())
+        return Conditional(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric)
 
     def surprises(self, frame: Frame) -> Vector:
         """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.

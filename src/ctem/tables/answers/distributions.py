@@ -26,6 +26,7 @@ class Conditional:
         cells: the q values, in the user's units.
         probability: (n, q), every row sums to 1.
         group: (q,), the same number for nodes of one continuous part.
+        numeric: the values are quantities, of which there is a mean; the codes of a category are not.
 
     >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
     >>> one = Conditional(cells, np.array([[0.25, 0.75]]), np.arange(2))
@@ -36,24 +37,38 @@ class Conditional:
     cells: Cells
     probability: NDArray[np.float64]
     group: NDArray[np.int64]
+    numeric: bool = True
 
     @property
     def values(self) -> list[Any]:
         """The q values as Python objects."""
         return self.cells.to_list()
 
+    @property
+    def has_mean(self) -> bool:
+        """Whether the values can be averaged."""
+        return self.numeric and self.cells.type not in ("label", "bool")
+
     def mean(self) -> Cells:
-        """E[X_j | …] of every row; of labels and booleans the most likely value, as they have no mean."""
-        if self.cells.type in ("label", "bool"):
+        """E[X_j | …] of every row, whole for whole numbers; the most likely value where there is no mean."""
+        if not self.has_mean:
             return self.mode()
-        known = ~self.cells.missing
-        weight = self.probability[:, known] / self.probability[:, known].sum(1, keepdims=True)
-        values = self.cells.values[known]
+        values, weight = self._known()
         # from the first value: moments in nanoseconds are too large for exact float64
         centred = weight @ (values - values[0]).astype(np.float64)
         whole = values.dtype.kind in "iu"
         mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
         return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
+
+    def expectation(self) -> NDArray[np.float64]:
+        """E[X_j | …] of every row, of numbers; not rounded.
+
+        >>> cells = Cells("int", np.array([0, 1]), np.zeros(2, bool))
+        >>> Conditional(cells, np.array([[0.25, 0.75]]), np.arange(2)).expectation()
+        array([0.75])
+        """
+        values, weight = self._known()
+        return np.asarray(weight @ values.astype(np.float64))
 
     def std(self) -> NDArray[np.float64]:
         """The standard deviation of X_j | … in every row (dates and durations: in days); nan for labels and booleans.
@@ -62,11 +77,9 @@ class Conditional:
         >>> Conditional(cells, np.array([[0.5, 0.5]]), np.arange(2)).std()
         array([1.])
         """
-        if self.cells.type in ("label", "bool"):
+        if not self.has_mean:
             return np.full(len(self.probability), np.nan)
-        known = ~self.cells.missing
-        weight = self.probability[:, known] / self.probability[:, known].sum(1, keepdims=True)
-        values = self.cells.values[known]
+        values, weight = self._known()
         away = (values - values[0]).astype(np.float64)
         away = away - (weight @ away)[:, None]
         return np.asarray(np.sqrt((weight * away**2).sum(1)) / DAY.get(self.cells.unit, 1.0))
@@ -93,6 +106,12 @@ class Conditional:
         inside = self.group == total.argmax(1)[:, None]
         best = np.where(inside, self.probability, -1.0).argmax(1)
         return replace(self.cells, values=self.cells.values[best], missing=self.cells.missing[best])
+
+    def _known(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """The values that are not "missing", and their probabilities."""
+        known = ~self.cells.missing
+        weight = self.probability[:, known]
+        return self.cells.values[known], weight / weight.sum(1, keepdims=True)
 
 
 def column_conditional(

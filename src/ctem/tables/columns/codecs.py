@@ -138,6 +138,17 @@ class Labels:
         gone = hidden.numpy() | (whole.numpy() >= len(start))
         return cells_of(self, np.where(gone, -1, index))
 
+    def by_value(self, p: Tensor) -> tuple[Cells, Tensor]:
+        """All values, "missing" last where it is a state, and their probabilities from those of the codes (n, k).
+
+        >>> Labels("label", ("a", "b", "c"), (0, 1, 1), (1.0, 0.25, 0.75)).by_value(torch.tensor([[0.6, 0.4]]))[1]
+        tensor([[0.6000, 0.1000, 0.3000]])
+        """
+        places = [*range(len(self.values)), *[-1] * self.state]
+        codes = torch.tensor([*self.codes, *[self.size - 1] * self.state])
+        shares = torch.tensor([*self.shares, *[1.0] * self.state], dtype=p.dtype)
+        return cells_of(self, np.array(places)), p[:, codes] * shares
+
     @cached_property
     def _lots(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Values by code, where each code starts, and code + cumulative share: one search draws from every code."""
@@ -188,7 +199,7 @@ class Numbers:
 
     def encode(self, name: str, cells: Cells) -> Block:
         """x (n, 1 or 2) and log T′ (n,)."""
-        known = np.zeros(len(cells)) if cells.missing.all() else self._measure(name, cells)
+        known = np.zeros(len(cells)) if cells.missing.all() else self.measure(name, cells)
         X = torch.from_numpy(np.where(cells.missing, np.nan, known))
         x, log_slope = self.curve.with_log_slope(X)
         if not bool((x.isfinite() | X.isnan()).all()):
@@ -228,7 +239,8 @@ class Numbers:
         parts = {"ruler": self.ruler.to_json(), "curve": self.curve.to_json()}
         return {"codec": "numbers", **parts, "atoms": list(self.atoms), "state": self.state}
 
-    def _measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
+    def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
+        """X of cells, after a check that they are of the type of fit."""
         timed = self.ruler.type in ("moment", "duration")
         if cells.type != self.ruler.type if timed else cells.type not in ("int", "float"):
             wanted = f"{self.ruler.type}s" if timed else "numbers"

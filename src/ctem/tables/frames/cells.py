@@ -70,6 +70,19 @@ class Cells:
             plain = self.values.tolist()
         return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
 
+    def to_numpy(self) -> Array:
+        """The values as an array: numbers and times in their own dtype, else objects; nan, NaT, None where missing.
+
+        >>> Cells("int", np.array([1, 2]), np.array([False, True])).to_numpy()
+        array([ 1., nan])
+        """
+        if self.type in ("label", "bool"):
+            return np.array([*self.to_list(), None], object)[:-1]
+        if self.type in ("moment", "duration"):
+            times = self.values.astype(f"{'M' if self.type == 'moment' else 'm'}8[{self.unit}]")
+            return np.where(self.missing, np.array("NaT", times.dtype), times)
+        return np.where(self.missing, np.nan, self.values) if self.missing.any() else self.values
+
 
 def _held(times: Array) -> Array:
     """Moments within Python's calendar: beyond, NumPy returns plain integers, as it does for nanoseconds."""

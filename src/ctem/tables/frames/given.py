@@ -28,12 +28,12 @@ def renamed(frame: Frame, kind: Kind) -> Frame:
     return Frame(replace(frame.kind, fields=fields), {name: frame.columns[f.name] for f, name in pairs})
 
 
-def partial_frame(given: Any, kind: Kind) -> Frame:
-    """A frame of all columns from some of them, a dict of one row or a table; the others are missing.
+def partial_frame(given: Any, kind: Kind) -> tuple[Frame, list[str]]:
+    """A frame of all columns from some of them, a dict of one row or a table, and which; the others are missing.
 
-    >>> frame = partial_frame({"x1": 2.0}, read_frame([[1.0, 2.0]]).kind)
-    >>> [cells.missing.tolist() for cells in frame.columns.values()]
-    [[True], [False]]
+    >>> frame, known = partial_frame({"x1": 2.0}, read_frame([[1.0, 2.0]]).kind)
+    >>> [cells.missing.tolist() for cells in frame.columns.values()], known
+    ([[True], [False]], ['x1'])
     """
     if isinstance(given, Mapping):
         row = np.empty((1, len(given)), object)
@@ -46,7 +46,7 @@ def partial_frame(given: Any, kind: Kind) -> Frame:
         raise ValueError(f"given: expected some of the columns {list(kind.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1
     gap = Cells("label", np.full(n, -1), np.ones(n, bool))
-    return Frame(kind, {name: columns.get(name, gap) for name in kind.names})
+    return Frame(kind, {name: columns.get(name, gap) for name in kind.names}), list(columns)
 
 
 def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:

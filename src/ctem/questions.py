@@ -1,0 +1,141 @@
+"""Questions to a fitted density: rows under conditions, their probability, and any column given the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from ctem.arguments import check_count
+from ctem.densities.anyorder.events import Probability
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.distributions import Conditional
+from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import Frame, Kind, build_frame
+from ctem.tables.frames.given import partial_frame, positions
+from ctem.tables.frames.rows import taken
+
+__all__ = ["Questions"]
+
+Vector = NDArray[np.float64]
+
+
+class Questions:
+    """What can be asked of a fitted ``CTEM``, which inherits these methods.
+
+    >>> from ctem import CTEM
+    >>> issubclass(CTEM, Questions)
+    True
+    """
+
+    schema_: Schema
+    kind_: Kind
+
+    @property
+    def _table(self) -> TableDensity:
+        raise NotImplementedError
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        raise NotImplementedError
+
+    def read(self, X: Any) -> Frame:
+        """X as a frame in the names of fit."""
+        raise NotImplementedError
+
+    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
+        """A table of new rows, of the kind that was fitted.
+
+        Arguments:
+            n_samples: rows to draw; for each row, where ``given`` is a table.
+            random_state: a seed; the estimator's own when None.
+            given: what is known, a dict name → condition or a table with some of the columns. A condition is a value,
+                a range ``(low, high)`` with both ends included and None for an open one, or a list of values and
+                ranges; None is a missing cell, with ``missing="state"``.
+        """
+        check_is_fitted(self)
+        check_count("n_samples", n_samples)
+        n, generator = int(n_samples), self._generator(random_state)
+        if given is None:
+            return build_frame(self.kind_, self._table.sample(n, generator))
+        known, ranges = split_given(given, self.schema_) if isinstance(given, Mapping) else (given, {})
+        if ranges:
+            event = TableEvent.of(self._table, self.kind_, known, ranges)
+            return build_frame(self.kind_, event.sample(n, generator))
+        rows, names = partial_frame(known, self.kind_)
+        self.schema_.check_seen(rows)
+        many = taken(rows, np.repeat(np.arange(len(rows)), n))
+        return build_frame(self.kind_, self._table.completed(many, generator, names))
+
+    def conditional_sample(self, given: Any, n_samples: int = 1, random_state: Any = None) -> Any:
+        """``sample(n_samples, random_state, given)``: rows for what is known, or for every row of a table of it."""
+        return self.sample(n_samples, random_state, given)
+
+    def probability(
+        self,
+        event: Mapping[str, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+        n_draws: int = 8192,
+        random_state: Any = None,
+    ) -> Probability:
+        """P(event | given), or P(given) without an event, with its standard error.
+
+        Both are dicts name → condition, as in ``sample``; P(30 ≤ age ≤ 40, city Oslo or Bergen) is
+        ``probability({"age": (30, 40), "city": ["Oslo", "Bergen"]})``. Importance sampling by the density's own
+        conditionals (``ctem.densities.anyorder.events``): the standard error is relative, however rare the event is.
+
+        Arguments:
+            event: conditions whose probability is asked for.
+            given: conditions that hold; single values of a real column are given as they are.
+            n_draws: about so many draws.
+            random_state: as in ``sample``.
+        """
+        check_is_fitted(self)
+        check_count("n_draws", n_draws)
+        if not (event or given):
+            raise ValueError("event, given: expected conditions, such as {'age': (30, 40)}; got none.")
+        asked, known = (given, {}) if event is None else (event, given or {})
+        generator = self._generator(random_state)
+        return conditional_probability(self._table, self.kind_, asked or {}, known, int(n_draws), generator)
+
+    def predict(self, X: Any, column: str | int | None = None) -> Any:
+        """The most likely label, or the mean of a number, of one column given the other cells of each row, (n,).
+
+        What X holds in that column does not matter.
+
+        Arguments:
+            column: its name or position; the last one when None.
+        """
+        found = self.conditional(X, column)
+        if found.has_mean and found.cells.type in ("int", "float"):
+            return found.expectation()
+        return found.mean().to_numpy()
+
+    def predict_proba(self, X: Any, column: str | int | None = None) -> Vector:
+        """P(value | the other cells) for the values ``classes(column)``, (n, values).
+
+        Of a number, the mass around each of the nodes that ``conditional`` tabulates.
+        """
+        return self.conditional(X, column).probability
+
+    def classes(self, column: str | int | None = None) -> list[Any]:
+        """The values of one column in the order of ``predict_proba``."""
+        check_is_fitted(self)
+        return self._table.conditional(partial_frame({}, self.kind_)[0], self._position(column)).values
+
+    def conditional(self, X: Any, column: str | int | None = None) -> Conditional:
+        """The distribution of one column given the other observed cells of each row: values and probabilities.
+
+        Arguments:
+            column: its name or position; the last one when None.
+        """
+        frame = self.read(X)
+        return self._table.conditional(frame, self._position(column))
+
+    def _position(self, column: str | int | None) -> int:
+        names = self.kind_.names
+        return len(names) - 1 if column is None else positions("column", [column], names)[0]

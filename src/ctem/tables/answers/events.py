@@ -1,0 +1,162 @@
+"""Conditions on a table's columns, asked of its density: how likely they are, and rows that meet them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ctem.densities.anyorder.events import (
+    Event,
+    Particles,
+    Probability,
+    conditioned,
+    estimate,
+    resampled,
+)
+from ctem.tables.answers.conditions import LabelCondition, NumberCondition, check_state, compiled, is_range
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Kind
+from ctem.tables.frames.given import partial_frame
+
+__all__ = ["TableEvent", "conditional_probability", "split_given"]
+
+SPARE = 2  # particles for every row that is drawn, to begin with
+FEW = 0.5  # effective rows for every row that is drawn, below which there is a warning
+MOST = 16  # particles for every row that is drawn, at most
+
+
+def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Conditions that are single values, and those that are ranges or sets; by name.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(9, 2))))
+    >>> split_given({"x0": 1.0, "x1": (0, None)}, schema)
+    ({'x0': 1.0}, {'x1': (0, None)})
+    """
+    if unknown := [name for name in given if name not in schema.choices]:
+        raise ValueError(f"given: expected some of the columns {list(schema.choices)}; got {unknown[0]!r}.")
+    ranges = {name: said for name, said in given.items() if is_range(said)}
+    for name, said in given.items():
+        if said is None:
+            check_state(name, schema.choices[name].codec, "given")
+    return {name: said for name, said in given.items() if name not in ranges}, ranges
+
+
+@dataclass(frozen=True)
+class TableEvent:
+    """Conditions on columns, given the known cells of a row.
+
+    Arguments:
+        table: the columns and the density.
+        conditions: on columns, by name.
+        known: one encoded row (1, d), nan where nothing is known.
+
+    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.densities.anyorder.density import AnyOrderDensity
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> frame = read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"], ["Bergen"]]))
+    >>> schema = Schema.fit(frame)
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0])])
+    >>> event = TableEvent.of(TableDensity(schema, density), frame.kind, {}, {"x0": ["Oslo"]})
+    >>> round(event.probability(256, torch.Generator().manual_seed(0)).value, 3)
+    0.5
+    """
+
+    table: TableDensity
+    conditions: Mapping[str, LabelCondition | NumberCondition]
+    known: Tensor
+
+    @classmethod
+    def of(
+        cls, table: TableDensity, kind: Kind, known: Mapping[str, Any], asked: Mapping[str, Any]
+    ) -> TableEvent:
+        """From what a user said."""
+        table.any_order("a condition")
+        frame, names = partial_frame(known, kind)
+        table.schema.check_seen(frame)
+        return cls(table, compiled(asked, table.schema), table.encode_given(frame, names))
+
+    def probability(self, n: int, generator: torch.Generator) -> Probability:
+        """P(conditions | known) by about n particles; exactly 1 without any condition."""
+        if not self.conditions:
+            return Probability(1.0, 0.0, math.inf)
+        return estimate(self._particles(n, generator))
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
+        """Columns of n rows that meet the conditions.
+
+        Particles are added until their effective number is n; after ``MOST`` for every row there is a warning.
+        """
+        found = self._particles(SPARE * n, generator)
+        while (ess := estimate(found).ess) < n and sum(len(each.x) for each in found) < MOST * n:
+            found += self._particles(SPARE * n, generator)
+        if ess < FEW * n:
+            text = f"given: {n} rows rest on {ess:.0f} effective draws, so that some of them are alike."
+            warnings.warn(text, UserWarning, stacklevel=4)
+        return self._decode(resampled(found, n, generator), generator)
+
+    def _particles(self, n: int, generator: torch.Generator) -> list[Particles]:
+        """About n particles."""
+        density, event = self.table.any_order("a condition"), Event(self._allowed())
+        found = [conditioned(density, self.known, event, generator, n)]
+        while sum(len(each.x) for each in found) < n:
+            found.append(conditioned(density, self.known, event, generator, n))
+        if not any(bool(each.log_weight.isfinite().any()) for each in found):
+            names = ", ".join(map(repr, self.conditions))
+            raise ValueError(f"given: no row fits {names} together; widen a condition.")
+        return found
+
+    def _allowed(self) -> dict[int, Tensor]:
+        """What encoded columns may hold."""
+        owner, allowed = self._owner, {}
+        for name, condition in self.conditions.items():
+            encoded = condition.encoded(owner[name])
+            allowed.update({j: limits.to(self.known) for j, limits in encoded.items()})
+        return allowed
+
+    def _decode(self, x: Tensor, generator: torch.Generator) -> dict[str, Cells]:
+        columns = self.table.schema.decode(x.cpu(), generator)
+        for name, condition in self.conditions.items():
+            columns[name] = condition.decode(x[:, list(self._owner[name])].cpu(), generator)
+        return columns
+
+    @property
+    def _owner(self) -> dict[str, tuple[int, ...]]:
+        return dict(zip(self.table.schema.choices, self.table.schema.owner, strict=True))
+
+
+def conditional_probability(
+    table: TableDensity,
+    kind: Kind,
+    event: Mapping[str, Any],
+    given: Mapping[str, Any],
+    n: int,
+    generator: torch.Generator,
+) -> Probability:
+    """P(event | given) = P(event, ranges of given | values of given) / P(ranges of given | values of given).
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, batch_size=16, random_state=0).fit(X)
+    >>> 0.3 < model.probability({"x0": (0, None)}, given={"x1": (0, 1)}, n_draws=256).value < 0.7
+    True
+    """
+    if both := [name for name in event if name in given]:
+        raise ValueError(f"event, given: expected no column in both; got {both[0]!r}.")
+    split_given(event, table.schema)
+    known, ranges = split_given(given, table.schema)
+    part = TableEvent.of(table, kind, known, {**event, **ranges}).probability(n, generator)
+    whole = TableEvent.of(table, kind, known, ranges).probability(n, generator)
+    value = part.value / whole.value
+    relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
+    return Probability(value, float(value * relative), min(part.ess, whole.ess))

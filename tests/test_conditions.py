@@ -1,0 +1,274 @@
+"""Conditions that are ranges and sets: their probability, rows that meet them, and what cannot be asked."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2_contingency, ks_2samp
+from small import SMALL
+
+from ctem import CTEM, Ordinal
+
+BIG = 20_000
+FUZZED = 50
+
+
+def people(n=500, seed=0):
+    """A category, an ordered one, whole years, rain with an atom at 0 and dates; all depend on the first."""
+    rng = np.random.default_rng(seed)
+    side = rng.integers(3, size=n)
+    return pd.DataFrame(
+        {
+            "city": np.array(["Bergen", "Oslo", "Røros"])[side],
+            "size": np.clip(side + rng.integers(3, size=n), 0, 3),
+            "age": np.clip(rng.normal(35 + 10 * side, 9), 18, 80).round().astype(int),
+            "rain": np.where(rng.random(n) < 0.3, 0.0, rng.lognormal(side, 0.5)),
+            "born": pd.Timestamp("2000-01-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return CTEM(**SMALL, columns={"size": Ordinal()}).fit(people())
+
+
+@pytest.fixture(scope="module")
+def rows(model):
+    return model.sample(BIG, random_state=1)
+
+
+def holds(column, said):
+    """Which cells meet a condition."""
+    if isinstance(said, list):
+        return np.any([holds(column, item) for item in said], axis=0)
+    if isinstance(said, tuple):
+        low, high = (pd.Timestamp(end) if isinstance(end, str) else end for end in said)
+        ends = (low is None) | (column >= low) if low is not None else np.ones(len(column), bool)
+        return np.asarray(ends & (column <= high if high is not None else True))
+    return np.asarray(column == said)
+
+
+def fits(X, given):
+    return np.all([holds(X[name], said) for name, said in given.items()], axis=0)
+
+
+def fuzzed(rng):
+    """A random condition on one to three columns."""
+
+    def pair(low, high):
+        ends = sorted(rng.uniform(low, high, 2).round(1).tolist())
+        return [(ends[0], ends[1]), (None, ends[1]), (ends[0], None)][rng.integers(3)]
+
+    days = sorted(rng.integers(0, 300, 2).tolist())
+    said = {
+        "city": [["Oslo"], ["Bergen", "Røros"]][rng.integers(2)],
+        "size": [(1, 2), [0, 3], (2, None)][rng.integers(3)],
+        "age": [pair(25, 60), [30, 40, (50, 60)], (40, 40)][rng.integers(3)],
+        "rain": [[0.0, pair(1, 8)], pair(-1, 5), 0.0][rng.integers(3)],
+        "born": tuple((pd.Timestamp("2000-01-01") + pd.Timedelta(days=d)).isoformat() for d in days),
+    }
+    names = rng.permutation(list(said))[: rng.integers(1, 4)]
+    return {str(name): said[str(name)] for name in names}
+
+
+@pytest.mark.parametrize("case", range(FUZZED))
+def test_a_fuzzed_condition_is_as_likely_as_it_is_frequent_and_its_rows_meet_it(model, rows, case):
+    given = fuzzed(np.random.default_rng(case))
+    share = fits(rows, given).mean()
+    found = model.probability(given, n_draws=1024, random_state=case)
+    noise = np.sqrt(share * (1 - share) / BIG + 1 / BIG**2)
+    assert abs(found.value - share) < 4 * (noise + found.stderr)
+    drawn = model.sample(40, given={name: said if said != 0.0 else [said] for name, said in given.items()})
+    assert fits(drawn, given).all()
+    assert drawn.dtypes.equals(rows.dtypes)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"age": (30, 45)},
+        {"rain": [0.0, (3.0, None)], "city": ["Oslo", "Røros"]},
+        {"born": ("2000-02-01", "2000-06-30"), "age": (None, 40), "size": (1, 2)},
+    ],
+    ids=str,
+)
+def test_rows_of_a_condition_have_the_margins_of_rejection_sampling(model, rows, given):
+    kept = rows[fits(rows, given)]
+    drawn = model.sample(1000, given=given, random_state=2)
+    for name in rows.columns:
+        if name in ("city", "size"):
+            counts = [side[name].value_counts() for side in (kept, drawn)]
+            table = pd.concat(counts, axis=1).fillna(0).to_numpy()
+            assert len(table) == 1 or chi2_contingency(table).pvalue > 1e-3, name
+        else:
+            assert ks_2samp(kept[name].astype("int64"), drawn[name].astype("int64")).pvalue > 1e-3, name
+
+
+def test_probabilities_of_labels_are_brute_force_sums():
+    rng = np.random.default_rng(0)
+    u = rng.integers(3, size=400)
+    X = pd.DataFrame({"u": u, "v": (u + rng.integers(2, size=400)) % 3, "w": rng.integers(4, size=400)})
+    X = X.astype(str)
+    model = CTEM(**SMALL).fit(X)
+    states = pd.DataFrame(itertools.product("012", "012", "0123"), columns=["u", "v", "w"])
+    p = np.exp(model.score_samples(states))
+    p /= p.sum()  # what is kept for values that were never seen is not drawn
+    for said in ({"u": ["0", "2"]}, {"v": ["1"], "w": ["0", "3"]}, {"u": ["1"], "v": ["0"], "w": ["1", "2"]}):
+        found = model.probability(said, n_draws=8192)
+        assert abs(found.value - p[fits(states, said)].sum()) < 3 * found.stderr + 1e-6
+        assert found.ess > 1000
+
+
+def test_probabilities_of_numbers_are_integrals():
+    X = people()[["city", "age", "rain"]].assign(rain=lambda X: X["rain"] + 0.1)
+    X = X.drop(columns="age")[X["rain"] > 0.1].reset_index(drop=True)
+    model = CTEM(**SMALL).fit(X)
+    grid = np.geomspace(0.02, 60, 3000)
+    for city, (low, high) in itertools.product(["Oslo", "Bergen"], [(0.5, 2.0), (4.0, None)]):
+        inside = grid[(grid >= low) & (grid <= (high or np.inf))]
+        ends = np.unique([low, *inside, high or 60])
+        density = np.exp(model.score_samples(pd.DataFrame({"city": city, "rain": ends})))
+        found = model.probability({"city": city, "rain": (low, high)}, n_draws=8192)
+        assert abs(found.value - np.trapezoid(density, ends)) < 3 * found.stderr + 1e-4 * found.value
+
+
+def test_whole_numbers_add_up(model):
+    years = [model.probability({"age": year}, n_draws=2048) for year in (39, 40, 41)]
+    together = model.probability({"age": (39, 41)}, n_draws=2048)
+    listed = model.probability({"age": [39, 40, 41]}, n_draws=2048)
+    noise = np.sqrt(sum(one.stderr**2 for one in years) + together.stderr**2)
+    assert abs(sum(one.value for one in years) - together.value) < 4 * noise
+    assert listed.value == pytest.approx(together.value, rel=1e-6)
+
+
+def test_the_standard_error_is_the_spread_of_repeated_estimates(model):
+    given = {"rain": (1.0, 4.0), "city": ["Oslo"]}
+    found = [model.probability(given, n_draws=512, random_state=seed) for seed in range(24)]
+    spread, said = np.std([one.value for one in found], ddof=1), np.mean([one.stderr for one in found])
+    assert 0.6 < spread / said < 1.6
+
+
+def test_conditional_probabilities_are_ratios(model):
+    event, given = {"rain": (1.0, None)}, {"city": ["Oslo", "Røros"]}
+    both, whole = (
+        model.probability({**event, **given}, n_draws=4096),
+        model.probability(given=given, n_draws=4096),
+    )
+    found = model.probability(event, given, n_draws=4096)
+    ratio = both.value / whole.value
+    noise = ratio * np.hypot(both.stderr / both.value, whole.stderr / whole.value)
+    assert abs(found.value - ratio) < 4 * np.hypot(noise, found.stderr)
+
+
+def test_given_values_are_shown_as_in_log_density(model):
+    row = people(1, seed=5)
+    known = row[["city", "age", "rain", "born"]].iloc[0].to_dict()
+    log_p = [model.log_density(row.assign(size=k), ["size"], list(known))[0] for k in range(4)]
+    found = model.probability({"size": [1, 2]}, known)
+    assert abs(found.value - np.exp(log_p[1]) - np.exp(log_p[2])) < 3 * found.stderr + 1e-5
+
+
+def test_rare_events_have_a_relative_error(model):
+    found = model.probability({"age": (75, 80), "rain": (None, 0.5), "city": ["Bergen"]})
+    assert 0 < found.value < 1e-3
+    assert found.stderr < 0.3 * found.value
+    assert len(model.sample(50, given={"age": (75, 80), "city": ["Bergen"]})) == 50
+
+
+def test_a_seed_repeats_rows_and_probabilities(model):
+    given = {"age": (30, 40)}
+    assert model.sample(5, given=given, random_state=3).equals(model.sample(5, 3, given))
+    assert model.conditional_sample(given, 5, 3).equals(model.sample(5, 3, given))
+    first, second = (model.probability(given, n_draws=256, random_state=3) for _ in range(2))
+    assert first == second
+
+
+def test_missing_is_a_condition_where_it_is_a_state():
+    X = people().assign(city=lambda X: X["city"].where(X["size"] > 0))
+    model = CTEM(**SMALL, missing="state").fit(X)
+    rows = model.sample(BIG, random_state=0)
+    found = model.probability({"city": [None, "Oslo"]})
+    share = (rows["city"].isna() | (rows["city"] == "Oslo")).mean()
+    assert abs(found.value - share) < 4 * (found.stderr + np.sqrt(share * (1 - share) / BIG))
+    assert model.sample(20, given={"city": [None]})["city"].isna().all()
+    known = model.sample(50, given={"city": None})
+    assert known["city"].isna().all()
+    assert known["age"].notna().all()
+
+
+def test_values_that_share_a_code_are_told_apart():
+    rng = np.random.default_rng(0)
+    names = np.array([f"n{i:03d}" for i in range(300)])
+    X = pd.DataFrame(
+        {"name": names[np.minimum(rng.geometric(0.01, 1500) - 1, 299)], "y": rng.normal(size=1500)}
+    )
+    model = CTEM(**SMALL).fit(X)
+    codec = model.schema_.choices["name"].codec
+    shared = [v for v, s in zip(codec.values, codec.shares, strict=True) if s < 1]
+    assert len(shared) > 2
+    drawn = model.sample(60, given={"name": shared[:2]})
+    assert set(drawn["name"]) == set(shared[:2])
+    proba = model.predict_proba(X[:3], "name")
+    assert np.allclose(proba.sum(1), 1)
+    assert model.classes("name") == list(codec.values)
+    exact = np.exp(model.log_density(X[:3].assign(name=shared[0]), ["name"], ["y"]))
+    assert proba[:, model.classes("name").index(shared[0])] == pytest.approx(exact, rel=1e-4)
+
+
+def test_predictions_are_the_conditional_of_any_column(model):
+    X = people(20, seed=4)
+    proba = model.predict_proba(X, "city")
+    for k, city in enumerate(model.classes("city")):
+        others = [name for name in X if name != "city"]
+        exact = np.exp(model.log_density(X.assign(city=city), ["city"], others))
+        assert proba[:, k] == pytest.approx(exact, rel=1e-4)
+    best = np.array(model.classes("city"), object)[proba.argmax(1)]
+    assert np.array_equal(model.predict(X, "city"), best)
+    assert np.array_equal(model.predict(X.assign(city="Oslo"), "city"), best)
+    age = model.predict(X, "age")
+    assert age.dtype == np.float64
+    assert np.abs(age - model.impute(X.astype({"age": float}).assign(age=np.nan), "mean")["age"]).max() <= 1
+    assert np.issubdtype(model.predict(X).dtype, np.datetime64)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"town": (1, 2)}, "given: expected some of the columns .* got 'town'"),
+        ({"age": (40, 30)}, r"column 'age': expected low ≤ high; got \(40, 30\)"),
+        ({"age": []}, r"column 'age': expected at least one value"),
+        ({"age": (1, 2, 3)}, r"column 'age': expected a value, \(low, high\)"),
+        ({"age": (500, 600)}, r"column 'age' has no value in \(500, 600\); nearly all are between"),
+        ({"age": (30.2, 30.8)}, r"column 'age' has no value in \(30.2, 30.8\)"),
+        ({"city": ("Bergen", "Oslo")}, "column 'city' holds labels without an order"),
+        ({"city": ["Paris"]}, "column 'city' holds 'Paris' in row 0, not seen in fit"),
+        ({"city": None}, "column 'city': None asks for a missing cell.*missing='state'"),
+        ({"rain": [1.2345]}, "column 'rain' is continuous: the single value 1.2345 has probability 0"),
+        ({"size": (7, 9)}, r"column 'size' holds no value in \(7, 9\)"),
+        ({"age": ("young", "old")}, "column 'age': expected numbers"),
+    ],
+    ids=str,
+)
+def test_conditions_that_nothing_can_meet_are_refused(model, given, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.probability(given)
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.sample(3, given=given)
+
+
+def test_a_probability_needs_a_condition_and_no_column_twice(model):
+    with pytest.raises(ValueError, match="event, given: expected conditions"):
+        model.probability()
+    with pytest.raises(ValueError, match="event, given: expected no column in both; got 'age'"):
+        model.probability({"age": (30, 40)}, {"age": 35})
+
+
+def test_a_constant_column_meets_a_condition_or_nothing_does():
+    X = people()[["city", "rain"]].assign(one=7)
+    model = CTEM(**SMALL).fit(X)
+    assert model.probability({"one": (5, 9)}).value == 1
+    assert (model.sample(4, given={"one": [7], "city": ["Oslo"]})["one"] == 7).all()
+    with pytest.raises(ValueError, match="column 'one' was always"):
+        model.probability({"one": (8, 9)})
