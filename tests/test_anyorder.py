@@ -15,7 +15,7 @@ from ctem.densities.anyorder.numbers import NumberHead, Polygon
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.chain import Chain
 from ctem.densities.fast.differences import Differences
-from ctem.densities.fast.network import ClockNet
+from ctem.densities.fast.network import LevelNet
 from ctem.images.firstorder import FirstOrder
 from ctem.images.unet import ImageNet
 from ctem.spaces import Category, Ordinal, Real, Space
@@ -50,7 +50,7 @@ def awake(space, **options):
 
 def by_differences(space, **options):
     base = skewed(space)
-    return Differences(stirred(ClockNet(base, width=8, blocks=1)), base, **options)
+    return Differences(stirred(LevelNet(base, width=8, blocks=1)), base, **options)
 
 
 CONDITIONALS = {
@@ -60,7 +60,7 @@ CONDITIONALS = {
 }
 WITH_NUMBERS = {
     "heads": AtLevel(awake(MIXED, correlation=CORRELATION), 1e-3),
-    "differences": by_differences(MIXED, floor=0.05, points=257),
+    "differences": by_differences(MIXED, level=0.05, points=257),
 }
 
 
@@ -362,7 +362,7 @@ def test_a_pass_is_shared_by_all_rows_that_show_the_same():
 @pytest.mark.parametrize("kind", ["heads", "differences"])
 def test_a_mixed_chain_integrates_to_one_and_samples_follow_it(kind, order):
     space, n = Space([Real(), Category(2)]), 4000
-    at = AtLevel(awake(space), 1e-3) if kind == "heads" else by_differences(space, floor=0.01, points=257)
+    at = AtLevel(awake(space), 1e-3) if kind == "heads" else by_differences(space, level=0.01, points=257)
     chain = Chain(at)
     tails = torch.linspace(-14, 14, 20_001, dtype=torch.float64).sinh()
     t = torch.cat([torch.linspace(-8, 8, 20_001, dtype=torch.float64), tails[tails.abs() > 8]]).sort().values

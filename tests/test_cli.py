@@ -259,13 +259,13 @@ def test_models_of_pandas_and_of_arrays_take_files(tmp_path):
 
 
 def test_columns_can_be_said_dropped_and_their_gaps_made_values(folder, tmp_path):
-    said = ["--columns", "rooms=category", "-c", "rain=real", "--drop", "born", "--missing-as-state"]
+    said = ["--kind", "rooms=category", "-k", "rain=real", "--drop", "born", "--missing-as-state"]
     ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", *said, *FIT)
     facts = json.loads(ctem("info", tmp_path / "m.ctem", "--json")[0])
     assert {each["name"]: each["kind"] for each in facts["columns"]}["rooms"] == "category"
     assert "born" not in {each["name"] for each in facts["columns"]}
     same = CTEM(
-        columns={"rooms": "category", "rain": "real"},
+        kinds={"rooms": "category", "rain": "real"},
         missing="state",
         max_steps=8,
         random_state=0,
@@ -349,7 +349,7 @@ def test_an_error_is_one_clear_line_and_exit_code_1(folder, case):
 
 USAGE = [
     ["fit", "t.csv"],
-    ["fit", "t.csv", "-o", "m", "--columns", "age=blue"],
+    ["fit", "t.csv", "-o", "m", "--kind", "age=blue"],
     ["fit", "t.csv", "-o", "m", "--max-rows", "1"],
     ["fit", "t.csv", "-o", "m", "--effort", "much"],
     ["score", "m", "--exact"],
@@ -424,7 +424,7 @@ def test_every_row_is_as_likely_to_stay_in_the_reservoir():
 def test_a_table_longer_than_max_rows_is_sampled_and_that_is_said(folder, tmp_path):
     _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-rows", 100, "--max-steps", 4)
     assert "150 rows; a random sample of 100 is used (seed 0)" in err
-    assert CTEM.load(tmp_path / "m.ctem").n_rows_ == 100
+    assert CTEM.load(tmp_path / "m.ctem").n_samples_seen_ == 100
 
 
 @pytest.mark.parametrize(

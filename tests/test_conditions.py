@@ -31,7 +31,7 @@ def people(n=500, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**SMALL, columns={"size": Ordinal()}).fit(people())
+    return CTEM(**SMALL, kinds={"size": Ordinal()}).fit(people())
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_values_that_share_a_code_are_told_apart():
         {"name": names[np.minimum(rng.geometric(0.01, 1500) - 1, 299)], "y": rng.normal(size=1500)}
     )
     model = CTEM(**SMALL).fit(X)
-    codec = model.schema_.choices["name"].codec
+    codec = model.schema_.columns["name"].codec
     shared = [v for v, s in zip(codec.values, codec.shares, strict=True) if s < 1]
     assert len(shared) > 2
     drawn = model.sample(60, given={"name": shared[:2]})

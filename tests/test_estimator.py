@@ -228,7 +228,7 @@ def test_outliers_name_the_row_and_the_column():
 
 def test_declared_kinds_win():
     X = np.random.default_rng(0).integers(5, size=(300, 3)).astype(float)
-    model = fitted(X, columns={"x0": Real(), "x1": Category(), "x2": Ordinal()})
+    model = fitted(X, kinds={"x0": Real(), "x1": Category(), "x2": Ordinal()})
     assert [column["kind"] for column in model.describe()["columns"]] == ["real", "category", "ordinal"]
 
 
@@ -275,7 +275,7 @@ def test_rows_to_choose_by_are_not_learned_from():
     X, other = table(), table(100, seed=1)
     one, two = (CTEM(**SMALL).fit(X, X_val=rows) for rows in (other, other[::-1]))
     assert np.array_equal(one.history_["loss"], two.history_["loss"])
-    assert one.n_rows_ == len(X)
+    assert one.n_samples_seen_ == len(X)
     turned = CTEM(**SMALL).fit(X, X_val=other[other.columns[::-1]])  # columns go by name
     assert turned.history_ == one.history_
     with pytest.raises(ValueError, match="X has 6 features, but Schema is expecting 7 features"):
@@ -319,7 +319,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch):
 def test_the_history_and_the_description_say_what_happened(mixed):
     _, model = mixed
     assert len(model.history_["step"]) == len(model.history_["loss"]) == len(model.history_["held_out"])
-    assert model.describe()["rows"] == model.n_rows_ == 300
+    assert model.describe()["rows"] == model.n_samples_seen_ == 300
     assert model.feature_names_in_.tolist() == list(table(2).columns)
 
 

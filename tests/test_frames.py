@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 
 from ctem.tables.frames.cells import Cells, object_cells, whole_numbers
-from ctem.tables.frames.frame import Frame, Kind, build_frame, read_frame
+from ctem.tables.frames.frame import Frame, TableType, build_frame, read_frame
 
 DAYS = [dt.date(2020, 1, 1), None, dt.date(1901, 12, 31)]
 TIMES = [dt.datetime(2020, 1, 1, 3, 4, 5), None, dt.datetime(1969, 1, 1)]
@@ -121,8 +121,8 @@ def same(kind_in, kind_out):
 
 def again(X):
     frame = read_frame(X)
-    kind = Kind.from_json(json.loads(json.dumps(frame.kind.to_json())))
-    assert kind == frame.kind
+    kind = TableType.from_json(json.loads(json.dumps(frame.table_type.to_json())))
+    assert kind == frame.table_type
     return build_frame(kind, frame.columns)
 
 
@@ -148,7 +148,7 @@ def test_a_numpy_array_comes_back_as_it_was(name):
 
 def test_wide_tables_and_whole_number_names_come_back():
     same(X := pd.DataFrame({0: [1.0, 2.0], "a": [1, 2], 7: ["x", None]}), again(X))
-    assert read_frame(X).kind.names == ("0", "a", "7")
+    assert read_frame(X).table_type.names == ("0", "a", "7")
 
 
 def test_every_kind_of_missing_is_missing():
@@ -173,8 +173,8 @@ def test_text_that_looks_missing_is_text():
 
 
 def test_lists_and_tensors_are_arrays_and_mixed_lists_keep_their_types():
-    assert read_frame([[1, 2], [3, 4]]).kind.fields[0].dtype == {"numpy": "<i8"}
-    assert read_frame(torch.ones(2, 3)).kind.fields[0].dtype == {"numpy": "<f4"}
+    assert read_frame([[1, 2], [3, 4]]).table_type.fields[0].dtype == {"numpy": "<i8"}
+    assert read_frame(torch.ones(2, 3)).table_type.fields[0].dtype == {"numpy": "<f4"}
     frame = read_frame([[1, "a"], [2, "b"]])
     assert [cells.type for cells in frame.columns.values()] == ["int", "label"]
 
@@ -274,7 +274,7 @@ BAD_KINDS = {
 def test_a_kind_that_is_none_is_refused(name):
     data, message = BAD_KINDS[name]
     with pytest.raises(ValueError, match=message):
-        Kind.from_json(data)
+        TableType.from_json(data)
 
 
 def test_draws_beyond_a_dtypes_limits_are_held_there():
@@ -283,7 +283,9 @@ def test_draws_beyond_a_dtypes_limits_are_held_there():
     far = Cells("int", np.array([-1e19, 1e19]), np.zeros(2, bool))
     assert whole_numbers(far, np.dtype(np.int64)).tolist() == [-(2**63), 2**63 - 1]
     frame = read_frame(np.zeros((2, 1), np.float32))
-    built = build_frame(frame.kind, {"x0": Cells("float", np.array([1e300, -1e300]), np.zeros(2, bool))})
+    built = build_frame(
+        frame.table_type, {"x0": Cells("float", np.array([1e300, -1e300]), np.zeros(2, bool))}
+    )
     assert np.isfinite(built).all()
 
 
@@ -291,13 +293,13 @@ def test_a_missing_value_in_a_dtype_that_cannot_hold_it_is_an_error_that_says_so
     frame = read_frame(pd.DataFrame({"n": [1, 2]}))
     gap = Cells("int", np.array([1, 2]), np.array([False, True]))
     with pytest.raises(ValueError, match="column 'n', row 1: a int64 column cannot hold a missing value"):
-        build_frame(frame.kind, {"n": gap})
+        build_frame(frame.table_type, {"n": gap})
 
 
 def test_building_needs_every_column():
     frame = read_frame(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="'x1' is not there"):
-        build_frame(frame.kind, {"x0": frame.columns["x0"]})
+        build_frame(frame.table_type, {"x0": frame.columns["x0"]})
 
 
 def test_columns_of_objects_remember_their_type():
@@ -313,10 +315,10 @@ def test_a_frame_knows_its_length():
 
 def test_a_spoilt_dtype_calls_nothing():
     frame = read_frame(pl.DataFrame({"a": [1]}))
-    data = frame.kind.to_json()
+    data = frame.table_type.to_json()
     data["fields"][0]["dtype"] = {"polars": "build_info"}
     with pytest.raises(ValueError, match=r"column 'a': expected a polars dtype of Int8, .* got 'build_info'"):
-        build_frame(Kind.from_json(data), frame.columns)
+        build_frame(TableType.from_json(data), frame.columns)
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "us"])

@@ -31,6 +31,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "persistence",
     "learning",
     "questions",
+    "questions",
     "estimator",
     "outliers",
     "imputer",

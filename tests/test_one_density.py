@@ -67,7 +67,7 @@ def fitted(request):
 
 
 def column_names(model):
-    return list(model.schema_.choices)
+    return list(model.schema_.columns)
 
 
 def rest(model, *columns):
@@ -86,11 +86,11 @@ def first_columns(model):
 
 def alternatives(model, column):
     """Values of a column that stand for all of it, and the weight of each in a sum or a trapezoidal rule."""
-    codec = model.schema_.choices[column].codec
+    codec = model.schema_.columns[column].codec
     if isinstance(codec, Labels):
         values = codec.values.to_list() if hasattr(codec.values, "to_list") else list(codec.values)
         return values, np.ones(len(values))
-    X = codec.curve.inverse(torch.linspace(-8, 8, 3002, dtype=torch.float64)).numpy()
+    X = codec.transform.inverse(torch.linspace(-8, 8, 3002, dtype=torch.float64)).numpy()
     weight = np.zeros(len(X))
     weight[1:] += np.diff(X) / 2
     weight[:-1] += np.diff(X) / 2
@@ -173,14 +173,14 @@ def test_the_gradient_is_the_slope_of_the_score(fitted):
     X, model = fitted
     grad = model.log_density_grad(X)
     for j, name in enumerate(column_names(model)):
-        codec = model.schema_.choices[name].codec
+        codec = model.schema_.columns[name].codec
         if not isinstance(codec, Numbers) or name == "born":
             assert name == "born" or np.isnan(grad[:, j]).all()
             continue
         there = np.isfinite(grad[:, j])
         assert there.sum() == (X[name].notna() & ~X[name].isin(codec.atoms)).sum()
         rows = X[there]
-        step = STEP / codec.curve.with_log_slope(torch.tensor(rows[name].to_numpy()))[1].exp().numpy()
+        step = STEP / codec.transform.with_log_slope(torch.tensor(rows[name].to_numpy()))[1].exp().numpy()
         up, down = (model.score_samples(rows.assign(**{name: rows[name] + s * step})) for s in (1, -1))
         error = np.abs(grad[there, j] * step - (up - down) / 2) / STEP  # per unit of the encoded column
         # log ρ is smooth in pieces: few steps go over a knot, and mix the slopes of both sides
@@ -201,10 +201,10 @@ def test_of_complete_rows_a_score_is_the_log_density_in_standard_deviations(fitt
     X, model = fitted
     whole = X.dropna()
     score, expected = model.outlier_scores(whole), -model.score_samples(whole)
-    for choice, name in zip(model.schema_.choices.values(), whole, strict=True):
+    for choice, name in zip(model.schema_.columns.values(), whole, strict=True):
         if isinstance(choice.codec, Numbers) and name != "born":
             there = ~whole[name].isin(choice.codec.atoms).to_numpy()
-            expected = expected - there * np.log(choice.codec.curve.scale)
+            expected = expected - there * np.log(choice.codec.transform.scale)
     if "born" not in whole:  # its steps are smoothed
         assert np.ptp(score - expected) < 1e-3
 

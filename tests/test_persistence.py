@@ -15,7 +15,7 @@ from test_steps import preferring
 
 from ctem import CTEM, Category, atomic, persistence
 from ctem.persistence.reading import OLDEST, digest
-from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.preferred import PreferredValues
 
 STEPS = {"max_steps": 10, "width": 8, "members": 2, "batch_size": 32, "random_state": 3}
 SMALL = {**STEPS, "blocks": 1, "orders": 2}
@@ -35,7 +35,7 @@ def table(n=150):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**SMALL, columns={"city": Category()}, fast=True).fit(table())
+    return CTEM(**SMALL, kinds={"city": Category()}, fast=True).fit(table())
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_provenance_says_what_made_the_model_of_what(model, path):
     assert origin["seed"] == model.seed_
     assert origin["data_sha256"] == model.data_hash_
     assert origin["torch"] == torch.__version__
-    assert origin["metrics"]["baseline"] == model.baseline_
+    assert origin["metrics"]["baseline"] == model.independent_score_
     assert origin["created"].endswith("+00:00")
 
 
@@ -153,7 +153,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is(path):
 def test_steps_are_saved(tmp_path):
     X = pd.DataFrame({"price": preferring(400), "size": preferring(400, seed=1)})
     model = CTEM(**SMALL).fit(X)
-    assert isinstance(model.schema_.choices["price"].codec.curve, Steps)
+    assert isinstance(model.schema_.columns["price"].codec.transform, PreferredValues)
     model.save(tmp_path / "model.ctem")
     again = CTEM.load(tmp_path / "model.ctem")
     assert np.array_equal(again.score_samples(X), model.score_samples(X))

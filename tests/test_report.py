@@ -142,7 +142,7 @@ def test_the_numbers_are_those_of_the_estimator(mixed):
     assert f"{signed(scores.mean(), '.3f')} ± " in reader.text
     error = scores.std(ddof=1) / np.sqrt(len(scores))
     assert f"{signed(scores.mean(), '.2f')} ± {error:.2g}" in reader.text
-    assert signed(model.baseline_, ".3f") in reader.text
+    assert signed(model.independent_score_, ".3f") in reader.text
     found = [int(row) for row in re.findall(r"Row (\d+) score", reader.text)]
     assert found == [outlier.row for outlier in model.outliers(X, 10)]
     for outlier in model.outliers(X, 3):
@@ -269,7 +269,7 @@ def test_dependence_is_mutual_information_less_its_bias():
 def test_what_chance_explains_is_what_two_samples_of_one_law_show():
     rng = np.random.default_rng(0)
     frame = read_frame(rng.gamma(2.0, size=(1000, 1)))
-    codec = Schema.fit(frame).choices["x0"].codec
+    codec = Schema.fit(frame).columns["x0"].codec
     axis = lay_out("x0", codec, frame.columns["x0"])
     found = []
     for _ in range(100):
@@ -283,7 +283,7 @@ def test_what_chance_explains_is_what_two_samples_of_one_law_show():
 def test_bars_of_whole_numbers_hold_equally_many_of_them():
     X = np.random.default_rng(0).integers(0, 1000, size=(3000, 1))
     frame = read_frame(X)
-    axis = lay_out("x0", Schema.fit(frame).choices["x0"].codec, frame.columns["x0"])
+    axis = lay_out("x0", Schema.fit(frame).columns["x0"].codec, frame.columns["x0"])
     inside = np.arange(np.ceil(axis.edges[0]), axis.edges[-1])
     counts = np.bincount(axis.slots(Cells("float", inside, np.zeros(len(inside), bool))))
     assert set(counts) == {counts[0]}
@@ -291,7 +291,7 @@ def test_bars_of_whole_numbers_hold_equally_many_of_them():
 
 def test_every_known_cell_has_one_slot():
     frame = read_frame(table())
-    for name, choice in Schema.fit(frame).choices.items():
+    for name, choice in Schema.fit(frame).columns.items():
         axis, cells = lay_out(name, choice.codec, frame.columns[name]), frame.columns[name]
         if axis is None:
             assert name == "planet"

@@ -8,7 +8,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from ctem.bases import ProductBase
-from ctem.densities.fast.network import ClockNet
+from ctem.densities.fast.network import LevelNet
 from ctem.densities.residuals import _factored, _swept, correlation_of, inverses, predictions, residuals
 from ctem.spaces import Category, Ordinal, Real, Space
 
@@ -87,7 +87,7 @@ def test_rows_that_share_their_levels_share_the_work_and_nothing_else(c):
 
 def test_a_network_that_sees_residuals_is_blind_to_hidden_columns_and_zero_when_all_are():
     base = ProductBase(Space([Real(), Real(), Ordinal(5), Category(3)]))
-    g = ClockNet(
+    g = LevelNet(
         base, width=16, correlation=torch.tensor([[1.0, 0.9, 0.3], [0.9, 1.0, 0.2], [0.3, 0.2, 1.0]])
     )
     with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare, kstest, norm
 
 from ctem.bases import ProductBase
-from ctem.energies import NoisyMLP, Table
+from ctem.energies import LookupEnergy, NoisyMLP
 from ctem.matching.kernels import (
     Gaussian,
     Grid,
@@ -309,7 +309,7 @@ def test_samplers_move_in_float64_too():
 
 
 def test_a_trained_network_is_not_given_gradients():
-    table = Table(STATES)
+    table = LookupEnergy(STATES)
     run(
         Alternate(Gibbs(STATES), MetropolisHastings(HammingOne(STATES))),
         table,
@@ -422,8 +422,8 @@ def test_bad_types_are_named():
         MetropolisHastings("hamming")
     with pytest.raises(TypeError, match="samplers: expected objects with a `step`"):
         Alternate(Gibbs(STATES), HammingOne(STATES))
-    with pytest.raises(TypeError, match=r"Featured .* got Table; pass differences=exact_differences"):
-        GibbsWithGradients(STATES).step(Table(STATES), torch.zeros(3, 4), seeded())
+    with pytest.raises(TypeError, match=r"Featured .* got LookupEnergy; pass differences=exact_differences"):
+        GibbsWithGradients(STATES).step(LookupEnergy(STATES), torch.zeros(3, 4), seeded())
 
 
 def test_nan_stops_and_names_the_row():

@@ -16,8 +16,8 @@ from test_frames import ARROW, PANDAS, POLARS
 
 from ctem.spaces import Category, Ordinal, Real, Space
 from ctem.tables.columns.codecs import Constant, Labels, Numbers
-from ctem.tables.columns.inference import choose
-from ctem.tables.columns.monotone import Curve
+from ctem.tables.columns.inference import infer_column
+from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import build_frame, read_frame
@@ -101,7 +101,7 @@ def punch(X, seed=3):
 
 def assert_same(X, Y, rtol=1e-9):
     left, right = read_frame(X), read_frame(Y)
-    assert left.kind == right.kind
+    assert left.table_type == right.table_type
     for name, cells in left.columns.items():
         other = right.columns[name]
         np.testing.assert_array_equal(cells.missing, other.missing, err_msg=name)
@@ -121,13 +121,13 @@ def test_decode_undoes_encode_for_every_kind_and_library(backend, holes, missing
     frame = read_frame(X)
     schema = Schema.fit(frame, missing=missing)
     encoded = schema.encode(frame, dtype=torch.float64)
-    back = build_frame(frame.kind, schema.decode(encoded.x, generator()))
-    single = build_frame(frame.kind, schema.decode(schema.encode(frame).x, generator()))
+    back = build_frame(frame.table_type, schema.decode(encoded.x, generator()))
+    single = build_frame(frame.table_type, schema.decode(schema.encode(frame).x, generator()))
     if holes and "constant" in frame.columns:  # a gap there is filled by the one value
         X, back, single = (Y.drop(columns="constant") for Y in (X, back, single))
     assert_same(X, back)
     assert bool(encoded.log_det.isfinite().all())
-    assert read_frame(single).kind == read_frame(X).kind
+    assert read_frame(single).table_type == read_frame(X).table_type
 
 
 @pytest.mark.parametrize("backend", tables())
@@ -188,11 +188,11 @@ def test_atoms_have_no_real_part_and_no_jacobian():
 def test_a_spike_at_the_edge_is_an_atom_and_a_smooth_peak_is_none():
     rng = default_rng(0)
     capped = np.minimum(rng.integers(1, 9000, 4000) * 100 + (rng.random(4000) < 0.01), 850_001).astype(float)
-    codec = Schema.fit(read_frame(capped[:, None])).choices["x0"].codec
+    codec = Schema.fit(read_frame(capped[:, None])).columns["x0"].codec
     assert codec.atoms == (850_001.0,)
-    assert codec.ruler.step == 1
+    assert codec.lattice.step == 1
     for smooth in (rng.poisson(60, 4000), rng.geometric(0.1, 4000)):
-        assert Schema.fit(read_frame(smooth[:, None]), {"x0": Real()}).choices["x0"].codec.atoms == ()
+        assert Schema.fit(read_frame(smooth[:, None]), {"x0": Real()}).columns["x0"].codec.atoms == ()
 
 
 def test_missing_is_hidden_or_a_state():
@@ -212,7 +212,7 @@ def test_missing_is_hidden_or_a_state():
 def test_a_wholly_missing_column_can_be_encoded_after_any_fit():
     frame = read_frame(pandas_table()[["normal", "city", "flag", "day", "atoms"]])
     schema = Schema.fit(frame)
-    gaps = read_frame(pd.DataFrame({name: [None, None] for name in schema.choices}, dtype=object))
+    gaps = read_frame(pd.DataFrame({name: [None, None] for name in schema.columns}, dtype=object))
     encoded = schema.encode(gaps)
     assert bool(encoded.x.isnan().all())
     assert bool((encoded.log_det == 0).all())
@@ -225,7 +225,7 @@ floats = st.floats(-1e12, 1e12).map(lambda v: float(f"{v:.12g}"))
 @settings(max_examples=200, deadline=None)
 def test_the_curve_increases_is_undone_and_its_slope_is_its_derivative(values):
     X = np.array(values)
-    curve = Curve.fit(X)
+    curve = MonotoneMap.fit(X)
     span = X.max() - X.min()
     grid = torch.linspace(X.min() - span, X.max() + span, 501, dtype=torch.float64)
     x, log_slope = curve.with_log_slope(grid)
@@ -239,7 +239,7 @@ def test_the_curve_increases_is_undone_and_its_slope_is_its_derivative(values):
 @pytest.mark.parametrize("name", ["normal", "heavy", "bounded", "atoms", "whole", "steps"])
 def test_log_det_is_the_numerical_derivative(name):
     X = columns()[name].astype(float)
-    curve = Curve.fit(X)
+    curve = MonotoneMap.fit(X)
     inside = torch.as_tensor(np.linspace(*np.quantile(X, [0.001, 0.999]), 997))
     h = 1e-6 * curve.scale
     numeric = (curve(inside + h) - curve(inside - h)) / (2 * h)
@@ -273,7 +273,7 @@ def test_encoded_reals_are_about_standard_normal_and_integrate_to_one_in_the_use
         x = schema.encode(frame).x
         assert abs(float(x.mean())) < 0.1, name
         assert 0.9 < float(x.std()) < 1.1, name
-        curve = schema.choices["x0"].codec.curve
+        curve = schema.columns["x0"].codec.transform
         edges = curve.inverse(torch.linspace(-8, 8, 400_001, dtype=torch.float64))
         middle = (edges[1:] + edges[:-1]) / 2
         z, log_slope = curve.with_log_slope(middle)
@@ -290,11 +290,12 @@ def test_jitter_stays_in_the_cell_is_uniform_there_and_moves_nothing_else():
     np.testing.assert_array_equal(moved[:, still].numpy(), x[:, still].numpy())
     np.testing.assert_array_equal(moved.isnan().numpy(), x.isnan().numpy())
     assert_same(
-        X[["whole", "day"]], build_frame(frame.kind, schema.decode(moved, generator()))[["whole", "day"]]
+        X[["whole", "day"]],
+        build_frame(frame.table_type, schema.decode(moved, generator()))[["whole", "day"]],
     )
-    codec = schema.choices["whole"].codec
+    codec = schema.columns["whole"].codec
     j = schema.owner[1][0]
-    offset = codec.curve.inverse(moved[:, j].double()).numpy() - X["whole"].to_numpy()
+    offset = codec.transform.inverse(moved[:, j].double()).numpy() - X["whole"].to_numpy()
     assert np.abs(offset).max() <= 0.5 + 1e-3
     assert abs(offset.mean()) < 4 * math.sqrt(1 / 12 / N)
     assert offset.var() == pytest.approx(1 / 12, rel=0.2)
@@ -393,14 +394,16 @@ def test_hostile_numbers_are_encoded_finitely_and_come_back(name):
         known = ~encoded.x.isnan()
         assert bool(encoded.x[known].isfinite().all())
         assert bool(encoded.log_det.isfinite().all())
-        back = build_frame(frame.kind, schema.decode(encoded.x, generator()))
+        back = build_frame(frame.table_type, schema.decode(encoded.x, generator()))
         assert back.dtype == X.dtype
         scale = float(np.abs(X.astype(float)).max())
         np.testing.assert_allclose(back / scale, X / scale, rtol=1e-6, atol=1e-9)
         extreme = schema.space.columns[-1]
         rows = torch.full((2, schema.space.dim), 0.0)
         rows[:, -1] = torch.tensor([-60.0, 60.0]) if isinstance(extreme, Real) else 0
-        assert np.isfinite(build_frame(frame.kind, schema.decode(rows, generator())).astype(float)).all()
+        assert np.isfinite(
+            build_frame(frame.table_type, schema.decode(rows, generator())).astype(float)
+        ).all()
 
 
 @pytest.mark.parametrize("first", [2**52, 2**60, 2**63 - 5000, 2**63 + 7, 2**64 - 5000, -(2**63)])
@@ -412,7 +415,7 @@ def test_large_whole_numbers_keep_every_digit_and_their_preferences(first):
     codecs = []
     for values in (X, small):
         cells = Cells("int", values, np.zeros(3000, bool))
-        codec = choose("n", cells, Real(), False).codec
+        codec = infer_column("n", cells, Real(), False).codec
         x, log_slope = codec.encode("n", cells)
         assert codec.decode(x.float()).values.tolist() == values.tolist()
         assert len(codec.jitter(x[:, 0], generator()).unique()) > 2990
@@ -426,7 +429,7 @@ def test_large_whole_numbers_keep_every_digit_and_their_preferences(first):
 def test_two_extreme_rows_do_not_cost_the_others_their_digits():
     X = np.array([*range(1000), 2**60, -(2**60)])
     cells = Cells("int", X, np.zeros(1002, bool))
-    codec = choose("n", cells, None, False).codec
+    codec = infer_column("n", cells, None, False).codec
     back = codec.decode(codec.encode("n", cells)[0]).values
     assert back[:1000].tolist() == X[:1000].tolist()
 
@@ -449,7 +452,9 @@ def test_an_always_missing_column_is_carried_along():
     X = pd.DataFrame({"a": [1.0, 2.0, 4.5], "b": [np.nan] * 3, "c": pd.Series([None] * 3, dtype=object)})
     schema = Schema.fit(frame := read_frame(X))
     assert schema.owner == ((0,), (), ())
-    pd.testing.assert_frame_equal(build_frame(frame.kind, schema.decode(schema.encode(frame).x.double())), X)
+    pd.testing.assert_frame_equal(
+        build_frame(frame.table_type, schema.decode(schema.encode(frame).x.double())), X
+    )
 
 
 COLUMNS = [(backend, name) for backend, many in KINDS.items() for name in many]
@@ -476,7 +481,7 @@ def test_a_column_that_is_all_missing_comes_back_in_its_dtype(backend, name):
     else:
         X = pa.table({"a": pa.nulls(3, column.type), "b": other})
     schema = Schema.fit(frame := read_frame(X))
-    back = build_frame(frame.kind, schema.decode(schema.encode(frame, torch.float64).x, generator()))
+    back = build_frame(frame.table_type, schema.decode(schema.encode(frame, torch.float64).x, generator()))
     assert_same(X, back)
 
 
@@ -541,13 +546,13 @@ def test_any_table_is_encoded_finitely_and_comes_back_or_is_refused_for_a_stated
     for j in schema.space.discretes:
         codes = encoded.x[:, j][~encoded.x[:, j].isnan()]
         assert bool(((codes >= 0) & (codes < schema.space.sizes[j])).all())
-    back = build_frame(frame.kind, schema.decode(encoded.x, generator()))
+    back = build_frame(frame.table_type, schema.decode(encoded.x, generator()))
     after = read_frame(back)
-    assert after.kind == frame.kind
+    assert after.table_type == frame.table_type
     again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
     np.testing.assert_array_equal(again.encode(frame, torch.float64).x, encoded.x)
     for name, cells in frame.columns.items():
-        if schema.choices[name].kind == "constant":
+        if schema.columns[name].kind == "constant":
             continue
         np.testing.assert_array_equal(after.columns[name].missing, cells.missing)
         if cells.type in ("label", "bool"):
@@ -561,7 +566,7 @@ def arrow_pandas(table):
 def test_the_tails_fall_but_never_off_a_cliff():
     for name in ("normal", "heavy", "bounded", "whole"):
         X = columns()[name].astype(float)
-        curve, span = Curve.fit(X), np.ptp(X)
+        curve, span = MonotoneMap.fit(X), np.ptp(X)
         beyond = torch.as_tensor(X.max() + span * np.linspace(0.01, 1, 50))
         x, log_slope = curve.with_log_slope(beyond)
         log_density = -(x**2) / 2 + log_slope
@@ -570,5 +575,5 @@ def test_the_tails_fall_but_never_off_a_cliff():
 
 
 def test_codecs_can_be_told_apart():
-    kinds = {type(c.codec) for c in Schema.fit(read_frame(pandas_table())).choices.values()}
+    kinds = {type(c.codec) for c in Schema.fit(read_frame(pandas_table())).columns.values()}
     assert kinds == {Constant, Labels, Numbers}

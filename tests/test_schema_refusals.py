@@ -16,10 +16,10 @@ from ctem.tables.frames.frame import read_frame
 FIT_ERRORS = {
     "missing": (lambda f: Schema.fit(f, missing="drop"), "missing: expected 'hidden' or 'state'; got 'drop'"),
     "unknown": (lambda f: Schema.fit(f, unknown="no"), "unknown: expected 'reserve' or 'refuse'; got 'no'"),
-    "no such column": (lambda f: Schema.fit(f, {"agee": Real()}), "columns: 'agee' is not in the table"),
+    "no such column": (lambda f: Schema.fit(f, {"agee": Real()}), "kinds: 'agee' is not in the table"),
     "no kind": (
         lambda f: Schema.fit(f, {"normal": 3}),
-        r"columns: expected Real\(\), Category\(\) or Ordinal",
+        r"kinds: expected Real\(\), Category\(\) or Ordinal",
     ),
     "no kind of that name": (lambda f: Schema.fit(f, {"normal": "reel"}), "got 'reel'"),
     "real text": (
@@ -59,7 +59,7 @@ ENCODE_ERRORS = {
     "new number": (
         "few whole",
         99,
-        r"'few whole' holds 99.0 in row 1, not seen .* columns={'few whole': Real\(\)}",
+        r"'few whole' holds 99.0 in row 1, not seen .* kinds={'few whole': Real\(\)}",
     ),
     "new constant": (
         "constant",

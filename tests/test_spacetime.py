@@ -12,11 +12,11 @@ from test_losses import random_density
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
 from ctem.densities.fast.differences import Differences, quadrature_error
-from ctem.densities.fast.network import ClockNet
-from ctem.densities.fast.normalisation import corrected_samples, joint_log_z, log_z_check
+from ctem.densities.fast.network import LevelNet
+from ctem.densities.fast.normalisation import corrected_samples, log_z_check, one_pass_log_z
 from ctem.matching.losses import brier, log_score
 from ctem.matching.noise import Noise
-from ctem.matching.spacetime import Clocks, Moves, Pairs, SharedClock, space_time_loss
+from ctem.matching.spacetime import ColumnComparisons, LevelComparisons, Moves, Pairs, space_time_loss
 from ctem.spaces import Category, Ordinal, Real, Space
 
 RULES = {"brier": brier, "log": log_score}
@@ -80,7 +80,7 @@ def test_the_minimiser_of_the_clocks_is_every_normalised_marginal(rule):
     base, p0 = random_base(SPACE).double(), random_density(12)
     moves, weight = every_move(SPACE, base, p0)
     table = SubsetTable(SPACE)
-    objective = Clocks(base, moves=1, rule=rule)
+    objective = ColumnComparisons(base, moves=1, rule=rule)
     fitted(table.values, lambda: (weight * objective.losses(table, moves)[:, 0]).sum())
     states = SPACE.states(torch.float64)
     for size in range(SPACE.dim + 1):
@@ -131,11 +131,11 @@ def test_the_minimiser_of_temporal_pairs_is_the_normalised_density_at_every_leve
         torch.testing.assert_close(learned, truth, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("objective", [Clocks, SharedClock])
+@pytest.mark.parametrize("objective", [ColumnComparisons, LevelComparisons])
 def test_drawn_pairs_have_no_gradient_in_expectation_at_the_truth(objective):
     """ρ = b: g = 0 is the truth, so along any direction the mean slope of the drawn loss is zero."""
     base = random_base(MIXED)
-    g = objective(base if objective is Clocks else Noise(base))
+    g = objective(base if objective is ColumnComparisons else Noise(base))
     generator = torch.Generator().manual_seed(0)
     x0 = base.sample(200_000, generator)
     theta = torch.zeros(3, requires_grad=True)
@@ -169,11 +169,11 @@ def test_missing_cells_are_never_visible():
         return x.sum(-1) * 0
 
     generator = torch.Generator().manual_seed(1)
-    for objective in (Clocks(base), SharedClock(Noise(base))):
+    for objective in (ColumnComparisons(base), LevelComparisons(Noise(base))):
         assert math.isfinite(float(objective(spy, x0, generator)))
     assert not bool(torch.cat(seen)[:, 1].any())
-    moves = Clocks(base).draw(x0, generator)
-    pairs = SharedClock(Noise(base)).pairs(x0, generator)
+    moves = ColumnComparisons(base).draw(x0, generator)
+    pairs = LevelComparisons(Noise(base)).pairs(x0, generator)
     gone = x0.isnan()
     assert not bool((torch.isfinite(moves.level) & gone).any())  # cell by cell
     assert not bool((torch.isfinite(pairs.s) & gone.repeat(2, 1)).any())
@@ -184,7 +184,7 @@ def test_missing_cells_are_never_visible():
 
 def test_every_visible_set_size_and_every_column_is_drawn_equally_often():
     base = ProductBase(Space([Category(2)] * 5))
-    moves = Clocks(base, moves=1).draw(torch.zeros(50_000, 5), torch.Generator().manual_seed(0))
+    moves = ColumnComparisons(base, moves=1).draw(torch.zeros(50_000, 5), torch.Generator().manual_seed(0))
     size = torch.isfinite(moves.level).sum(-1)
     share = torch.bincount(size, minlength=6)[1:] / 50_000
     torch.testing.assert_close(share, torch.full((5,), 0.2), atol=0.01, rtol=0)
@@ -192,7 +192,7 @@ def test_every_visible_set_size_and_every_column_is_drawn_equally_often():
     torch.testing.assert_close(column, torch.full((5,), 0.2), atol=0.01, rtol=0)
     skewed = ProductBase(Space([Category(2)] * 5), [torch.tensor([0.99, 0.01])] * 5)
     rows = torch.tensor([[1.0, 0, 0, 0, 0]]).expand(50_000, -1)
-    moves = Clocks(skewed, moves=1).draw(rows, torch.Generator().manual_seed(0))
+    moves = ColumnComparisons(skewed, moves=1).draw(rows, torch.Generator().manual_seed(0))
     column = torch.zeros(5).index_add(0, moves.column[:, 0], moves.weight[:, 0]) / 50_000
     torch.testing.assert_close(column, torch.full((5,), 0.2), atol=0.02, rtol=0)  # weighted, still uniform
     assert float((moves.column[:, 0] == 0).float().mean()) > 0.4  # and the surprising value is drawn often
@@ -201,7 +201,7 @@ def test_every_visible_set_size_and_every_column_is_drawn_equally_often():
 
 def awake(base, **settings):
     """A network with random instead of zero output, as after some training."""
-    g = ClockNet(base, width=32, blocks=2, **settings)
+    g = LevelNet(base, width=32, blocks=2, **settings)
     torch.nn.init.normal_(g.last, std=0.3, generator=torch.Generator().manual_seed(9))
     return g.eval()
 
@@ -221,7 +221,7 @@ def test_the_network_is_blind_to_hidden_columns_and_zero_when_all_are_hidden():
 def test_the_network_starts_at_the_base_density_exactly():
     base = random_base(MIXED)
     x = base.sample(20, torch.Generator().manual_seed(0))
-    assert float(ClockNet(base, width=16)(x, torch.zeros(20)).detach().abs().max()) == 0
+    assert float(LevelNet(base, width=16)(x, torch.zeros(20)).detach().abs().max()) == 0
 
 
 FINITE = Space([Category(2), Ordinal(3), Category(4)])
@@ -232,12 +232,12 @@ def test_a_chain_of_differences_integrates_to_one_and_knows_how_finely():
     base = random_base(Space([Real(), Category(2)]))
     grid = torch.linspace(-8, 8, 4001)
     rows = torch.cat([torch.stack([grid, torch.full_like(grid, k)], 1) for k in range(2)])
-    fine = Differences(awake(base), base, floor=0.01, points=257)
+    fine = Differences(awake(base), base, level=0.01, points=257)
     for order in ([0, 1], [1, 0]):
         density = Chain(fine).log_prob(rows, order).double().exp().view(2, -1).sum(0)
         assert float(torch.trapezoid(density, grid.double())) == pytest.approx(1, abs=1e-4)
         assert quadrature_error(fine, rows[::100], order) < 1e-4
-    coarse = Differences(awake(base), base, floor=2.0, points=17)
+    coarse = Differences(awake(base), base, level=2.0, points=17)
     assert quadrature_error(coarse, rows[::100], [0, 1]) > 1e-4
 
 
@@ -257,7 +257,7 @@ def test_corrected_samples_follow_the_joint_where_plain_chain_samples_do_not():
     net.last.data *= 4  # a joint far from its chain
     g = Differences(net, base)
     n, generator = 8000, torch.Generator().manual_seed(0)
-    expected = n * g.joint(FINITE.states()).double().softmax(0)
+    expected = n * g.one_pass(FINITE.states()).double().softmax(0)
 
     def p_value(x):
         return chisquare(torch.bincount(FINITE.index(x), minlength=24).numpy(), expected.numpy()).pvalue
@@ -271,8 +271,8 @@ def test_corrected_samples_follow_the_joint_where_plain_chain_samples_do_not():
 def test_the_error_bar_of_the_sampled_constant_is_honest():
     base = random_base(FINITE)
     g = Differences(awake(base), base)
-    exact = float(g.joint(FINITE.states()).double().logsumexp(0))
-    runs = [joint_log_z(g, 500, torch.Generator().manual_seed(seed)) for seed in range(60)]
+    exact = float(g.one_pass(FINITE.states()).double().logsumexp(0))
+    runs = [one_pass_log_z(g, 500, torch.Generator().manual_seed(seed)) for seed in range(60)]
     z = torch.tensor([(run.value - exact) / run.stderr for run in runs])
     assert 0.6 < float(z.std()) < 1.5
     assert abs(float(z.mean())) < 0.6
@@ -281,7 +281,7 @@ def test_the_error_bar_of_the_sampled_constant_is_honest():
 def test_visible_reals_are_noised_to_the_floor():
     base = ProductBase(Space([Real()]))
     x0 = torch.full((50_000, 1), 2.0)
-    data = Clocks(base, floor=0.1).draw(x0, torch.Generator().manual_seed(0)).data
+    data = ColumnComparisons(base, low=0.1).draw(x0, torch.Generator().manual_seed(0)).data
     assert float(data.mean()) == pytest.approx(2 * math.exp(-0.1), abs=0.01)
     assert float(data.std()) == pytest.approx(math.sqrt(1 - math.exp(-0.2)), rel=0.02)
 
@@ -294,7 +294,7 @@ def test_the_joint_of_an_incomplete_row_is_the_marginal_of_its_visible_cells():
     level = torch.tensor([1e-3, math.inf, 0.0, 1e-3]).expand(30, 4)
     filled = torch.where(x.isnan(), 0.0, x)
     expected = g(filled, level).detach() + base.column_log_prob(filled)[:, [0, 2, 3]].sum(-1)
-    torch.testing.assert_close(Differences(g, base).joint(x), expected)
+    torch.testing.assert_close(Differences(g, base).one_pass(x), expected)
 
 
 def test_real_draws_follow_the_piecewise_linear_density_within_a_cell():
@@ -316,11 +316,11 @@ def test_real_draws_follow_the_piecewise_linear_density_within_a_cell():
 def test_differences_refuse_dropout_that_is_switched_on():
     base = random_base(FINITE)
     with pytest.raises(ValueError, match=r"dropout is switched on.*pass g\.eval\(\)"):
-        Differences(ClockNet(base, width=8, dropout=0.5), base)
+        Differences(LevelNet(base, width=8, dropout=0.5), base)
 
 
 def test_nearly_certain_columns_give_a_finite_loss():
     x = torch.zeros(500, 3)
     base = ProductBase.fit(Space([Category(2)] * 3), x, smoothing=1e-5)
-    loss = Clocks(base)(ClockNet(base, width=8), x, torch.Generator().manual_seed(0))
+    loss = ColumnComparisons(base)(LevelNet(base, width=8), x, torch.Generator().manual_seed(0))
     assert math.isfinite(float(loss.detach()))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.energies import MLP, Table, Tilted, grad_log_density
+from ctem.energies import MLP, LookupEnergy, Tilted, grad_log_density
 from ctem.matching.kernels import Gaussian, HammingOne
 from ctem.matching.losses import pair_loss
 from ctem.spaces import Category, Real, Space
@@ -63,7 +63,7 @@ def test_a_table_trained_on_samples_finds_the_frequencies():
     x = torch.multinomial(p, 4000, replacement=True, generator=torch.Generator().manual_seed(0)).float()[
         :, None
     ]
-    f = Table(space)
+    f = LookupEnergy(space)
     kernel = HammingOne(space)
     train(f, lambda f, x, g: pair_loss(f, x, kernel, g), x, Recipe(steps=1000, learning_rate=0.05, ema=0.99))
     share = torch.bincount(x[:, 0].long()) / 4000
@@ -73,7 +73,7 @@ def test_a_table_trained_on_samples_finds_the_frequencies():
 def test_row_weights_act_like_repeated_rows():
     space = Space([Category(2)])
     x = torch.tensor([[0.0], [1.0]])
-    f = Table(space)
+    f = LookupEnergy(space)
     kernel = HammingOne(space)
     weights = torch.tensor([3.0, 1.0])
     recipe = Recipe(steps=1000, learning_rate=0.05, ema=0.99)

@@ -13,7 +13,7 @@ from ctem.densities.fast.differences import Differences
 from ctem.images.objectives import Contours, LevelFlips
 from ctem.images.unet import ImageNet
 from ctem.matching.noise import Noise
-from ctem.matching.spacetime import Clocks, SharedClock
+from ctem.matching.spacetime import ColumnComparisons, LevelComparisons
 from ctem.partition import log_z_levels
 from ctem.samplers import (
     BitState,
@@ -135,8 +135,8 @@ def test_it_has_two_million_parameters_at_28_by_28():
     "objective",
     [
         LevelFlips(Noise(BASE), comparisons=2, temporal=0.3),
-        SharedClock(Noise(BASE), clean=0.0, whole=1.0, reach=0.1),
-        Clocks(BASE, moves=2),
+        LevelComparisons(Noise(BASE), clean=0.0, whole=1.0, reach=0.1),
+        ColumnComparisons(BASE, moves=2),
     ],
     ids=lambda o: type(o).__name__,
 )
@@ -160,12 +160,12 @@ def test_the_chain_rule_normalises_it():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("objective", [LevelFlips, Clocks])
+@pytest.mark.parametrize("objective", [LevelFlips, ColumnComparisons])
 def test_a_training_step_can_be_captured_and_the_samplers_run_on_the_device(objective, precision):
     base = copy.deepcopy(BASE).cuda()
     net, x = ImageNet(base, (8, 8), (16, 32), precision=precision).cuda(), rows(256)[0].cuda()
     options = {"comparisons": 2, "temporal": 0.3, "interest": Contours((8, 8))}
-    loss = LevelFlips(Noise(base).cuda(), **options) if objective is LevelFlips else Clocks(base)
+    loss = LevelFlips(Noise(base).cuda(), **options) if objective is LevelFlips else ColumnComparisons(base)
     history = train(
         net, loss, x, Recipe(steps=60, batch_size=64, ema=0.9, evaluate_every=20), cuda_graph=True
     )

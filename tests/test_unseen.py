@@ -40,7 +40,7 @@ NEW = {"city": "Rome", "rooms": 7, "year": 2025}
 def test_a_new_value_scores_its_reserve_and_hides_its_cell(fitted, name):
     X, model = fitted
     new = X[:5].assign(**{name: NEW[name]})
-    reserve = model.schema_.choices[name].codec.reserve
+    reserve = model.schema_.columns[name].codec.reserve
     others = [other for other in X if other != name]
     expected = model.log_density(X[:5], columns=others) + np.log(reserve)
     assert np.allclose(model.score_samples(new), expected, rtol=0, atol=1e-4)
@@ -50,8 +50,8 @@ def test_a_new_value_scores_its_reserve_and_hides_its_cell(fitted, name):
 def test_the_reserve_is_the_share_of_values_seen_once():
     X = pd.DataFrame({"a": ["x"] * 50 + ["y"] * 45 + list("abcde"), "b": [1, 2] * 50})
     schema = Schema.fit(read_frame(X))
-    assert schema.choices["a"].codec.reserve == pytest.approx(5 / 101, rel=0.01)
-    assert schema.choices["b"].codec.reserve == pytest.approx(1 / 101**2)
+    assert schema.columns["a"].codec.reserve == pytest.approx(5 / 101, rel=0.01)
+    assert schema.columns["b"].codec.reserve == pytest.approx(1 / 101**2)
 
 
 def test_a_row_with_a_new_value_is_an_outlier_and_says_so(fitted):

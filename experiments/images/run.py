@@ -266,7 +266,7 @@ class Run:
     def scores(self, x: Tensor) -> Tensor:
         """Log-density up to a constant, in one pass."""
         if self.chained:
-            return Differences(self.g, self.base, batch_size=8192).joint(x)
+            return Differences(self.g, self.base, batch_size=8192).one_pass(x)
         level = torch.full((len(x),), self.lowest, device=x.device)
         parts = zip(x.split(4096), level.split(4096), strict=True)
         with torch.no_grad():

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ctem import MLP, HammingOne, Kernel, Product, Recipe, Space, Sphere, pair_loss, train
 from ctem.benchmarks.metrics import total_variation
-from ctem.benchmarks.targets import Grid, LabelledRing, grid
+from ctem.benchmarks.targets import LabelledRing, Quadrature, grid
 from ctem.densities.anyorder import Settings, fit_anyorder
 from ctem.partition import log_z_grid
 from ctem.training import Loss
@@ -69,7 +69,7 @@ class Case(NamedTuple):
     target: LabelledRing
     seed: int
     rows: Rows
-    square: Grid
+    square: Quadrature
 
     def states(self, space: Space, device: str) -> Tensor:
         """The grid at every label, encoded, (16 · points, 3)."""
@@ -226,12 +226,12 @@ def all_cases(seeds: int, quick: bool) -> list[Case]:
     return cases
 
 
-def truth_of(target: LabelledRing, square: Grid) -> Tensor:
+def truth_of(target: LabelledRing, square: Quadrature) -> Tensor:
     """log p(x, y) on the grid, (16, points)."""
     return torch.stack([target.log_density(with_label(square.X, y)) for y in range(LABELS)])
 
 
-def measure(log_p: Tensor, target: LabelledRing, square: Grid) -> dict[str, float]:
+def measure(log_p: Tensor, target: LabelledRing, square: Quadrature) -> dict[str, float]:
     """Every number from p(x, y) on the grid, (16, points).
 
     KL is that of the density as it is: a model whose mass is not 1 pays for it. Calibration compares p(y|x) with the

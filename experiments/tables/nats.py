@@ -109,10 +109,10 @@ def shuffled(frame: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
 def jittered(frame: pd.DataFrame, schema: Schema, rng: np.random.Generator) -> pd.DataFrame:
     """Dequantised numbers moved to a uniform point of their cell; atoms stay."""
     out = frame.copy()
-    for name, choice in schema.choices.items():
+    for name, choice in schema.columns.items():
         if isinstance(choice.codec, Numbers):
             X = frame[name].to_numpy(np.float64)
-            place = choice.codec.ruler.width * (rng.random(len(X)) - 0.5)
+            place = choice.codec.lattice.width * (rng.random(len(X)) - 0.5)
             out[name] = np.where(np.isin(X, choice.codec.atoms), X, X + place)
     return out
 

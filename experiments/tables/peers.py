@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ctem import Recipe, train
 from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.monotone import Curve
-from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
 from experiments.sweep import need
@@ -38,7 +38,7 @@ def bound(log_density: Array) -> Array:
 
 def resolution(schema: Schema) -> dict[str, float]:
     """Width of every column of numbers; a number without one has no probability as written."""
-    widths = {n: c.codec.ruler.width for n, c in schema.choices.items() if isinstance(c.codec, Numbers)}
+    widths = {n: c.codec.lattice.width for n, c in schema.columns.items() if isinstance(c.codec, Numbers)}
     if continuous := [name for name, width in widths.items() if not width]:
         raise ValueError(f"column {continuous[0]!r}: expected numbers on a lattice; got a continuous column.")
     return widths
@@ -81,7 +81,7 @@ class NumberMargin:
     (Good and Turing): whichever is likelier on the training rows, each left out in turn.
     """
 
-    curve: Curve | Steps
+    curve: MonotoneMap | PreferredValues
     width: float
     origin: float
     steps: Array
@@ -100,7 +100,7 @@ class NumberMargin:
     @classmethod
     def _made(cls, codec: Numbers, values: Array, counts: Array, n: int) -> NumberMargin:
         mass = np.concatenate([[0.0], np.cumsum(counts[counts > 0]) / (n + 2 * PSEUDO)])
-        return cls(codec.curve, codec.ruler.width, float(values[0]), values[counts > 0], mass)
+        return cls(codec.transform, codec.lattice.width, float(values[0]), values[counts > 0], mass)
 
     @property
     def smooth(self) -> float:
@@ -149,7 +149,7 @@ class Margins:
         resolution(self.schema)
         self.like = train.iloc[:1]
         self.parts: dict[str, LabelMargin | NumberMargin] = {}
-        for name, choice in self.schema.choices.items():
+        for name, choice in self.schema.columns.items():
             cells, codec = _plain(train[name]), choice.codec
             if isinstance(codec, Labels):
                 self.parts[name] = LabelMargin.fit(cells, codec)

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ctem.bases import ProductBase
-from ctem.energies import MLP, NoisyMLP, Table, Tilted, grad_log_density
+from ctem.energies import MLP, LookupEnergy, NoisyMLP, Tilted, grad_log_density
 from ctem.matching.kernels import (
     Gaussian,
     Graph,
@@ -52,6 +52,7 @@ __all__ = [
     "Kernel",
     "Levels",
     "LogUniform",
+    "LookupEnergy",
     "Mixture",
     "Noise",
     "NoisyMLP",
@@ -64,7 +65,6 @@ __all__ = [
     "Redraw",
     "Space",
     "Sphere",
-    "Table",
     "Tilted",
     "Uniform",
     "__version__",

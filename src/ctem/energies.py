@@ -18,7 +18,16 @@ from torch.nn.functional import silu
 from ctem.bases import ProductBase
 from ctem.spaces import Space
 
-__all__ = ["MLP", "Featured", "LogPotential", "MLPs", "NoisyMLP", "Table", "Tilted", "grad_log_density"]
+__all__ = [
+    "MLP",
+    "Featured",
+    "LogPotential",
+    "LookupEnergy",
+    "MLPs",
+    "NoisyMLP",
+    "Tilted",
+    "grad_log_density",
+]
 
 LogPotential = Callable[[Tensor], Tensor]
 
@@ -160,19 +169,19 @@ class NoisyMLP(nn.Module):
     def on_features(self, h: Tensor, level: Tensor) -> Tensor:
         """f(·; s) as a function of the features, for samplers that use its gradient."""
         u = level.log().unsqueeze(-1)
-        clock = torch.cat([u, torch.sin(u * self.frequencies), torch.cos(u * self.frequencies)], dim=-1)
-        return self.layers(torch.cat([h, clock], dim=-1)).squeeze(-1)
+        features = torch.cat([u, torch.sin(u * self.frequencies), torch.cos(u * self.frequencies)], dim=-1)
+        return self.layers(torch.cat([h, features], dim=-1)).squeeze(-1)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """f(x; s) for rows x (…, d) and levels s (…,)."""
         return self.on_features(self.space.features(x), level)
 
 
-class Table(nn.Module):
+class LookupEnergy(nn.Module):
     """A free value for every state of a finite space, as in the paper's quantised experiments.
 
     >>> from ctem.spaces import Category
-    >>> table = Table(Space([Category(2), Category(3)]))
+    >>> table = LookupEnergy(Space([Category(2), Category(3)]))
     >>> table(torch.tensor([[1.0, 2.0]])).item()
     0.0
     """

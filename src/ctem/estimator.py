@@ -30,7 +30,7 @@ from ctem.persistence import Fitted, Origin, load, save
 from ctem.questions import Questions
 from ctem.tables.answers.density import Outlier, TableDensity, find_device, in_float32
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Frame, Kind, build_frame, read_frame
+from ctem.tables.frames.frame import Frame, TableType, build_frame, read_frame
 from ctem.tables.frames.given import positions, renamed
 from ctem.tables.frames.observed import with_observed
 from ctem.terminal import print_columns
@@ -53,7 +53,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     counting on the others. What is fitted depends on the table, the settings and the seed, not on the device.
 
     Arguments:
-        columns: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
+        kinds: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
         unknown: what a new value of a listed column is: "reserve" (as likely as Good and Turing estimate from values
             that were seen once, so that scores stay finite) or "refuse" (an error).
@@ -77,18 +77,19 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         schema_, density_: the columns, and the density of encoded rows.
         fast_: the potential of ``fast=True``, with its constant ``log_z`` and its ``gap`` to the density; or None.
-        kind_: what table came in.
+        table_type_: library, names and dtypes of the table that came in.
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
-        baseline_: mean log-density of independent columns on the rows of fit.
-        n_rows_, seed_, data_hash_: of the fit.
+        independent_score_: mean log-density of independent columns on the rows of fit.
+        n_samples_seen_: rows of the fit, those of weight 0 left out.
+        seed_, data_hash_: of the fit.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
     >>> rng = np.random.default_rng(0)
     >>> side = rng.integers(2, size=400)
     >>> X = np.column_stack([side, 4 * side + rng.normal(size=400)])
     >>> model = CTEM(effort="quick", random_state=0).fit(X)
-    >>> model.score(X) > model.baseline_
+    >>> model.score(X) > model.independent_score_
     True
     >>> model.sample(3).shape
     (3, 2)
@@ -97,11 +98,11 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     schema_: Schema
     density_: AnyOrderDensity | PairwiseDensity
     fast_: FastDensity | None
-    kind_: Kind
+    table_type_: TableType
     history_: dict[str, list[Any]]
     settings_: Settings
-    baseline_: float
-    n_rows_: int
+    independent_score_: float
+    n_samples_seen_: int
     seed_: int
     data_hash_: str
     n_features_in_: int
@@ -110,7 +111,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        columns: Mapping[str, Any] | None = None,
+        kinds: Mapping[str, Any] | None = None,
         missing: str = "hidden",
         unknown: str = "reserve",
         objective: str = "anyorder",
@@ -130,7 +131,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         checkpoint: str | Path | None = None,
         verbose: int = 0,
     ):
-        self.columns = columns
+        self.kinds = kinds
         self.missing = missing
         self.unknown = unknown
         self.objective = objective
@@ -171,7 +172,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         unknown = "refuse" if self.objective == "pairwise" else self.unknown  # which knows whole rows only
-        schema = Schema.fit(frame, columns=self.columns, missing=self.missing, unknown=unknown)
+        schema = Schema.fit(frame, kinds=self.kinds, missing=self.missing, unknown=unknown)
         if self.verbose:
             print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
         x = schema.encode(frame).x.to(find_device(self.device))
@@ -180,19 +181,24 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         settings = settings_for(arguments, schema, len(x))
         with in_float32(), claimed(self.checkpoint):
             density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)
-        baseline = float(TableDensity(schema, density).independent(frame).mean())
+        independent = float(TableDensity(schema, density).independent(frame).mean())
         data_hash = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
         # nothing of an earlier fit is replaced before everything is there
         validate_data(self, X, skip_check_array=True)
-        self.schema_, self.settings_, self.seed_, self.baseline_ = schema, settings, seed, baseline
-        self.kind_, self.n_rows_, self.data_hash_ = frame.kind, len(frame), data_hash
+        self.schema_, self.settings_, self.seed_, self.independent_score_ = (
+            schema,
+            settings,
+            seed,
+            independent,
+        )
+        self.table_type_, self.n_samples_seen_, self.data_hash_ = frame.table_type, len(frame), data_hash
         self._adopt(density, fast)
         if len(x) < FEW:
             text = f"fitted on {len(x)} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=2)
         return self
 
-    def read(self, X: Any) -> Frame:
+    def as_frame(self, X: Any) -> Frame:
         """X as a ``tables.frames.frame.Frame`` in the names of fit, after the checks that every method here makes."""
         check_is_fitted(self)
         return self._read(X)
@@ -229,9 +235,9 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             given: names or positions.
         """
         check_is_fitted(self)
-        known = positions("given", given, self.kind_.names)
+        known = positions("given", given, self.table_type_.names)
         others = [j for j in range(self.n_features_in_) if j not in known]
-        asked = others if columns is None else positions("columns", columns, self.kind_.names)
+        asked = others if columns is None else positions("columns", columns, self.table_type_.names)
         if set(asked) & set(known):
             raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
         return self._table.log_conditional(self._read(X), asked, known)
@@ -268,10 +274,10 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         frame = self._read(X)
         gone = {name: cells.missing for name, cells in frame.columns.items()}
         if method != "sample":
-            return with_observed(build_frame(frame.kind, self._table.expected(frame, method)), X, gone)
+            return with_observed(build_frame(frame.table_type, self._table.expected(frame, method)), X, gone)
         generator = self._generator(random_state)
         drawn = (self._table.completed(frame, generator) for _ in range(n_draws))
-        tables = [with_observed(build_frame(frame.kind, columns), X, gone) for columns in drawn]
+        tables = [with_observed(build_frame(frame.table_type, columns), X, gone) for columns in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def outliers(self, X: Any, n: int = 10) -> list[Outlier]:
@@ -305,11 +311,11 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         history = self.density_.history
         return {
             "columns": [asdict(column) for column in self.schema_.describe()],
-            "rows": self.n_rows_,
+            "rows": self.n_samples_seen_,
             "objective": self.objective,
             "effort": self.effort,
             "settings": asdict(self.settings_),
-            "baseline": self.baseline_,
+            "independent_score": self.independent_score_,
             "level": getattr(self.density_, "level", None),
             "fast": None
             if self.fast_ is None
@@ -325,9 +331,9 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file, atomically; see ``ctem.persistence``."""
         check_is_fitted(self)
-        origin = Origin(self.seed_, self.n_rows_, self.data_hash_, self.baseline_)
+        origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
         named, arguments = hasattr(self, "feature_names_in_"), self.get_params(deep=False)
-        about = self.kind_, named, self.schema_, self.settings_, self.density_, self.fast_
+        about = self.table_type_, named, self.schema_, self.settings_, self.density_, self.fast_
         save(Fitted(arguments, *about, origin), path)
 
     @classmethod
@@ -335,11 +341,11 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The model that ``save`` wrote. Nothing in the file is run; a damaged or foreign one is refused."""
         fitted = load(path, device)
         model = cls(**fitted.arguments, device=device)
-        model.kind_, model.schema_, model.settings_ = fitted.kind, fitted.schema, fitted.settings
-        model.n_features_in_ = len(fitted.kind.names)
+        model.table_type_, model.schema_, model.settings_ = fitted.table_type, fitted.schema, fitted.settings
+        model.n_features_in_ = len(fitted.table_type.names)
         if fitted.named:
-            model.feature_names_in_ = np.array(fitted.kind.names, object)
-        model.seed_, model.n_rows_, model.data_hash_, model.baseline_ = fitted.origin
+            model.feature_names_in_ = np.array(fitted.table_type.names, object)
+        model.seed_, model.n_samples_seen_, model.data_hash_, model.independent_score_ = fitted.origin
         model._adopt(fitted.density, fitted.fast)
         return model
 
@@ -361,7 +367,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """X as a frame; scikit-learn's checks of the names of columns and their number included."""
         frame = read_frame(X)
         validate_data(self, X, skip_check_array=True, reset=False)
-        return renamed(frame, self.kind_)
+        return renamed(frame, self.table_type_)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

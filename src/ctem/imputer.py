@@ -21,7 +21,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from ctem.estimator import CTEM
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import Conditional
+from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.frames.frame import Frame, build_frame
 from ctem.tables.frames.rows import indexed
 
@@ -88,7 +88,7 @@ class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if getattr(density, "missing", "hidden") == "state":
             raise ValueError("estimator: missing='state' makes a missing cell a value; use missing='hidden'.")
         fitted = density.fit(X)
-        gaps = {name: cells.missing.any() for name, cells in fitted.read(X).columns.items()}
+        gaps = {name: cells.missing.any() for name, cells in fitted.as_frame(X).columns.items()}
         self.estimator_, self.indicated_ = fitted, tuple(name for name, gap in gaps.items() if gap)
         self.n_features_in_ = fitted.n_features_in_
         if hasattr(fitted, "feature_names_in_"):
@@ -123,15 +123,15 @@ class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if not 0 < coverage < 1:
             raise ValueError(f"coverage: expected a share in (0, 1); got {coverage!r}.")
         frame, tail = self._read(X), (1 - coverage) / 2
-        ends = [partial(Conditional.quantile, share=share) for share in (tail, 1 - tail)]
+        ends = [partial(ColumnDistribution.quantile, share=share) for share in (tail, 1 - tail)]
         low, high = self._table.summarised(frame, *ends)
-        return indexed(build_frame(frame.kind, low), X), indexed(build_frame(frame.kind, high), X)
+        return indexed(build_frame(frame.table_type, low), X), indexed(build_frame(frame.table_type, high), X)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> NDArray[np.object_]:
         """The names of the columns of ``transform``."""
         check_is_fitted(self)
         names = _check_feature_names_in(self, input_features)
-        own = dict(zip(self.estimator_.kind_.names, names, strict=True))
+        own = dict(zip(self.estimator_.table_type_.names, names, strict=True))
         extra = [f"missingindicator_{own[name]}" for name in self.indicated_] if self.add_indicator else []
         return np.array([*names, *extra], object)
 
@@ -140,7 +140,7 @@ class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return TableDensity(self.estimator_.schema_, self.estimator_.density_)
 
     def _read(self, X: Any) -> Frame:
-        return self.estimator_.read(X)
+        return self.estimator_.as_frame(X)
 
     def _answer(self, filled: Any, frame: Frame) -> Any:
         """The table with its indicators, in the library that ``set_output`` asks for."""

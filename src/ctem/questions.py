@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from ctem.arguments import check_count
 from ctem.densities.anyorder.events import Probability
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import Conditional
+from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Frame, Kind, build_frame
+from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
 from ctem.tables.frames.rows import taken
 
@@ -34,7 +34,7 @@ class Questions:
     """
 
     schema_: Schema
-    kind_: Kind
+    table_type_: TableType
 
     @property
     def _table(self) -> TableDensity:
@@ -61,15 +61,15 @@ class Questions:
         check_count("n_samples", n_samples)
         n, generator = int(n_samples), self._generator(random_state)
         if given is None:
-            return build_frame(self.kind_, self._table.sample(n, generator))
+            return build_frame(self.table_type_, self._table.sample(n, generator))
         known, ranges = split_given(given, self.schema_) if isinstance(given, Mapping) else (given, {})
         if ranges:
-            event = TableEvent.of(self._table, self.kind_, known, ranges)
-            return build_frame(self.kind_, event.sample(n, generator))
-        rows, names = partial_frame(known, self.kind_)
+            event = TableEvent.of(self._table, self.table_type_, known, ranges)
+            return build_frame(self.table_type_, event.sample(n, generator))
+        rows, names = partial_frame(known, self.table_type_)
         self.schema_.check_seen(rows)
         many = taken(rows, np.repeat(np.arange(len(rows)), n))
-        return build_frame(self.kind_, self._table.completed(many, generator, names))
+        return build_frame(self.table_type_, self._table.completed(many, generator, names))
 
     def conditional_sample(self, given: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """``sample(n_samples, random_state, given)``: rows for what is known, or for every row of a table of it."""
@@ -100,7 +100,9 @@ class Questions:
             raise ValueError("event, given: expected conditions, such as {'age': (30, 40)}; got none.")
         asked, known = (given, {}) if event is None else (event, given or {})
         generator = self._generator(random_state)
-        return conditional_probability(self._table, self.kind_, asked or {}, known, int(n_draws), generator)
+        return conditional_probability(
+            self._table, self.table_type_, asked or {}, known, int(n_draws), generator
+        )
 
     def predict(self, X: Any, column: str | int | None = None) -> Any:
         """The most likely label, or the mean of a number, of one column given the other cells of each row, (n,).
@@ -125,9 +127,9 @@ class Questions:
     def classes(self, column: str | int | None = None) -> list[Any]:
         """The values of one column in the order of ``predict_proba``."""
         check_is_fitted(self)
-        return self._table.conditional(partial_frame({}, self.kind_)[0], self._position(column)).values
+        return self._table.conditional(partial_frame({}, self.table_type_)[0], self._position(column)).values
 
-    def conditional(self, X: Any, column: str | int | None = None) -> Conditional:
+    def conditional(self, X: Any, column: str | int | None = None) -> ColumnDistribution:
         """The distribution of one column given the other observed cells of each row: values and probabilities.
 
         Arguments:
@@ -137,5 +139,5 @@ class Questions:
         return self._table.conditional(frame, self._position(column))
 
     def _position(self, column: str | int | None) -> int:
-        names = self.kind_.names
+        names = self.table_type_.names
         return len(names) - 1 if column is None else positions("column", [column], names)[0]

@@ -171,7 +171,8 @@ class Space:
     ) -> Tensor:
         """Rows in the user's units and codes to an encoded tensor x; every value is checked here, once.
 
-        With ``missing``, a nan cell is missing and stays nan: for ``Clocks``, ``SharedClock`` and ``Chain``.
+        With ``missing``, a nan cell is missing and stays nan: for ``ColumnComparisons``, ``LevelComparisons`` and
+        ``Chain``.
         """
         values = (self._checked(X, missing) - self._locations()) / self._scales()
         return torch.as_tensor(values, dtype=dtype, device=device)

@@ -22,8 +22,8 @@ __all__ = [
     "PAPER_2D",
     "Banana",
     "GaussianMixture",
-    "Grid",
     "LabelledRing",
+    "Quadrature",
     "Spiral",
     "TwoGaussians",
     "TwoRings",
@@ -35,10 +35,10 @@ Rows = Tensor | NDArray[np.float64]
 MAX_PAIRS = 2**20  # row–centre pairs held in memory at once
 
 
-class Grid(NamedTuple):
+class Quadrature(NamedTuple):
     """Points ``X``, shape (m, 2), and trapezoid ``weights``, shape (m,): ∫ g ≈ Σ_i w_i g(X_i).
 
-    >>> Grid(torch.zeros(1, 2), torch.ones(1)).weights
+    >>> Quadrature(torch.zeros(1, 2), torch.ones(1)).weights
     tensor([1.])
     """
 
@@ -46,7 +46,7 @@ class Grid(NamedTuple):
     weights: Tensor
 
 
-def grid(bounds: tuple[float, float], points: int = 200) -> Grid:
+def grid(bounds: tuple[float, float], points: int = 200) -> Quadrature:
     """The regular grid on the square [low, high]², with its trapezoidal weights.
 
     Arguments:
@@ -65,7 +65,7 @@ def grid(bounds: tuple[float, float], points: int = 200) -> Grid:
     axis = torch.linspace(low, high, points, dtype=torch.float64)
     w = torch.full_like(axis, (high - low) / (points - 1))
     w[[0, -1]] /= 2
-    return Grid(torch.cartesian_prod(axis, axis), torch.outer(w, w).flatten())
+    return Quadrature(torch.cartesian_prod(axis, axis), torch.outer(w, w).flatten())
 
 
 class _Mixture:

@@ -40,9 +40,9 @@ REPORT_ROWS = 100_000
 def fit(
     table: TableIn,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
-    columns: Annotated[
+    kinds: Annotated[
         list[str] | None,
-        typer.Option("--columns", "-c", metavar="NAME=KIND", help="real, category or ordinal; repeat it."),
+        typer.Option("--kind", "-k", metavar="NAME=KIND", help="real, category or ordinal; repeat it."),
     ] = None,
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")
@@ -75,10 +75,10 @@ def fit(
 
     \b
     ctem fit adult.csv -o adult.ctem --max-time 300
-    ctem fit adult.csv -o adult.ctem --columns zip=category --drop id
+    ctem fit adult.csv -o adult.ctem --kind zip=category --drop id
     zcat big.csv.gz | ctem fit - -o big.ctem --max-rows 200000 --resume
     """
-    kinds = column_kinds(columns or [])
+    said = column_kinds(kinds or [])
     check_target(output)
     checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
     if resume and checkpoint is None:
@@ -88,7 +88,7 @@ def fit(
         if not resume:
             forget(checkpoint)
     model = CTEM(
-        columns=kinds or None,
+        kinds=said or None,
         missing="state" if missing_as_state else "hidden",
         effort=effort,
         fast=fast,
@@ -167,7 +167,7 @@ def sample(
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
             rows = fitted.sample(min(BATCH, n - start), random_state=rng)
-            sink.write(as_arrow(rows, fitted.kind_.names))
+            sink.write(as_arrow(rows, fitted.table_type_.names))
             advance(len(rows))
 
 
@@ -276,10 +276,10 @@ def info(
         return
     print_columns(facts["columns"], str(model))
     origin = {key: shown(value) for key, value in origin.items()}
+    alone = f"independent columns {facts['independent_score']:.4f} nats a row"
     Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
-        f"{facts['objective']}, effort {facts['effort']} · independent columns {facts['baseline']:.4f} nats a row"
-        f"{_fast_in_words(facts['fast'])}\n"
+        f"{facts['objective']}, effort {facts['effort']} · {alone}{_fast_in_words(facts['fast'])}\n"
         f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,

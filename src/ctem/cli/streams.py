@@ -63,7 +63,7 @@ class _NeverSeen:
         rows = np.flatnonzero(unseen.any(1))
         self.rows += len(rows)
         if len(rows) and not self.first:
-            name = self.model.kind_.names[int(unseen[rows[0]].argmax())]
+            name = self.model.table_type_.names[int(unseen[rows[0]].argmax())]
             self.first = f"{name!r} in row {start + rows[0]}"
 
     def say(self, path: str) -> None:
@@ -114,11 +114,11 @@ def model_input(model: CTEM, table: Table) -> Any:
 
 def column_names(model: CTEM, table: Table) -> list[str]:
     """The columns of the table that the model knows, in its order."""
-    return list(model.kind_.names) if hasattr(model, "feature_names_in_") else list(table.column_names)
+    return list(model.table_type_.names) if hasattr(model, "feature_names_in_") else list(table.column_names)
 
 
 def _check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
-    known = model.kind_.names
+    known = model.table_type_.names
     if not hasattr(model, "feature_names_in_"):
         if len(names) != len(known):
             raise ValueError(
@@ -141,7 +141,7 @@ def _types(model: CTEM) -> dict[str, Any] | None:
         return None
     pa = pyarrow()
     cells = model.schema_.decode(torch.zeros(1, model.schema_.space.dim), torch.Generator().manual_seed(0))
-    schema = as_arrow(build_frame(model.kind_, cells), model.kind_.names).schema
+    schema = as_arrow(build_frame(model.table_type_, cells), model.table_type_.names).schema
     types = {}
     for field in schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type

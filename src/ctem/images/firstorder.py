@@ -23,15 +23,15 @@ from ctem.bases import ProductBase
 from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.chain import Probabilities
 
-__all__ = ["FirstOrder", "HiddenPixels", "Sloped"]
+__all__ = ["FirstOrder", "FirstOrderPotential", "HiddenPixels"]
 
 
-class Sloped(Protocol):
+class FirstOrderPotential(Protocol):
     """A potential on columns of two values with slopes at hidden ones.
 
     >>> from ctem.spaces import Category, Space
     >>> from ctem.images.unet import ImageNet
-    >>> g: Sloped = ImageNet(ProductBase(Space([Category(2)] * 16)), shape=(4, 4), channels=(8, 16))
+    >>> g: FirstOrderPotential = ImageNet(ProductBase(Space([Category(2)] * 16)), shape=(4, 4), channels=(8, 16))
     >>> g.slopes(torch.zeros(2, 16), torch.full((2, 16), math.inf)).shape
     torch.Size([2, 16])
     """
@@ -60,7 +60,7 @@ class FirstOrder:
 
     members = 1
 
-    def __init__(self, g: Sloped, batch_size: int = 8192):
+    def __init__(self, g: FirstOrderPotential, batch_size: int = 8192):
         self.g, self.base, self.batch_size = g, g.base, batch_size
 
     def given(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Probabilities:
@@ -85,7 +85,7 @@ class HiddenPixels:
     0.6931
     """
 
-    def __call__(self, g: Sloped, x: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, g: FirstOrderPotential, x: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x (n, d)."""
         (n, d), device = x.shape, generator.device
         u = torch.rand(n, d + 1, generator=generator, device=device)

@@ -33,14 +33,14 @@ class _Conv(nn.Conv2d):
 class _Block(nn.Module):
     """h + conv(silu((1 + a) · norm(conv(silu(norm(h)))) + c)), where a and c come from the levels."""
 
-    def __init__(self, channels: int, clock: int):
+    def __init__(self, channels: int, width: int):
         super().__init__()
         self.inner = _Conv(channels, channels, 3, padding=1)
         self.outer = _Conv(channels, channels, 3, padding=1)
-        self.film = nn.Linear(clock, 2 * channels)
+        self.film = nn.Linear(width, 2 * channels)
 
-    def forward(self, h: Tensor, clock: Tensor) -> Tensor:
-        a, c = self.film(clock).to(h.dtype)[:, :, None, None].chunk(2, 1)
+    def forward(self, h: Tensor, at: Tensor) -> Tensor:
+        a, c = self.film(at).to(h.dtype)[:, :, None, None].chunk(2, 1)
         inside = _normalised(self.inner(silu(_normalised(h))))
         return h + self.outer(silu(torch.addcmul(c, inside, 1 + a)))
 
@@ -48,18 +48,18 @@ class _Block(nn.Module):
 class _Stage(nn.Module):
     """Blocks at one resolution."""
 
-    def __init__(self, channels: int, blocks: int, clock: int):
+    def __init__(self, channels: int, blocks: int, width: int):
         super().__init__()
-        self.blocks = nn.ModuleList(_Block(channels, clock) for _ in range(blocks))
+        self.blocks = nn.ModuleList(_Block(channels, width) for _ in range(blocks))
 
-    def forward(self, h: Tensor, clock: Tensor) -> Tensor:
+    def forward(self, h: Tensor, at: Tensor) -> Tensor:
         for block in self.blocks:
-            h = block(h, clock)
+            h = block(h, at)
         return h
 
 
 class ImageNet(nn.Module):
-    r"""A U-Net energy on binary images in pixel-wise inner-product form, with a clock per pixel.
+    r"""A U-Net energy on binary images in pixel-wise inner-product form, with a noise level per pixel.
 
         g(x, s) = Σ_i e^{−s_i} (2x_i − 1) h_i(x, s)  +  mean_i e^{−s_i} · head(pooled features)
 
@@ -101,13 +101,13 @@ class ImageNet(nn.Module):
         self.register_buffer("odds", log_b[:, 1] - log_b[:, 0], persistent=False)
         with torch.random.fork_rng(devices=[]):  # torch initialises from the global generator
             torch.manual_seed(seed)
-            self._build(channels, blocks, clock=64)
+            self._build(channels, blocks, width=64)
 
-    def _build(self, channels: tuple[int, ...], blocks: int, clock: int) -> None:
-        self.clock = nn.Sequential(nn.Linear(6, clock), nn.SiLU(), nn.Linear(clock, clock), nn.SiLU())
+    def _build(self, channels: tuple[int, ...], blocks: int, width: int) -> None:
+        self.embed_level = nn.Sequential(nn.Linear(6, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.first = _Conv(4, channels[0], 3, padding=1)
-        self.down = nn.ModuleList(_Stage(c, blocks, clock) for c in channels)
-        self.up = nn.ModuleList(_Stage(c, blocks, clock) for c in channels[::-1])
+        self.down = nn.ModuleList(_Stage(c, blocks, width) for c in channels)
+        self.up = nn.ModuleList(_Stage(c, blocks, width) for c in channels[::-1])
         self.shrink = nn.ModuleList(_Conv(a, b, 3, stride=2, padding=1) for a, b in pairwise(channels))
         self.grow = nn.ModuleList(_Conv(b, a, 3, padding=1) for b, a in pairwise(channels[::-1]))
         self.pooled = nn.Linear(channels[0] + channels[-1], 64)
@@ -162,17 +162,17 @@ class ImageNet(nn.Module):
     def _body(self, value: Tensor, visible: Tensor, clear: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
         """The features of every pixel (n, c, rows, columns) and those of the coarsest stage."""
         mark = visible.float()
-        clock = self.clock(_clock(level.float(), visible))
+        at = self.embed_level(_level_features(level.float(), visible))
         inputs = torch.stack([value, mark, clear, (self.odds / 4).expand_as(value)], -1)
         h = inputs.view(len(value), *self.shape, 4).permute(0, 3, 1, 2)  # channels last in memory
         h = self.first(h.to(torch.bfloat16 if self.precision == "bf16" else torch.float32))
         skips = []
         for stage, shrink in zip(self.down, self.shrink, strict=False):
-            skips.append(stage(h, clock))
+            skips.append(stage(h, at))
             h = shrink(skips[-1])
-        h = bottom = self.up[0](self.down[-1](h, clock), clock)
+        h = bottom = self.up[0](self.down[-1](h, at), at)
         for stage, grow in zip(self.up[1:], self.grow, strict=True):
-            h = stage(skips.pop() + interpolate(grow(h), scale_factor=2.0, mode="nearest"), clock)
+            h = stage(skips.pop() + interpolate(grow(h), scale_factor=2.0, mode="nearest"), at)
         return h, bottom
 
 
@@ -185,7 +185,7 @@ def _normalised(h: Tensor) -> Tensor:
     return h * (h.square().mean(1, keepdim=True, dtype=torch.float32) + 1e-6).rsqrt().to(h.dtype)
 
 
-def _clock(level: Tensor, visible: Tensor) -> Tensor:
+def _level_features(level: Tensor, visible: Tensor) -> Tensor:
     """Six numbers (n, 6): the visible share, and smooth functions of the mean log-level of visible noisy pixels."""
     noisy = visible & (level > 0)
     count = noisy.sum(-1, keepdim=True)

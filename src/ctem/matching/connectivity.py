@@ -28,7 +28,7 @@ from ctem.matching.kernels import (
     Uniform,
 )
 
-__all__ = ["Components", "components"]
+__all__ = ["ConnectedComponents", "components"]
 
 Link = tuple[NDArray[np.int64], NDArray[np.int64]]  # row numbers (e,), (e,)
 Links = list[Link]
@@ -38,10 +38,10 @@ CHUNK = 256  # rows whose neighbours are looked up at once
 
 
 @dataclass(frozen=True)
-class Components:
+class ConnectedComponents:
     """The connected components of a comparison graph over observed rows.
 
-    >>> Components(1, torch.zeros(4, dtype=torch.long), "").count
+    >>> ConnectedComponents(1, torch.zeros(4, dtype=torch.long), "").count
     1
     """
 
@@ -50,7 +50,7 @@ class Components:
     message: str  # what is not identified; empty when count is 1
 
 
-def components(kernel: Kernel, x: Tensor) -> Components:
+def components(kernel: Kernel, x: Tensor) -> ConnectedComponents:
     """Connected components of the comparison graph over the rows x; more than one is a warning.
 
     Each comparison fixes a difference of f, so f is learned up to one constant *per component*. Two rows are
@@ -83,7 +83,7 @@ def components(kernel: Kernel, x: Tensor) -> Components:
             "use a wider kernel, a Mixture with Uniform, or noise levels."
         )
         warnings.warn(message, UserWarning, stacklevel=2)
-    return Components(len(sizes), torch.from_numpy(rank[labels]).to(x.device), message)
+    return ConnectedComponents(len(sizes), torch.from_numpy(rank[labels]).to(x.device), message)
 
 
 class _Rows(NamedTuple):

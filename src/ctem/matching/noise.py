@@ -1,10 +1,10 @@
-r"""Noise: reversible semigroups q_s(x|x0) that carry data to the base, one clock s per column.
+r"""Noise: reversible semigroups q_s(x|x0) that carry data to the base, one noise level s per column.
 
 s = 0 is the data, s = ∞ the base: a column at s = ∞ is hidden. Reals and categories relax like e^{−s}:
 
 * real: Ornstein–Uhlenbeck, x = e^{−s} x0 + √(1 − e^{−2s}) ξ, reversible with respect to N(0, 1);
 * category: kept with probability e^{−s}, else redrawn from b;
-* ordinal: the ±1 walk in continuous time with rates min(1, b_j/b_i), reversible with respect to b, its clock
+* ordinal: the ±1 walk in continuous time with rates min(1, b_j/b_i), reversible with respect to b, its time
   scaled so that a uniform b has spectral gap 1 (one with gaps relaxes more slowly).
   Continuous time needs no laziness, and the spectrum gives q_s in closed form.
 """
@@ -84,7 +84,7 @@ class LogUniform:
 class Noise(nn.Module):
     """The noising of a space towards its base, with exact transition log-densities.
 
-    Levels are a tensor (n,), one clock for the row, or (n, d), one per column; inf hides a column.
+    Levels are a tensor (n,), one level for the row, or (n, d), one per column; inf hides a column.
 
     >>> from ctem.spaces import Category, Real, Space
     >>> noise = Noise(ProductBase(Space([Real(), Category(2)])))
@@ -157,8 +157,8 @@ class Noise(nn.Module):
         """q_s(·|x0) of every ordinal column, shape (n, columns, k)."""
         column = torch.arange(len(self.ordinals), device=x0.device)
         start = x0.index_select(1, self.ordinals).long()
-        clock = s.index_select(1, self.ordinals).double().unsqueeze(-1)
-        decay = torch.where(self.rates > 0, (-self.rates * clock).exp(), 1.0)
+        level = s.index_select(1, self.ordinals).double().unsqueeze(-1)
+        decay = torch.where(self.rates > 0, (-self.rates * level).exp(), 1.0)
         log_b = self.base.log_table[self.base.rows[self.ordinals]][:, : self.rates.shape[1]].double()
         spectral = torch.einsum("njm,jkm->njk", self.modes[column, start] * decay, self.modes)
         tilt = (0.5 * (log_b - log_b[column, start].unsqueeze(-1))).exp()

@@ -1,4 +1,4 @@
-r"""Space-time comparisons with a clock per column: normalised densities, every marginal and conditional.
+r"""Space-time comparisons with a noise level per column: normalised densities, every marginal and conditional.
 
 The theorem holds on states (x, s) that carry their noise levels. Two pairs that share the data row x0 know their
 soft target exactly:
@@ -23,7 +23,7 @@ from ctem.bases import ProductBase
 from ctem.matching.losses import Rule, log_score, soft
 from ctem.matching.noise import Noise
 
-__all__ = ["Clocks", "Moves", "Pairs", "SharedClock", "Shown", "show", "space_time_loss"]
+__all__ = ["ColumnComparisons", "LevelComparisons", "Moves", "Pairs", "Shown", "show", "space_time_loss"]
 
 Potential = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,34 +65,34 @@ class Shown(NamedTuple):
 
     x: Tensor  # (n, d)
     level: Tensor  # (n, d), inf where hidden
-    clock: Tensor  # (n, 1), the level of visible reals
+    real_level: Tensor  # (n, 1), the level of visible reals
 
 
 def show(
     base: ProductBase,
     x: Tensor,
     visible: Tensor,
-    floor: float,
+    low: float,
     high: float | None,
     generator: torch.Generator,
 ) -> Shown:
-    """Visible real columns of a row at one level, log-uniform on [floor, high], or at the floor.
+    """Visible real columns of a row at one level, log-uniform on [low, high], or at ``low``.
 
     >>> from ctem.spaces import Category, Real, Space
     >>> base, visible = ProductBase(Space([Real(), Category(2)])), torch.tensor([[True, False]])
     >>> show(base, torch.zeros(1, 2), visible, 0.01, None, torch.Generator()).level
     tensor([[0.0100,    inf]])
     """
-    clock = torch.full_like(x[:, :1], floor)
+    real_level = torch.full_like(x[:, :1], low)
     data = x
     if base.space.reals:
         if high is not None:
-            u = torch.rand(clock.shape, generator=generator, dtype=x.dtype, device=x.device)
-            clock = clock * (u * math.log(high / floor)).exp()
+            u = torch.rand(real_level.shape, generator=generator, dtype=x.dtype, device=x.device)
+            real_level = real_level * (u * math.log(high / low)).exp()
         xi = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        noisy = (-clock).exp() * x + (-torch.expm1(-2 * clock)).sqrt() * xi
+        noisy = (-real_level).exp() * x + (-torch.expm1(-2 * real_level)).sqrt() * xi
         data = torch.where(base.is_real, noisy, x)
-    return Shown(data, torch.where(visible, torch.where(base.is_real, clock, 0.0), math.inf), clock)
+    return Shown(data, torch.where(visible, torch.where(base.is_real, real_level, 0.0), math.inf), real_level)
 
 
 class Moves(NamedTuple):
@@ -105,7 +105,7 @@ class Moves(NamedTuple):
 
     x0: Tensor  # (n, d) data
     level: Tensor  # (n, d), inf where hidden
-    clock: Tensor  # (n, 1), the level of visible reals
+    real_level: Tensor  # (n, 1), the level of visible reals
     data: Tensor  # (n, d) x ~ q_s(·|x0)
     column: Tensor  # (n, m)
     redrawn: Tensor  # (n, m, d)
@@ -113,8 +113,8 @@ class Moves(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """The clock-per-column objective: random sets of columns are visible, single columns are hidden or redrawn.
+class ColumnComparisons:
+    """Comparisons of single columns: random sets of columns are visible, single columns are hidden or redrawn.
 
     For each row a random visible set V, and columns j of it, give three comparisons that share states: the data
     against its redraw (spatial), and each of them against V without j (temporal).
@@ -122,25 +122,25 @@ class Clocks:
     Arguments:
         base: the base of the space.
         moves: columns j per row.
-        floor: lowest level of visible real columns, the finest resolution of the learned density.
-        high: highest level of visible real columns, which is drawn log-uniformly; None leaves them at the floor.
+        low: lowest level of visible real columns, the finest resolution of the learned density.
+        high: highest level of visible real columns, which is drawn log-uniformly; None leaves them at ``low``.
         temporal: weight of the temporal pairs; the spatial ones have 1 − temporal.
         consistency: weight of (log Σ_v b_j(v) e^{g(v)} − g(V without j))², zero at the truth whatever the data, for
             columns of two values, where every term is at hand.
         rule: the scoring rule.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import ClockNet
+    >>> from ctem.densities.fast.network import LevelNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
-    >>> objective, g = Clocks(base), ClockNet(base, width=16)
+    >>> objective, g = ColumnComparisons(base), LevelNet(base, width=16)
     >>> objective(g, torch.zeros(8, 3), torch.Generator().manual_seed(0)).item()  # g = 0: no skill yet
     0.693147...
     """
 
     base: ProductBase
     moves: int = 4
-    floor: float = 1e-3
+    low: float = 1e-3
     high: float | None = None
     temporal: float = 0.5
     consistency: float = 0.0
@@ -157,10 +157,10 @@ class Clocks:
         observed = ~x0.isnan()
         x0 = torch.where(observed, x0, 0.0)
         visible, column, weight = self._choose(x0, observed, generator)
-        data, level, clock = show(self.base, x0, visible, self.floor, self.high, generator)
+        data, level, real_level = show(self.base, x0, visible, self.low, self.high, generator)
         redrawn = self.base.redraw(data.repeat(self.moves, 1), column.T.flatten(), generator)
         return Moves(
-            x0, level, clock, data, column, redrawn.view(self.moves, *x0.shape).transpose(0, 1), weight
+            x0, level, real_level, data, column, redrawn.view(self.moves, *x0.shape).transpose(0, 1), weight
         )
 
     def losses(self, g: Potential, moves: Moves) -> Tensor:
@@ -198,8 +198,8 @@ class Clocks:
         column, x0 = moves.column, moves.x0.gather(1, moves.column)
         is_real = self.base.is_real[column]
         log_b = self.base.value_log_prob(value, self.base.rows[column], is_real)
-        spread = -torch.expm1(-2 * moves.clock)
-        log_q = -0.5 * ((value - (-moves.clock).exp() * x0) ** 2 / spread + (2 * math.pi * spread).log())
+        spread = -torch.expm1(-2 * moves.real_level)
+        log_q = -0.5 * ((value - (-moves.real_level).exp() * x0) ** 2 / spread + (2 * math.pi * spread).log())
         log_q = torch.where(is_real, log_q, torch.where(value == x0, 0.0, -math.inf))
         return log_q - log_b, torch.where(is_real, -math.inf, log_b)
 
@@ -232,12 +232,12 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class SharedClock:
-    """The shared-clock objective: the visible columns of a row at one level, compared across levels and points.
+class LevelComparisons:
+    """Comparisons across levels and points, the visible columns of a row at one level.
 
     Half of the pairs are temporal, (x, s) against (x, s') with log s' within ±reach of log s; half are spatial,
     (x, s) against a point moved by the noise itself, which is reversible with respect to the base. Discrete
-    columns are clean in some rows and share the clock in the others, so that real columns meet clean labels too.
+    columns are clean in some rows and share the level in the others, so that real columns meet clean labels too.
 
     Arguments:
         noise: noise and base of the space.
@@ -252,10 +252,10 @@ class SharedClock:
         rule: the scoring rule.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import ClockNet
+    >>> from ctem.densities.fast.network import LevelNet
     >>> from ctem.spaces import Real, Space
     >>> base = ProductBase(Space([Real()] * 3))
-    >>> objective, g = SharedClock(Noise(base)), ClockNet(base, width=16)
+    >>> objective, g = LevelComparisons(Noise(base)), LevelNet(base, width=16)
     >>> objective(g, torch.zeros(8, 3), torch.Generator().manual_seed(0)).item()
     0.693147...
     """

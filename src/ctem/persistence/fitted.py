@@ -11,7 +11,7 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Kind
+from ctem.tables.frames.frame import TableType
 
 __all__ = ["Fitted", "Origin"]
 
@@ -26,7 +26,7 @@ class Origin(NamedTuple):
     seed: int
     rows: int
     data_hash: str
-    baseline: float
+    independent_score: float
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Fitted:
 
     Arguments:
         arguments: of the constructor.
-        kind: what table came in.
+        table_type: what table came in.
         named: whether its columns had names.
         schema: the columns.
         settings: what the settings came to.
         density: of encoded rows.
         fast: the fast potential, or None.
-        origin: seed, rows, hash and baseline.
+        origin: seed, rows, hash and the score of independent columns.
 
     >>> sorted(Fitted.__dataclass_fields__)[:3]
     ['arguments', 'density', 'fast']
     """
 
     arguments: Mapping[str, Any]
-    kind: Kind
+    table_type: TableType
     named: bool
     schema: Schema
     settings: Settings

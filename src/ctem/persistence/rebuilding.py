@@ -16,7 +16,7 @@ from ctem.bases import ProductBase
 from ctem.densities.anyorder.density import AnyOrderDensity, Component
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
-from ctem.densities.fast.network import ClockNet
+from ctem.densities.fast.network import LevelNet
 from ctem.densities.fast.potential import FastDensity, Gap
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.residuals import MAX_SCORES
@@ -27,7 +27,7 @@ from ctem.persistence.reading import Header, read, short
 from ctem.spaces import Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Kind
+from ctem.tables.frames.frame import TableType
 from ctem.training import History
 
 __all__ = ["load"]
@@ -56,9 +56,10 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     arguments = dict(header["settings"])
     if set(arguments) != SETTINGS:
         raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(arguments)}.")
+    arguments["kinds"] = arguments.pop("columns")
     check_arguments(arguments)
-    kind, schema = Kind.from_json(header["kind"]), Schema.from_json(header["schema"])
-    if tuple(schema.choices) != kind.names:
+    table_type, schema = TableType.from_json(header["kind"]), Schema.from_json(header["schema"])
+    if tuple(schema.columns) != table_type.names:
         raise ValueError("kind and schema: expected the same columns in both.")
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
@@ -67,12 +68,12 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     make = _pairwise if arguments["objective"] == "pairwise" else _any_order
     density = make(schema, base, header, tensors)
     fast = _fast(density, header["fast"], tensors)
-    return Fitted(arguments, kind, bool(header["named"]), schema, settings, density, fast, origin)
+    return Fitted(arguments, table_type, bool(header["named"]), schema, settings, density, fast, origin)
 
 
 def _origin(said: Header) -> Origin:
-    baseline = float(said["metrics"]["baseline"])
-    return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), baseline)
+    independent = float(said["metrics"]["baseline"])
+    return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), independent)
 
 
 def _pairwise(
@@ -109,7 +110,7 @@ def _fast(
     _check_options(options, types)
     width, inputs = own["first.weight"].shape
     _check_sizes(options, {"width": width, "blocks": _blocks(own)}, inputs)
-    net = ClockNet(density.base, **options, correlation=density.net.inputs.correlation)
+    net = LevelNet(density.base, **options, correlation=density.net.inputs.correlation)
     _load(net, own)
     history, log_z = _history(told["history"]), _log_z(told["log_z"])
     return FastDensity(net, _checked_level(told["level"]), log_z, _gap(told["gap"]), history)

@@ -53,7 +53,7 @@ def save(model: Fitted, path: str | Path) -> None:
 def _header(model: Fitted) -> Header:
     return {
         "settings": _settings(model),
-        "kind": model.kind.to_json(),
+        "kind": model.table_type.to_json(),
         "named": model.named,
         "schema": model.schema.to_json(),
         "trained": asdict(model.settings),
@@ -74,7 +74,11 @@ def _provenance(model: Fitted) -> Header:
         "rows": model.origin.rows,
         "data_sha256": model.origin.data_hash,
         "metrics": _plain(
-            {"baseline": model.origin.baseline, "best_loss": history.best_loss, "seconds": history.seconds}
+            {
+                "baseline": model.origin.independent_score,
+                "best_loss": history.best_loss,
+                "seconds": history.seconds,
+            }
         ),
     }
 
@@ -83,11 +87,11 @@ def _settings(model: Fitted) -> Header:
     """The constructor's arguments that are plain."""
     params = model.arguments
     seed = params["random_state"]
-    columns = {name: _kind_name(kind) for name, kind in (params["columns"] or {}).items()}
+    kinds = {name: _kind_name(kind) for name, kind in (params["kinds"] or {}).items()}
     return {
         **{key: _bare(params[key]) for key in KEPT},
         "random_state": int(seed) if isinstance(seed, int) or hasattr(seed, "item") else None,
-        "columns": columns or None,
+        "columns": kinds or None,
     }
 
 

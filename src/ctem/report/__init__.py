@@ -65,15 +65,15 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
     said = model.get_params(deep=False)
     settings = {
-        key: said[key]
-        for key in ("missing", "objective", "effort", "max_steps", "max_time", "columns", "fast")
+        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds", "fast")
     }
     level = getattr(model.density_, "level", None)
+    whose = "the rows of" if found.same_rows else "not the rows of"
     return {
         "ctem": __version__,
         "torch, Python": f"{torch.__version__}, {platform.python_version()}",
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "rows of the fit": f"{model.n_rows_:,}, {'the rows of' if found.same_rows else 'not the rows of'} this report",
+        "rows of the fit": f"{model.n_samples_seen_:,}, {whose} this report",
         "data, SHA-256 of encoded rows": model.data_hash_,
         "seed of the fit": model.seed_,
         "seed and draws of the report": f"{seed}, {found.n_samples:,}",

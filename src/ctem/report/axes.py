@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctem.tables.columns.codecs import Codec, Labels, Numbers
-from ctem.tables.columns.lattices import Ruler
+from ctem.tables.columns.lattices import Lattice
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
@@ -31,8 +31,8 @@ Tick = tuple[float, str]
 class Ruled:
     """An axis of numbers or dates: slot i holds edges[i] ≤ X < edges[i+1], and the end slots all beyond.
 
-    >>> from ctem.tables.columns.monotone import Curve
-    >>> codec = Numbers(Ruler("float"), Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
+    >>> from ctem.tables.columns.monotone import MonotoneMap
+    >>> codec = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
     >>> Ruled("x", codec, np.array([0.0, 1.0, 2.0])).ticks()
     [(0.0, '0'), (0.25, '0.5'), (0.5, '1'), (0.75, '1.5'), (1.0, '2')]
     """
@@ -49,21 +49,21 @@ class Ruled:
 
     def slots(self, cells: Cells) -> Slots:
         """The slot of every cell, −1 where missing."""
-        X = self.codec.ruler.measure(cells)
+        X = self.codec.lattice.measure(cells)
         found = np.searchsorted(self.edges[1:-1], np.where(cells.missing, self.edges[0], X), side="right")
         return np.where(cells.missing, -1, found)
 
     def places(self, cells: Cells) -> Vector:
         """Where on [0, 1] every cell lies; nan where it is missing or beyond the ends."""
-        X = self.codec.ruler.measure(cells)
+        X = self.codec.lattice.measure(cells)
         place = (X - self.edges[0]) / (self.edges[-1] - self.edges[0])
         return np.where((place >= 0) & (place <= 1), place, np.nan)
 
     def ticks(self) -> list[Tick]:
         """A few round numbers, or dates."""
-        low, high, ruler = float(self.edges[0]), float(self.edges[-1]), self.codec.ruler
-        offset = ruler.shift / ruler.per
-        if ruler.type == "moment":
+        low, high, lattice = float(self.edges[0]), float(self.edges[-1]), self.codec.lattice
+        offset = lattice.shift / lattice.per
+        if lattice.type == "moment":
             unit = "D" if high - low > 4 else "m"
             days = [low + (high - low) * share for share in (0.12, 0.5, 0.88)]
             return [((day - low) / (high - low), _date(day + offset, unit)) for day in days]
@@ -168,25 +168,25 @@ def shown(cells: Cells, row: int) -> str:
 
 
 def _edges(codec: Numbers, cells: Cells) -> Vector:
-    ruler = codec.ruler
-    X = ruler.measure(cells)
+    lattice = codec.lattice
+    X = lattice.measure(cells)
     X = X[~np.isnan(X)]
     if not len(X):
-        X = np.array([codec.curve.location])
+        X = np.array([codec.transform.location])
     low, high = (float(q) for q in np.quantile(X, CENTRAL))
-    if ruler.step and (edges := _lattice_edges(ruler, low, high)).size:
+    if lattice.step and (edges := _lattice_edges(lattice, low, high)).size:
         return edges
-    pad = 0.0 if high > low else max(codec.curve.scale / 2, 1e-9 * abs(low))
+    pad = 0.0 if high > low else max(codec.transform.scale / 2, 1e-9 * abs(low))
     slots = int(np.clip(2 * len(X) ** (1 / 3), 6, SLOTS))
     return np.asarray(np.linspace(low - pad, high + pad, slots + 1), np.float64)
 
 
-def _lattice_edges(ruler: Ruler, low: float, high: float) -> Vector:
+def _lattice_edges(lattice: Lattice, low: float, high: float) -> Vector:
     """Edges between points of the lattice, equally many in every slot; none where float64 cannot tell them apart."""
-    first = float(ruler.snap(torch.tensor(low, dtype=torch.float64)))
-    points = round((high - first) / ruler.width) + 1
+    first = float(lattice.snap(torch.tensor(low, dtype=torch.float64)))
+    points = round((high - first) / lattice.width) + 1
     each = math.ceil(points / SLOTS)
-    edges = first - ruler.width / 2 + each * ruler.width * np.arange(math.ceil(points / each) + 1)
+    edges = first - lattice.width / 2 + each * lattice.width * np.arange(math.ceil(points / each) + 1)
     return np.asarray(edges if (np.diff(edges) > 0).all() else [], np.float64)
 
 

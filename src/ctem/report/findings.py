@@ -157,25 +157,25 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
     >>> found.same_rows, found.scores[0].rows, len(found.pairs)
     (True, 'rows of the fit', 1)
     """
-    table, whole = TableDensity(model.schema_, model.density_), model.read(X)
+    table, whole = TableDensity(model.schema_, model.density_), model.as_frame(X)
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(whole, seed)
     frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
     sampled = table.sample(n_samples, generator)
     scores = [_scores(table, frame, "rows of the fit" if same else "rows of the table")]
     if held_out is not None:
-        other = model.read(held_out)
+        other = model.as_frame(held_out)
         scores.insert(0, _scores(table, taken(other, _chosen(other, seed)), "held-out rows"))
     marginals = _marginals(model, frame, sampled)
     return Findings(
         rows=len(whole),
         looked_at=len(frame),
         missing=sum(int(cells.missing.sum()) for cells in whole.columns.values()),
-        fitted_rows=model.n_rows_,
+        fitted_rows=model.n_samples_seen_,
         same_rows=same,
         columns=_columns(model, whole, marginals),
         scores=scores,
-        sampled_scores=table.log_prob(Frame(model.kind_, sampled)),
+        sampled_scores=table.log_prob(Frame(model.table_type_, sampled)),
         constant=_constant(model),
         gap=None if model.fast_ is None else model.fast_.gap,
         n_samples=n_samples,
@@ -209,8 +209,8 @@ def _scores(table: TableDensity, frame: Frame, rows: str) -> Scores:
 
 def _marginals(model: CTEM, frame: Frame, sampled: Mapping[str, Cells]) -> list[Marginal]:
     found = []
-    for name, choice in model.schema_.choices.items():
-        axis = lay_out(name, choice.codec, frame.columns[name])
+    for name, inferred in model.schema_.columns.items():
+        axis = lay_out(name, inferred.codec, frame.columns[name])
         if axis is not None:
             found.append(compare_column(axis, frame.columns[name], sampled[name]))
     return found

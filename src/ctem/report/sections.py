@@ -55,7 +55,7 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
 
 def _columns(found: Findings) -> tuple[str, str]:
     about = tag(
-        "p", 'What each column was taken for, and why. Say otherwise with <code class="mono">columns=</code>.'
+        "p", 'What each column was taken for, and why. Say otherwise with <code class="mono">kinds=</code>.'
     )
     head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values")) + tag(
         "th", "Missing", "n"

@@ -4,7 +4,7 @@ from ctem.samplers.annealed import AnnealedBits, anneal_bits
 from ctem.samplers.bits import BitState, BitTarget, FlipJump, LangevinFlips, Move, PathFlips
 from ctem.samplers.composite import Adapted, Alternate, MetropolisHastings
 from ctem.samplers.discrete import (
-    Differences,
+    DifferenceRule,
     DiscreteLangevin,
     Gibbs,
     GibbsWithGradients,
@@ -25,7 +25,7 @@ __all__ = [
     "BitState",
     "BitTarget",
     "Denoise",
-    "Differences",
+    "DifferenceRule",
     "DiscreteLangevin",
     "FlipJump",
     "Gibbs",

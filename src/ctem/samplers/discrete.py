@@ -30,7 +30,7 @@ from ctem.samplers.sampler import (
 from ctem.spaces import Ordinal, Space
 
 __all__ = [
-    "Differences",
+    "DifferenceRule",
     "DiscreteLangevin",
     "Gibbs",
     "GibbsWithGradients",
@@ -38,7 +38,7 @@ __all__ = [
     "gradient_differences",
 ]
 
-Differences = Callable[[LogPotential, Tensor, Space], Tensor]
+DifferenceRule = Callable[[LogPotential, Tensor, Space], Tensor]
 
 
 def exact_differences(f: LogPotential, x: Tensor, space: Space) -> Tensor:
@@ -141,7 +141,7 @@ class GibbsWithGradients:
     (torch.Size([5, 3]), torch.Size([5]))
     """
 
-    def __init__(self, space: Space, differences: Differences = gradient_differences):
+    def __init__(self, space: Space, differences: DifferenceRule = gradient_differences):
         _expect_discrete(self, space)
         self.space = space
         self.differences = differences
@@ -189,7 +189,7 @@ class DiscreteLangevin:
     (torch.Size([5, 3]), torch.Size([5]))
     """
 
-    def __init__(self, space: Space, step: float, differences: Differences = gradient_differences):
+    def __init__(self, space: Space, step: float, differences: DifferenceRule = gradient_differences):
         _expect_discrete(self, space)
         self.space = space
         self.step_size = expect_positive("step", step)

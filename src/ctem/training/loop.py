@@ -132,7 +132,8 @@ def train(
         checkpoint: file to write every ``evaluate_every`` steps and to resume from; one file per loss.
         progress: show a bar with loss and rate.
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
-            must not wait for the device (Clocks, SharedClock, and the Gaussian and Sphere kernels do not).
+            must not wait for the device (ColumnComparisons, LevelComparisons, and the Gaussian and Sphere kernels do
+            not).
 
     >>> from ctem.energies import MLP
     >>> from ctem.matching.kernels import Gaussian

@@ -1,4 +1,4 @@
-r"""Conditionals as differences of a potential with a clock per column.
+r"""Conditionals as differences of a potential with a noise level per column.
 
 With V the visible columns, g(x; V) = log ρ_V(x_V)/b_V(x_V), so every one-column conditional is
 
@@ -28,20 +28,20 @@ Potential = Callable[[Tensor, Tensor], Tensor]
 
 
 class Differences:
-    """The conditionals and the joint b·e^g of a potential g(x, s) (``ctem.densities.chain.Conditionals``).
+    """The conditionals and the one-pass density b·e^g of a potential g(x, s) (``ctem.densities.chain.Conditionals``).
 
     Arguments:
-        g: the potential of levels, e.g. ClockNet.
+        g: the potential of levels, e.g. LevelNet.
         base: its base.
-        floor: level of visible real columns, as in training.
+        level: of visible real columns, as in training.
         points: nodes of the trapezoidal rule for a real column; ``quadrature_error`` indicates its error.
         limit: the rule runs over [−limit, limit] in standardised units.
         batch_size: evaluations of g at a time, which bounds the memory.
 
-    >>> from ctem.densities.fast.network import ClockNet
+    >>> from ctem.densities.fast.network import LevelNet
     >>> from ctem.spaces import Category, Real, Space
     >>> base = ProductBase(Space([Real(), Category(3)]))
-    >>> chain = Chain(Differences(ClockNet(base, width=16), base))  # untrained: the base itself
+    >>> chain = Chain(Differences(LevelNet(base, width=16), base))  # untrained: the base itself
     >>> x = torch.tensor([[0.5, 2.0]])
     >>> torch.allclose(chain.log_prob(x, [0, 1]), base.log_prob(x), atol=1e-5)
     True
@@ -53,7 +53,7 @@ class Differences:
         self,
         g: Potential,
         base: ProductBase,
-        floor: float = 1e-3,
+        level: float = 1e-3,
         points: int = 513,
         limit: float = 8.0,
         batch_size: int = 2**17,
@@ -61,14 +61,14 @@ class Differences:
         if points < 5 or points % 2 == 0:
             raise ValueError(f"points: expected an odd number ≥ 5; got {points}.")
         self.g, self.base, self.space = g, base, base.space
-        self.floor, self.points, self.limit, self.batch_size = floor, points, limit, batch_size
+        self.level, self.points, self.limit, self.batch_size = level, points, limit, batch_size
         self.shift = 0.0  # of the nodes, to check the rule
         if _drops(g):
             raise ValueError("g: dropout is switched on, so that every call would differ; pass g.eval().")
-        width, enough = 2 * limit / (points - 1), node_count(floor, limit)
+        width, enough = 2 * limit / (points - 1), node_count(level, limit)
         if self.space.reals and points < enough:
             warnings.warn(
-                f"nodes {width:.3f} apart may miss the finest peaks that floor={floor:g} allows; "
+                f"nodes {width:.3f} apart may miss the finest peaks that level={level:g} allows; "
                 f"points={enough} would not.",
                 UserWarning,
                 stacklevel=2,
@@ -86,7 +86,7 @@ class Differences:
         log_total = (score + ends).logsumexp(1, keepdim=True) + math.log(width)
         return Nodes(self, x, visible, j, score - log_total, log_total)
 
-    def joint(self, x: Tensor) -> Tensor:
+    def one_pass(self, x: Tensor) -> Tensor:
         """log b(x) + g(x): the one-pass log-density of the observed cells, normalised up to training error."""
         observed = ~x.isnan()
         filled = torch.where(observed, x, 0.0)
@@ -99,7 +99,7 @@ class Differences:
         return torch.cat(parts)
 
     def potential(self, x: Tensor) -> Tensor:
-        """log b(x) + g(x) of complete rows, differentiable: the joint as a log-potential for samplers."""
+        """log b(x) + g(x) of complete rows, differentiable: the one-pass density as a log-potential for samplers."""
         seen = torch.ones_like(x, dtype=torch.bool)
         return self.base.log_prob(x) + self.g(x, self._level(x, seen))
 
@@ -129,7 +129,7 @@ class Differences:
         return torch.cat(parts)
 
     def _level(self, x: Tensor, visible: Tensor) -> Tensor:
-        level = torch.where(self.base.is_real, self.floor, torch.zeros_like(x))
+        level = torch.where(self.base.is_real, self.level, torch.zeros_like(x))
         return torch.where(visible, level, math.inf)
 
 
@@ -137,11 +137,11 @@ class Differences:
 class Nodes:
     """The conditional of a real column by the trapezoidal rule; a value that is asked is evaluated itself.
 
-    >>> from ctem.densities.fast.network import ClockNet
+    >>> from ctem.densities.fast.network import LevelNet
     >>> from ctem.spaces import Real, Space
     >>> base = ProductBase(Space([Real()]))
     >>> x, hidden = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool)
-    >>> Differences(ClockNet(base, width=8), base).given(x, hidden, 0).log_prob(torch.zeros(1)).exp()
+    >>> Differences(LevelNet(base, width=8), base).given(x, hidden, 0).log_prob(torch.zeros(1)).exp()
     tensor([0.3989])
     """
 
@@ -174,10 +174,10 @@ class Nodes:
 def quadrature_error(differences: Differences, x: Tensor, order: Sequence[int]) -> float:
     """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error.
 
-    >>> from ctem.densities.fast.network import ClockNet
+    >>> from ctem.densities.fast.network import LevelNet
     >>> from ctem.spaces import Real, Space
     >>> base = ProductBase(Space([Real()]))
-    >>> quadrature_error(Differences(ClockNet(base, width=8), base), torch.zeros(1, 1), [0]) < 1e-4
+    >>> quadrature_error(Differences(LevelNet(base, width=8), base), torch.zeros(1, 1), [0]) < 1e-4
     True
     """
     moved = copy.copy(differences)

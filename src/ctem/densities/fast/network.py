@@ -14,7 +14,7 @@ from ctem.bases import ProductBase
 from ctem.densities.anyorder.inputs import Inputs, waves
 from ctem.densities.residuals import inverses, residuals
 
-__all__ = ["ClockNet"]
+__all__ = ["LevelNet"]
 
 
 class _Block(nn.Module):
@@ -30,8 +30,8 @@ class _Block(nn.Module):
         return h + self.outer(self.drop(silu(self.inner(self.norm(h)))))
 
 
-class ClockNet(nn.Module):
-    """A residual network for mixed rows with a clock per column: g(x, s) = net(seen) − net(nothing seen).
+class LevelNet(nn.Module):
+    """A residual network for mixed rows with a noise level per column: g(x, s) = net(seen) − net(nothing seen).
 
     Blind to hidden columns and zero when all are hidden, by construction; zero everywhere at first, so that it
     starts at the base density exactly.
@@ -46,7 +46,7 @@ class ClockNet(nn.Module):
         seed: of the initial weights.
 
     >>> from ctem.spaces import Category, Real, Space
-    >>> g = ClockNet(ProductBase(Space([Real(), Category(3)])), width=16)
+    >>> g = LevelNet(ProductBase(Space([Real(), Category(3)])), width=16)
     >>> g(torch.zeros(5, 2), torch.tensor([[0.1, torch.inf]]).expand(5, 2))
     tensor([0., 0., 0., 0., 0.], grad_fn=<WhereBackward0>)
     """
@@ -94,10 +94,10 @@ class ClockNet(nn.Module):
             if inputs.correlation is not None:
                 clear = torch.where(shown, (-level.index_select(1, inputs.scores)).exp(), 0.0)
                 parts.append(residuals(value, clear, inverses(clear, inputs.correlation)))
-        return torch.cat([*parts, _clock(level, visible)], dim=-1)
+        return torch.cat([*parts, _level_features(level, visible)], dim=-1)
 
 
-def _clock(level: Tensor, visible: Tensor) -> Tensor:
+def _level_features(level: Tensor, visible: Tensor) -> Tensor:
     """Five smooth functions of the mean log-level of the visible noisy columns, 0 where there is none."""
     noisy = visible & (level > 0)
     count = noisy.sum(-1, keepdim=True)

@@ -23,10 +23,10 @@ from ctem.bases import ProductBase
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.objective import COARSEST, FINEST
 from ctem.densities.fast.differences import Differences, node_count
-from ctem.densities.fast.network import ClockNet
+from ctem.densities.fast.network import LevelNet
 from ctem.densities.presence import gaps
 from ctem.matching.noise import Noise
-from ctem.matching.spacetime import Clocks, SharedClock
+from ctem.matching.spacetime import ColumnComparisons, LevelComparisons
 from ctem.partition import LogZ
 from ctem.partition.log_z import estimate
 from ctem.spaces import Category, Space
@@ -66,13 +66,13 @@ class FastDensity:
         history: of the training.
 
     >>> from ctem.spaces import Real
-    >>> net = ClockNet(ProductBase(Space([Real()])), width=8)  # untrained: N(0, 1)
+    >>> net = LevelNet(ProductBase(Space([Real()])), width=8)  # untrained: N(0, 1)
     >>> fast = FastDensity(net, 1e-3, LogZ(0.0, 0.0, math.inf, "known"), Gap(0.0, 0.0, 1.0, 0), History())
     >>> fast.log_prob(torch.zeros(1, 1)).exp()
     tensor([0.3989], dtype=torch.float64)
     """
 
-    def __init__(self, net: ClockNet, level: float, log_z: LogZ, gap: Gap, history: History):
+    def __init__(self, net: LevelNet, level: float, log_z: LogZ, gap: Gap, history: History):
         self.net, self.level, self.log_z, self.gap, self.history = net.eval(), level, log_z, gap, history
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -80,23 +80,23 @@ class FastDensity:
         return self._joint(x).double() - self.log_z.value
 
     def _joint(self, x: Tensor) -> Tensor:
-        return _differences(self.net, self.level).joint(x)
+        return _differences(self.net, self.level).one_pass(x)
 
 
-def _differences(net: ClockNet, level: float) -> Differences:
+def _differences(net: LevelNet, level: float) -> Differences:
     points = max(65, node_count(level, LIMIT))
     return Differences(net, net.base, level, points, LIMIT, 2**17 if net.last.is_cuda else 2**13)
 
 
 @dataclass(frozen=True)
 class SpaceTime:
-    """The comparisons of a table's complete rows: clocks for its discrete columns, levels for its real ones.
+    """Comparisons of complete rows: of single columns for its discrete ones, across levels for its real ones.
 
     Arguments:
         base: the base.
         parents: for a real column that exists only where a category has code 0, that category.
 
-    >>> net = ClockNet(ProductBase(Space([Category(2)] * 3)), width=8)
+    >>> net = LevelNet(ProductBase(Space([Category(2)] * 3)), width=8)
     >>> round(SpaceTime(net.base, {})(net, torch.zeros(4, 3), torch.Generator().manual_seed(0)).item(), 3)
     0.693
     """
@@ -105,12 +105,12 @@ class SpaceTime:
     parents: dict[int, int]
 
     def __post_init__(self) -> None:
-        space, found = self.base.space, list[Clocks | SharedClock]()
+        space, found = self.base.space, list[ColumnComparisons | LevelComparisons]()
         if space.reals:
             noise = _noise_of_reals(self.base)
-            found.append(SharedClock(noise, low=LOW, high=HIGH, reach=1.5, whole=1.0, clean=1.0))
+            found.append(LevelComparisons(noise, low=LOW, high=HIGH, reach=1.5, whole=1.0, clean=1.0))
         if space.discretes:
-            found.append(Clocks(self.base, floor=LOW, high=HIGH if space.reals else None))
+            found.append(ColumnComparisons(self.base, low=LOW, high=HIGH if space.reals else None))
         object.__setattr__(self, "_parts", found)
 
     def __call__(
@@ -170,7 +170,7 @@ def fit_fast(
     base, generator = density.base, torch.Generator(rows.device).manual_seed(seed)
     loss = SpaceTime(base, density.parents)
     correlation = density.net.inputs.correlation
-    net = ClockNet(base, **NETWORK, correlation=correlation, seed=seed)  # type: ignore[arg-type]
+    net = LevelNet(base, **NETWORK, correlation=correlation, seed=seed)  # type: ignore[arg-type]
     steps = RECIPE.steps if max_steps is None else min(max_steps, RECIPE.steps)
     recipe = replace(RECIPE, steps=steps, evaluate_every=min(steps, RECIPE.evaluate_every), seed=seed)
     history = train(
@@ -183,15 +183,15 @@ def fit_fast(
     return found
 
 
-def _best_level(net: ClockNet, held_out: Tensor) -> float:
+def _best_level(net: LevelNet, held_out: Tensor) -> float:
     """The level of real columns at which held-out rows are most likely; ρ_s is normalised at every level s."""
     if not net.space.reals:
         return LOW
     levels = torch.logspace(math.log10(LOW), math.log10(WIDEST), 10).tolist()
-    return max(levels, key=lambda level: float(_differences(net, level).joint(held_out).double().mean()))
+    return max(levels, key=lambda level: float(_differences(net, level).one_pass(held_out).double().mean()))
 
 
-def _log_z(net: ClockNet, level: float, density: AnyOrderDensity, generator: torch.Generator) -> LogZ:
+def _log_z(net: LevelNet, level: float, density: AnyOrderDensity, generator: torch.Generator) -> LogZ:
     """From samples of the density at the potential's own level: finer ones would miss what it blurs."""
     near = AnyOrderDensity(
         density.net,
@@ -201,7 +201,7 @@ def _log_z(net: ClockNet, level: float, density: AnyOrderDensity, generator: tor
         late=density.chain.late,
     )
     x = near.sample(DRAWS, generator)
-    weights = _differences(net, level).joint(x).double() - near.log_prob(x)
+    weights = _differences(net, level).one_pass(x).double() - near.log_prob(x)
     return estimate(weights, "importance sampling from the density")
 
 

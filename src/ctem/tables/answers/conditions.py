@@ -93,9 +93,9 @@ class NumberCondition:
         intervals: (m, 2) closed intervals of X, increasing; ends are lattice points where there is a lattice.
         atoms: which atoms are allowed, and one more for "missing".
 
-    >>> from ctem.tables.columns.monotone import Curve
-    >>> from ctem.tables.columns.lattices import Ruler
-    >>> numbers = Numbers(Ruler("float"), Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
+    >>> from ctem.tables.columns.monotone import MonotoneMap
+    >>> from ctem.tables.columns.lattices import Lattice
+    >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
     >>> NumberCondition(numbers, np.array([[-np.inf, 0.0]]), np.array([False])).encoded((2,))
     {2: tensor([[-8.,  0.]], dtype=torch.float64)}
     """
@@ -116,23 +116,23 @@ class NumberCondition:
     def decode(self, x: Tensor, generator: Generator) -> Cells:
         """Numbers; one that rounding took out of the intervals goes to the nearest end."""
         cells = self.codec.decode(x, generator)
-        X = self.codec.ruler.measure(cells)
+        X = self.codec.lattice.measure(cells)
         free = np.isnan(X) | np.isin(X, np.array(self.codec.atoms)[self.atoms[:-1]])
         if not len(self.intervals) or free.all():
             return cells
         near = np.clip(X[:, None], self.intervals[:, 0], self.intervals[:, 1])
         best = np.nan_to_num(np.abs(near - X[:, None]), nan=np.inf).argmin(1)
         moved = near[np.arange(len(X)), best]
-        fixed = self.codec.ruler.restore(torch.from_numpy(np.where(np.isnan(X), 0.0, moved)))
+        fixed = self.codec.lattice.restore(torch.from_numpy(np.where(np.isnan(X), 0.0, moved)))
         out = ~free & (moved != X)
         return replace(cells, values=np.where(out, fixed.values, cells.values))
 
     def _cells(self) -> Tensor:
         """The intervals of x, (m, 2), half a cell wider where there is a lattice; those without any width left out."""
-        half = self.codec.ruler.width / 2 if self.codec.ruler.step else 0.0
+        half = self.codec.lattice.width / 2 if self.codec.lattice.step else 0.0
         ends = np.stack([self.intervals[:, 0] - half, self.intervals[:, 1] + half], 1)
-        limits = self.codec.curve.inverse(torch.tensor([-FAR, FAR], dtype=torch.float64)).numpy()
-        x = self.codec.curve(torch.from_numpy(np.clip(ends, *limits)).flatten()).view(-1, 2)
+        limits = self.codec.transform.inverse(torch.tensor([-FAR, FAR], dtype=torch.float64)).numpy()
+        x = self.codec.transform(torch.from_numpy(np.clip(ends, *limits)).flatten()).view(-1, 2)
         return _apart(x.float().double())
 
 
@@ -147,7 +147,7 @@ def compiled(
     """
     found: dict[str, LabelCondition | NumberCondition] = {}
     for name, condition in said.items():
-        items, codec = _items(name, condition, what), schema.choices[name].codec
+        items, codec = _items(name, condition, what), schema.columns[name].codec
         if isinstance(codec, Constant):
             _check_constant(name, items, codec, what)
         elif isinstance(codec, Labels):
@@ -182,7 +182,7 @@ def from_text(name: str, text: str, codec: Codec) -> Any:
     >>> from_text("city", "Oslo|Bergen", Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0)))
     ['Oslo', 'Bergen']
     """
-    kind = codec.ruler.type if isinstance(codec, Numbers) else codec.type
+    kind = codec.lattice.type if isinstance(codec, Numbers) else codec.type
     if kind == "label":
         known = codec.values if isinstance(codec, Constant | Labels) else ()
         return (
@@ -235,7 +235,7 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
 
 def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:
     """Values as cells; text is read as a moment where moments are meant."""
-    kind = codec.ruler.type if isinstance(codec, Numbers) else codec.type
+    kind = codec.lattice.type if isinstance(codec, Numbers) else codec.type
     if kind == "moment":
         values = [_moment(value) for value in values]
     column = np.empty((len(values), 1), object)
@@ -314,7 +314,7 @@ def _numbers(name: str, items: list[Item], codec: Numbers, what: str) -> NumberC
     if None in items:
         check_state(name, codec, what)
     on = _on_lattice(ends, codec)
-    point = (on[:, 0] == on[:, 1]) & (codec.ruler.step == 0)
+    point = (on[:, 0] == on[:, 1]) & (codec.lattice.step == 0)
     lonely = [pair for pair, end, one in zip(pairs, ends, point, strict=True) if one and end[0] not in atoms]
     if lonely:
         raise ValueError(
@@ -338,12 +338,12 @@ def _ends(name: str, low: Any, high: Any, codec: Numbers, what: str) -> tuple[fl
 
 def _on_lattice(ends: Intervals, codec: Numbers) -> Intervals:
     """Ends moved inward to the lattice, if there is one."""
-    ruler = codec.ruler
-    if not ruler.step:
+    lattice = codec.lattice
+    if not lattice.step:
         return ends
-    steps = (ends * ruler.per - ruler.origin) / ruler.step
+    steps = (ends * lattice.per - lattice.origin) / lattice.step
     inward = np.stack([np.ceil(steps[:, 0] - 1e-6), np.floor(steps[:, 1] + 1e-6)], 1)
-    return np.asarray((ruler.origin + ruler.step * inward) / ruler.per)
+    return np.asarray((lattice.origin + lattice.step * inward) / lattice.per)
 
 
 def _merged(intervals: Intervals) -> Intervals:
@@ -380,6 +380,6 @@ def _check_constant(name: str, items: list[Item], codec: Constant, what: str) ->
 def _nowhere(condition: Any, codec: Codec) -> str:
     """Why no number fits, and where they are."""
     assert isinstance(codec, Numbers)
-    ends = codec.curve.inverse(torch.tensor([-3.0, 3.0], dtype=torch.float64))
-    low, high = codec.ruler.restore(ends).to_list()
+    ends = codec.transform.inverse(torch.tensor([-3.0, 3.0], dtype=torch.float64))
+    low, high = codec.lattice.restore(ends).to_list()
     return f"has no value in {condition}; nearly all are between {low} and {high}."

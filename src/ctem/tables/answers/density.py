@@ -21,11 +21,11 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
-from ctem.tables.answers.distributions import Conditional, column_conditional
+from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
 from ctem.tables.answers.surprise import measure, surprises
 from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.monotone import Curve
-from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
@@ -139,7 +139,7 @@ class TableDensity:
     def encode_given(self, frame: Frame, known: Collection[str]) -> Tensor:
         """Encoded rows of which only some columns, by name, are known; the others are nan, even if that is a state."""
         x = self.encode(frame)[0]
-        pairs = zip(self.schema.choices, self.schema.owner, strict=True)
+        pairs = zip(self.schema.columns, self.schema.owner, strict=True)
         x[:, [j for name, owner in pairs if name not in known for j in owner]] = torch.nan
         return x
 
@@ -173,7 +173,7 @@ class TableDensity:
 
     def grad_log_prob(self, frame: Frame) -> Vector:
         """∂ log ρ / ∂X (n, columns) = T′(X) ∂ log ρ / ∂x + ∂ log T′ / ∂X; nan where there is none."""
-        codecs = [choice.codec for choice in self.schema.choices.values()]
+        codecs = [inferred.codec for inferred in self.schema.columns.values()]
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
             grad = self.density.grad_log_prob(x).double().cpu()
@@ -181,7 +181,7 @@ class TableDensity:
             for j, codec in enumerate(codecs):
                 if isinstance(codec, Numbers):
                     i = self.schema.owner[j][-1]
-                    slope, bend = _slopes(codec.curve, x[:, i].double().cpu())
+                    slope, bend = _slopes(codec.transform, x[:, i].double().cpu())
                     out[:, j] = grad[:, i] * slope + bend
             return out
 
@@ -212,10 +212,14 @@ class TableDensity:
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
-        (columns,) = self.summarised(frame, Conditional.mode if method == "mode" else Conditional.mean)
+        (columns,) = self.summarised(
+            frame, ColumnDistribution.mode if method == "mode" else ColumnDistribution.mean
+        )
         return columns
 
-    def summarised(self, frame: Frame, *summaries: Callable[[Conditional], Cells]) -> list[dict[str, Cells]]:
+    def summarised(
+        self, frame: Frame, *summaries: Callable[[ColumnDistribution], Cells]
+    ) -> list[dict[str, Cells]]:
         """The columns of a frame for each summary, every missing cell at that summary of its conditional."""
         columns = [dict(frame.columns) for _ in summaries]
         for name, gone, each in self._gaps(frame):
@@ -235,27 +239,27 @@ class TableDensity:
             out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in each])
         return out
 
-    def _gaps(self, frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], list[Conditional]]]:
+    def _gaps(self, frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], list[ColumnDistribution]]]:
         """Name, missing rows and their conditionals, a bounded number of rows each, of every column with gaps."""
         for j, (name, cells) in enumerate(frame.columns.items()):
             if cells.missing.any():
                 parts = chunks(taken(frame, cells.missing), CHUNK // 8)
                 yield name, cells.missing, [self.conditional(part, j) for part in parts]
 
-    def conditional(self, frame: Frame, j: int) -> Conditional:
+    def conditional(self, frame: Frame, j: int) -> ColumnDistribution:
         """The distribution of column j of the table given the other observed cells of each row."""
         density = self.any_order("a conditional")
-        choice, owner = list(self.schema.choices.values())[j], self.schema.owner[j]
-        x, codec, numeric = self.encode(frame)[0], choice.codec, choice.kind != "category"
+        inferred, owner = list(self.schema.columns.values())[j], self.schema.owner[j]
+        x, codec, numeric = self.encode(frame)[0], inferred.codec, inferred.kind != "category"
         if not owner:
             cells = codec.decode(x[:1, :0].cpu())
-            return Conditional(cells, np.ones((len(x), 1)), np.zeros(1, np.int64), numeric)
-        values, p, group = column_conditional(density, x, owner)
+            return ColumnDistribution(cells, np.ones((len(x), 1)), np.zeros(1, np.int64), numeric)
+        values, p, group = column_distribution(density, x, owner)
         if isinstance(codec, Labels):
             cells, p = codec.by_value(p.double().cpu())
-            return Conditional(cells, p.numpy(), np.arange(len(cells)), numeric)
+            return ColumnDistribution(cells, p.numpy(), np.arange(len(cells)), numeric)
         cells = codec.decode(values.cpu())
-        return Conditional(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric)
+        return ColumnDistribution(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric)
 
     def surprises(self, frame: Frame) -> Vector:
         """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.
@@ -320,9 +324,9 @@ class TableDensity:
         return np.concatenate([answer(*self.encode(part)) for part in chunks(frame)])
 
 
-def _slopes(curve: Curve | Steps, x: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes(transform: MonotoneMap | PreferredValues, x: Tensor) -> tuple[Tensor, Tensor]:
     """T′(X) and ∂ log T′(X)/∂X at X = T⁻¹(x)."""
-    X = curve.inverse(x).requires_grad_()
-    _, log_slope = curve.with_log_slope(X)
+    X = transform.inverse(x).requires_grad_()
+    _, log_slope = transform.with_log_slope(X)
     (bend,) = torch.autograd.grad(log_slope.nansum(), X)
     return log_slope.detach().exp(), torch.where(x.isnan(), torch.nan, bend)

@@ -13,13 +13,13 @@ from torch import Tensor
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.frames.cells import Cells
 
-__all__ = ["Conditional", "column_conditional"]
+__all__ = ["ColumnDistribution", "column_distribution"]
 
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 
 
 @dataclass(frozen=True)
-class Conditional:
+class ColumnDistribution:
     """P(X_j = value | the other observed cells) for every row; of a real column, the mass around each node.
 
     Arguments:
@@ -29,7 +29,7 @@ class Conditional:
         numeric: the values are quantities, of which there is a mean; the codes of a category are not.
 
     >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
-    >>> one = Conditional(cells, np.array([[0.25, 0.75]]), np.arange(2))
+    >>> one = ColumnDistribution(cells, np.array([[0.25, 0.75]]), np.arange(2))
     >>> one.mean().values, one.mode().values
     (array([1.5]), array([2.]))
     """
@@ -64,7 +64,7 @@ class Conditional:
         """E[X_j | …] of every row, of numbers; not rounded.
 
         >>> cells = Cells("int", np.array([0, 1]), np.zeros(2, bool))
-        >>> Conditional(cells, np.array([[0.25, 0.75]]), np.arange(2)).expectation()
+        >>> ColumnDistribution(cells, np.array([[0.25, 0.75]]), np.arange(2)).expectation()
         array([0.75])
         """
         values, weight = self._known()
@@ -74,7 +74,7 @@ class Conditional:
         """The standard deviation of X_j | … in every row (dates and durations: in days); nan for labels and booleans.
 
         >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
-        >>> Conditional(cells, np.array([[0.5, 0.5]]), np.arange(2)).std()
+        >>> ColumnDistribution(cells, np.array([[0.5, 0.5]]), np.arange(2)).std()
         array([1.])
         """
         if not self.has_mean:
@@ -88,7 +88,7 @@ class Conditional:
         """The least value that at least this share of X_j | … is not above, in every row; labels have none: missing.
 
         >>> cells = Cells("int", np.array([1, 2, 9]), np.zeros(3, bool))
-        >>> Conditional(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3)).quantile(0.5).values
+        >>> ColumnDistribution(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3)).quantile(0.5).values
         array([2])
         """
         if self.cells.type == "label":
@@ -114,7 +114,7 @@ class Conditional:
         return self.cells.values[known], weight / weight.sum(1, keepdims=True)
 
 
-def column_conditional(
+def column_distribution(
     density: AnyOrderDensity, x: Tensor, owner: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Alternatives for one column of the user, which owns one encoded column, or a category and its real part.
@@ -125,7 +125,7 @@ def column_conditional(
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
-    >>> column_conditional(AnyOrderDensity(net, 1e-3, [Component(0, [0, 1])]), torch.zeros(1, 2), (1,))[1]
+    >>> column_distribution(AnyOrderDensity(net, 1e-3, [Component(0, [0, 1])]), torch.zeros(1, 2), (1,))[1]
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     x = x.clone()

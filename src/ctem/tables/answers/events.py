@@ -24,7 +24,7 @@ from ctem.tables.answers.conditions import LabelCondition, NumberCondition, chec
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Kind
+from ctem.tables.frames.frame import TableType
 from ctem.tables.frames.given import partial_frame
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
@@ -42,12 +42,12 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
     >>> split_given({"x0": 1.0, "x1": (0, None)}, schema)
     ({'x0': 1.0}, {'x1': (0, None)})
     """
-    if unknown := [name for name in given if name not in schema.choices]:
-        raise ValueError(f"given: expected some of the columns {list(schema.choices)}; got {unknown[0]!r}.")
+    if unknown := [name for name in given if name not in schema.columns]:
+        raise ValueError(f"given: expected some of the columns {list(schema.columns)}; got {unknown[0]!r}.")
     ranges = {name: said for name, said in given.items() if is_range(said)}
     for name, said in given.items():
         if said is None:
-            check_state(name, schema.choices[name].codec, "given")
+            check_state(name, schema.columns[name].codec, "given")
     return {name: said for name, said in given.items() if name not in ranges}, ranges
 
 
@@ -67,7 +67,7 @@ class TableEvent:
     >>> frame = read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"], ["Bergen"]]))
     >>> schema = Schema.fit(frame)
     >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0])])
-    >>> event = TableEvent.of(TableDensity(schema, density), frame.kind, {}, {"x0": ["Oslo"]})
+    >>> event = TableEvent.of(TableDensity(schema, density), frame.table_type, {}, {"x0": ["Oslo"]})
     >>> round(event.probability(256, torch.Generator().manual_seed(0)).value, 3)
     0.5
     """
@@ -78,7 +78,7 @@ class TableEvent:
 
     @classmethod
     def of(
-        cls, table: TableDensity, kind: Kind, known: Mapping[str, Any], asked: Mapping[str, Any]
+        cls, table: TableDensity, kind: TableType, known: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> TableEvent:
         """From what a user said."""
         table.any_order("a condition")
@@ -132,12 +132,12 @@ class TableEvent:
 
     @property
     def _owner(self) -> dict[str, tuple[int, ...]]:
-        return dict(zip(self.table.schema.choices, self.table.schema.owner, strict=True))
+        return dict(zip(self.table.schema.columns, self.table.schema.owner, strict=True))
 
 
 def conditional_probability(
     table: TableDensity,
-    kind: Kind,
+    kind: TableType,
     event: Mapping[str, Any],
     given: Mapping[str, Any],
     n: int,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.columns.codecs import Numbers
-from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
 
 __all__ = ["by_column", "measure", "surprises"]
@@ -64,16 +64,16 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
     tensor([[True]])
     """
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    for group, choice in zip(schema.owner, schema.choices.values(), strict=True):
-        if isinstance(choice.codec, Numbers):
-            out[:, group[-1]] = _column_measure(choice.codec, x[:, group[-1]])
+    for group, inferred in zip(schema.owner, schema.columns.values(), strict=True):
+        if isinstance(inferred.codec, Numbers):
+            out[:, group[-1]] = _column_measure(inferred.codec, x[:, group[-1]])
     return out
 
 
 def _column_measure(codec: Numbers, x: Tensor) -> Tensor:
-    curve = codec.curve.curve if isinstance(codec.curve, Steps) else codec.curve
-    _, log_slope = curve.with_log_slope(codec.curve.inverse(x.double().cpu()))
-    return -(log_slope + math.log(curve.scale)).nan_to_num(nan=0.0).to(x.device)
+    smooth = codec.transform.smooth if isinstance(codec.transform, PreferredValues) else codec.transform
+    _, log_slope = smooth.with_log_slope(codec.transform.inverse(x.double().cpu()))
+    return -(log_slope + math.log(smooth.scale)).nan_to_num(nan=0.0).to(x.device)
 
 
 def _expected_terms(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def _masses(log_p: Tensor, real: bool) -> Tensor:
 def _number_codecs(schema: Schema) -> list[Numbers | None]:
     """The codec of every encoded column that holds numbers."""
     found: list[Numbers | None] = [None] * schema.space.dim
-    for group, choice in zip(schema.owner, schema.choices.values(), strict=True):
-        if isinstance(choice.codec, Numbers):
-            found[group[-1]] = choice.codec
+    for group, inferred in zip(schema.owner, schema.columns.values(), strict=True):
+        if isinstance(inferred.codec, Numbers):
+            found[group[-1]] = inferred.codec
     return found

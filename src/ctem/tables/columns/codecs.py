@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from ctem.spaces import Category, Column, Ordinal, Real
-from ctem.tables.columns.lattices import Ruler
+from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import cells_of, find, in_words
-from ctem.tables.columns.monotone import Curve
-from ctem.tables.columns.preferred import Steps, map_from_json
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.preferred import PreferredValues, map_from_json
 from ctem.tables.frames.cells import Cells, Label
 
 __all__ = ["Codec", "Constant", "Labels", "Numbers", "codec_from_json"]
@@ -177,13 +177,13 @@ class Numbers:
     "continuous", then one code per atom, then one for "missing" if that is a state; the real part of an atom does not
     exist and is nan.
 
-    >>> numbers = Numbers(Ruler("float"), Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)), atoms=(0.0,))
+    >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)), atoms=(0.0,))
     >>> list(numbers.columns("rain"))
     ['rain: atom', 'rain']
     """
 
-    ruler: Ruler
-    curve: Curve | Steps
+    lattice: Lattice
+    transform: MonotoneMap | PreferredValues
     atoms: tuple[float, ...] = ()
     state: bool = False
 
@@ -201,12 +201,12 @@ class Numbers:
         """x (n, 1 or 2) and log T′ (n,)."""
         known = np.zeros(len(cells)) if cells.missing.all() else self.measure(name, cells)
         X = torch.from_numpy(np.where(cells.missing, np.nan, known))
-        x, log_slope = self.curve.with_log_slope(X)
+        x, log_slope = self.transform.with_log_slope(X)
         if not bool((x.isfinite() | X.isnan()).all()):
             row = int((~x.isfinite() & ~X.isnan()).double().argmax())
             raise ValueError(
                 f"column {name!r}, row {cells.first + row}: {float(X[row]):g} is further than float64 can say "
-                f"from the values in fit ({self.curve.location:g} ± {self.curve.scale:g})."
+                f"from the values in fit ({self.transform.location:g} ± {self.transform.scale:g})."
             )
         log_slope = log_slope.nan_to_num(0.0)
         if not self.atomic:
@@ -214,38 +214,38 @@ class Numbers:
         atom = torch.where(X.isnan(), math.nan if not self.state else 1.0 + len(self.atoms), 0.0)
         for code, value in enumerate(self.atoms, 1):
             atom = torch.where(X.eq(value), float(code), atom)
-        unit = -math.log(self.ruler.width) if self.ruler.width else 0.0
+        unit = -math.log(self.lattice.width) if self.lattice.width else 0.0
         term = torch.where(atom == 0, log_slope, torch.where(X.isnan(), 0.0, unit))
         return torch.stack([atom, torch.where(atom == 0, x, math.nan)], 1), term
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """Numbers from x (n, 1 or 2), on the lattice."""
-        X = self.curve.inverse(x[:, -1].double().cpu())
+        X = self.transform.inverse(x[:, -1].double().cpu())
         if self.atomic:
             atom = x[:, 0].double().cpu()
             X = torch.where(atom == 0, X, math.nan)
             for code, value in enumerate(self.atoms, 1):
                 X = torch.where(atom == code, value, X)
-        return self.ruler.restore(X)
+        return self.lattice.restore(X)
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
         """T(X + w(U − ½)) for the real part x (n,): a uniform point of the cell that X stands for."""
-        X = self.ruler.snap(self.curve.inverse(x.double()))
+        X = self.lattice.snap(self.transform.inverse(x.double()))
         u = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=x.device)
-        return self.curve(X + self.ruler.width * (u - 0.5)).to(x.dtype)
+        return self.transform(X + self.lattice.width * (u - 0.5)).to(x.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """This codec as plain JSON."""
-        parts = {"ruler": self.ruler.to_json(), "curve": self.curve.to_json()}
+        parts = {"ruler": self.lattice.to_json(), "curve": self.transform.to_json()}
         return {"codec": "numbers", **parts, "atoms": list(self.atoms), "state": self.state}
 
     def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
         """X of cells, after a check that they are of the type of fit."""
-        timed = self.ruler.type in ("moment", "duration")
-        if cells.type != self.ruler.type if timed else cells.type not in ("int", "float"):
-            wanted = f"{self.ruler.type}s" if timed else "numbers"
+        timed = self.lattice.type in ("moment", "duration")
+        if cells.type != self.lattice.type if timed else cells.type not in ("int", "float"):
+            wanted = f"{self.lattice.type}s" if timed else "numbers"
             raise TypeError(f"column {name!r}: expected {wanted}, as in fit; got {in_words(cells.type)}.")
-        return self.ruler.measure(cells)
+        return self.lattice.measure(cells)
 
 
 Codec = Constant | Labels | Numbers
@@ -260,8 +260,8 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     kind = data["codec"]
     if kind == "numbers":
         atoms = tuple(map(float, data["atoms"]))
-        ruler, curve = Ruler.from_json(data["ruler"]), map_from_json(data["curve"])
-        return Numbers(ruler, curve, atoms, _flag(data["state"]))
+        lattice, transform = Lattice.from_json(data["ruler"]), map_from_json(data["curve"])
+        return Numbers(lattice, transform, atoms, _flag(data["state"]))
     if kind not in ("constant", "labels") or data["type"] not in TYPES:
         raise ValueError(f"codec: expected constant, labels or numbers of a known type; got {kind!r}.")
     values = tuple(data["values"])

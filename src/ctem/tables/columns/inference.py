@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from ctem.spaces import Category, Column, Ordinal, Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
-from ctem.tables.columns.lattices import Ruler
-from ctem.tables.columns.monotone import Curve
-from ctem.tables.columns.preferred import Steps
+from ctem.tables.columns.lattices import Lattice
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.frames.cells import Cells, Label
 
-__all__ = ["Choice", "choose", "wish"]
+__all__ = ["InferredColumn", "infer_column", "requested_kind"]
 
 MAX_CODES = 256
 FEW_WHOLE = 32
@@ -42,14 +42,14 @@ MAX_ATOMS = 128
 VAST = 1e308  # sums and differences of larger numbers overflow
 HEAVY = 20.0  # robust standard deviations from the median
 
-WISHES: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
+BY_NAME: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
 
 
 @dataclass(frozen=True)
-class Choice:
+class InferredColumn:
     """A column's codec, what kind of column that is, and the reason in words.
 
-    >>> choose("b", Cells("bool", np.array([True, False]), np.zeros(2, bool)), None, False).reason
+    >>> infer_column("b", Cells("bool", np.array([True, False]), np.zeros(2, bool)), None, False).reason
     'booleans'
     """
 
@@ -58,31 +58,33 @@ class Choice:
     reason: str
 
 
-def wish(name: str, said: Any) -> Column:
+def requested_kind(name: str, said: Any) -> Column:
     """What the user said of a column as a Real, Category or Ordinal.
 
-    >>> wish("age", "ordinal"), wish("age", Real)
+    >>> requested_kind("age", "ordinal"), requested_kind("age", Real)
     (Ordinal(size=0), Real(location=0.0, scale=1.0))
     """
-    found = WISHES.get(said) if isinstance(said, str) else said
+    found = BY_NAME.get(said) if isinstance(said, str) else said
     made = found() if isinstance(found, type) and issubclass(found, Real | Category) else found
     if not isinstance(made, Real | Category):
-        raise TypeError(f"columns: expected Real(), Category() or Ordinal() for {name!r}; got {said!r}.")
+        raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {said!r}.")
     if isinstance(made, Real) and made != Real():
-        raise ValueError(f"columns: expected Real() for {name!r}, whose units are learned; got {made!r}.")
+        raise ValueError(f"kinds: expected Real() for {name!r}, whose units are learned; got {made!r}.")
     return made
 
 
-def choose(name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False) -> Choice:
+def infer_column(
+    name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False
+) -> InferredColumn:
     """The codec of one column, fitted.
 
     Arguments:
-        said: the user's wish, or None to read the kind off the values.
+        said: the kind that the user asked for, or None to read the kind off the values.
         state: a missing cell is a value of its own, if there is one.
         reserve: listed values keep some probability for those that were never seen.
 
     >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
-    >>> choose("n", cells, None, False).kind, choose("n", cells, Real(), False).reason
+    >>> infer_column("n", cells, None, False).kind, infer_column("n", cells, Real(), False).reason
     ('ordinal', 'whole numbers: dequantised by a width of 1')
     """
     known = cells.values[~cells.missing]
@@ -90,11 +92,11 @@ def choose(name: str, cells: Cells, said: Column | None, state: bool, reserve: b
     distinct, counts = np.unique(known, return_counts=True)
     new = _unseen_mass(counts) if reserve else 0.0
     if len(distinct) == 0:
-        return Choice(Constant(cells.type, (), cells.unit, new), "constant", "always missing")
+        return InferredColumn(Constant(cells.type, (), cells.unit, new), "constant", "always missing")
     declared = cells.declared and len(cells.labels) > 1
     if len(distinct) == 1 and not declared and not state:
         value = (cells.labels[int(distinct[0])] if cells.type == "label" else distinct[0].item(),)
-        return Choice(Constant(cells.type, value, cells.unit, new), "constant", "one value")
+        return InferredColumn(Constant(cells.type, value, cells.unit, new), "constant", "one value")
     if isinstance(said, Real) and (cells.type in ("label", "bool") or len(distinct) < 2):
         what = (
             "one value" if len(distinct) < 2 else "booleans" if cells.type == "bool" else "text or categories"
@@ -145,7 +147,7 @@ def _discrete(
     state: bool,
     few: str,
     new: float,
-) -> Choice:
+) -> InferredColumn:
     values, weights, note = _listed(cells, distinct, counts)
     ordered = isinstance(said, Ordinal) or (said is None and _has_order(cells, len(values)))
     reason = few or f"{len(values)} values"
@@ -158,7 +160,7 @@ def _discrete(
         )
     if isinstance(said, Category) and said.size not in (0, len(values)):
         raise ValueError(
-            f"column {name!r}: expected {said.size} values, as said in columns=; got {len(values)}."
+            f"column {name!r}: expected {said.size} values, as said in kinds=; got {len(values)}."
         )
     if state:
         ordered, note = False, note + "; missing is one more value"
@@ -170,7 +172,7 @@ def _discrete(
     codec = Labels(
         cells.type, values, tuple(codes.tolist()), tuple(shares.tolist()), cells.unit, ordered, state, new
     )
-    return Choice(codec, "ordinal" if ordered else "category", reason + note)
+    return InferredColumn(codec, "ordinal" if ordered else "category", reason + note)
 
 
 def _has_order(cells: Cells, count: int) -> bool:
@@ -219,26 +221,30 @@ def _lump(weights: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]
     return codes, shares
 
 
-def _real(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], state: bool) -> Choice:
+def _real(
+    name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], state: bool
+) -> InferredColumn:
     if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
         raise ValueError(
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
             "Rescale it, or drop the extreme rows."
         )
     heavy = _atoms(distinct, counts) | _off_lattice(cells, distinct, counts)
-    ruler = Ruler.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
-    X = ruler.measure(cells)
+    lattice = Lattice.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
+    X = lattice.measure(cells)
     atoms = (
         np.unique(X[~cells.missing & np.isin(cells.values, distinct[heavy])]) if heavy.any() else np.empty(0)
     )
     rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
     try:
-        smooth = Curve.fit(_spread(rest, ruler.width))
+        smooth = MonotoneMap.fit(_spread(rest, lattice.width))
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
-    curve = Steps.fit(smooth, rest, ruler.width) if ruler.width else smooth
-    codec = Numbers(ruler, curve, tuple(atoms.tolist()), state)
-    return Choice(codec, "real", _why(cells, ruler, curve, rest, distinct[heavy], counts[heavy], state))
+    transform = PreferredValues.fit(smooth, rest, lattice.width) if lattice.width else smooth
+    codec = Numbers(lattice, transform, tuple(atoms.tolist()), state)
+    return InferredColumn(
+        codec, "real", _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
+    )
 
 
 def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
@@ -302,8 +308,8 @@ def _spread(X: NDArray[np.float64], width: float) -> NDArray[np.float64]:
 
 def _why(
     cells: Cells,
-    ruler: Ruler,
-    curve: Curve | Steps,
+    lattice: Lattice,
+    transform: MonotoneMap | PreferredValues,
     rest: NDArray[np.float64],
     atoms: NDArray[Any],
     counts: NDArray[Any],
@@ -317,21 +323,21 @@ def _why(
         words.append(f"{part} are {some}: {kind} plus a continuous part")
     if state:
         words.append("missing is an atom")
-    if ruler.step:
-        days = " day" if ruler.width == 1 else " days"
-        step = f"{ruler.width:g}{days if ruler.unit else ''}"
+    if lattice.step:
+        days = " day" if lattice.width == 1 else " days"
+        step = f"{lattice.width:g}{days if lattice.unit else ''}"
         source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
         words.append(f"{source or f'rounded to {step}'}: dequantised by a width of {step}")
-    elif ruler.width:
-        words.append(f"tied values: dequantised by the smallest gap, {ruler.width:g}")
+    elif lattice.width:
+        words.append(f"tied values: dequantised by the smallest gap, {lattice.width:g}")
     else:
         words.append("numbers")
-    if isinstance(curve, Steps):
+    if isinstance(transform, PreferredValues):
         values, times = np.unique(rest, return_counts=True)
-        often = ruler.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
+        often = lattice.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
         some = ", ".join(_shown(value, cells) for value in often)
-        words.append(f"some values are preferred ({some}, …): a step at each")
-    distance = float(np.abs(rest[[0, -1]] / curve.scale - curve.location / curve.scale).max())
+        words.append(f"some values are preferred ({some}, …): each has its own share")
+    distance = float(np.abs(rest[[0, -1]] / transform.scale - transform.location / transform.scale).max())
     if distance > HEAVY:
         words.append(f"heavy tails: up to {distance:.3g} robust deviations out, through asinh")
     return "; ".join(words)

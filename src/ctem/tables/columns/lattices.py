@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ctem.tables.frames.cells import Cells
 
-__all__ = ["Ruler"]
+__all__ = ["Lattice"]
 
 PER_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 SMALL = 2**40  # whole numbers up to here keep enough digits for a point within their cell
@@ -25,7 +25,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Ruler:
+class Lattice:
     """From cells to float64 X and back.
 
         X = (value − shift) / per                    per = 1, or the ticks in a day for moments and durations
@@ -43,8 +43,8 @@ class Ruler:
 
     >>> import torch
     >>> cells = Cells("float", np.array([0.1, 0.3, 0.3, 0.7]), np.zeros(4, bool))
-    >>> ruler = Ruler.fit(cells)
-    >>> round(ruler.width, 6), ruler.restore(torch.tensor([0.28, 0.69]).double()).values
+    >>> lattice = Lattice.fit(cells)
+    >>> round(lattice.width, 6), lattice.restore(torch.tensor([0.28, 0.69]).double()).values
     (0.2, array([0.3, 0.7]))
     """
 
@@ -63,16 +63,16 @@ class Ruler:
         return PER_DAY[self.unit] if self.unit else 1
 
     @classmethod
-    def fit(cls, cells: Cells) -> Ruler:
-        """The ruler of a column of numbers, with the lattice its values lie on."""
+    def fit(cls, cells: Cells) -> Lattice:
+        """The lattice of a column of numbers, with the lattice its values lie on."""
         known = cells.values[~cells.missing]
         distinct = np.unique(known)
         if cells.type == "float":
-            return _float_ruler(distinct, len(known))
+            return _float_lattice(distinct, len(known))
         low, high = int(distinct[0]), int(distinct[-1])
         wide = max(-low, high) > SMALL and high - low < ROOM
         shift = int(distinct[len(distinct) // 2]) if wide else 0
-        ruler = cls(cells.type, cells.unit, shift)
+        lattice = cls(cells.type, cells.unit, shift)
         step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 and high - low < ROOM else 1
         return cls(
             cells.type,
@@ -80,7 +80,7 @@ class Ruler:
             shift,
             float(step),
             float((low - shift) % step),
-            width=step / ruler.per,
+            width=step / lattice.per,
             top=4.0 * ROOM - 2048 if high >= 2 * ROOM else 2.0 * ROOM - 1024,
         )
 
@@ -127,17 +127,17 @@ class Ruler:
         return np.where(near, np.round(np.where(near, values, 0.0), self.decimals), values)
 
     def to_json(self) -> dict[str, Any]:
-        """This ruler as plain JSON."""
+        """This lattice as plain JSON."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Ruler:
-        """The ruler that ``to_json`` wrote; anything else is refused.
+    def from_json(cls, data: Mapping[str, Any]) -> Lattice:
+        """The lattice that ``to_json`` wrote; anything else is refused.
 
-        >>> Ruler.from_json(Ruler("moment", "us", step=1.0).to_json()).per
+        >>> Lattice.from_json(Lattice("moment", "us", step=1.0).to_json()).per
         86400000000
         """
-        ruler = cls(
+        lattice = cls(
             str(data["type"]),
             str(data["unit"]),
             int(data["shift"]),
@@ -147,14 +147,14 @@ class Ruler:
             float(data["width"]),
             float(data["top"]),
         )
-        timed = ruler.type in ("moment", "duration") and ruler.unit in PER_DAY
-        plain = ruler.type in ("int", "float") and not ruler.unit
-        numbers = np.array([ruler.step, ruler.origin, ruler.width, ruler.top])
-        if not (timed or plain) or not np.isfinite(numbers).all() or ruler.step < 0 or ruler.width < 0:
+        timed = lattice.type in ("moment", "duration") and lattice.unit in PER_DAY
+        plain = lattice.type in ("int", "float") and not lattice.unit
+        numbers = np.array([lattice.step, lattice.origin, lattice.width, lattice.top])
+        if not (timed or plain) or not np.isfinite(numbers).all() or lattice.step < 0 or lattice.width < 0:
             raise ValueError(
-                f"ruler: expected a type, a unit and finite step, origin, width ≥ 0; got {dict(data)}."
+                f"lattice: expected a type, a unit and finite step, origin, width ≥ 0; got {dict(data)}."
             )
-        return ruler
+        return lattice
 
 
 def _fits(values: NDArray[Any], shift: int) -> bool:
@@ -176,32 +176,32 @@ def _inward(low: int, high: int) -> tuple[float, float]:
     )
 
 
-def _float_ruler(distinct: Vector, n: int) -> Ruler:
+def _float_lattice(distinct: Vector, n: int) -> Lattice:
     if len(distinct) > (1 - TIED) * n or len(distinct) < 2:
-        return Ruler("float")
+        return Lattice("float")
     with np.errstate(over="ignore"):
         single = bool((distinct.astype(np.float32).astype(np.float64) == distinct).all())
     decimals = _decimals(distinct, np.float64)
     if decimals < 0 and single:
         decimals = _decimals(distinct, np.float32)
     rounded = distinct if decimals < 0 else np.unique(np.round(distinct, decimals))
-    smallest, step = _lattice(rounded, single and decimals < 0)
+    smallest, step = _spacing(rounded, single and decimals < 0)
     if smallest == 0:
-        return Ruler("float")
+        return Lattice("float")
     if (
         step is None and single and decimals >= 0
     ):  # halves of halves may need more decimals than are looked for
-        _, step = _lattice(distinct, single)
+        _, step = _spacing(distinct, single)
         if step is not None:
-            return Ruler("float", "", 0, step, float(distinct[0]), -1, step)
+            return Lattice("float", "", 0, step, float(distinct[0]), -1, step)
     if step is None and decimals >= 0:
         step = 10.0**-decimals
     if step is None:
-        return Ruler("float", width=smallest)
-    return Ruler("float", "", 0, step, float(rounded[0]), decimals, step)
+        return Lattice("float", width=smallest)
+    return Lattice("float", "", 0, step, float(rounded[0]), decimals, step)
 
 
-def _lattice(distinct: Vector, single: bool) -> tuple[float, float | None]:
+def _spacing(distinct: Vector, single: bool) -> tuple[float, float | None]:
     """The smallest gap, 0 if there is none; and the w with all values at distinct[0] + w·k, if the gap is w to 10 w."""
     precision = float(np.finfo(np.float32 if single else np.float64).eps) * float(np.abs(distinct).max())
     gaps = np.diff(distinct)

@@ -106,7 +106,7 @@ def never_seen(name: str, cells: Cells, codec: Listing, row: int) -> ValueError:
     some = cells_of(codec, np.arange(min(2, len(codec.values))))
     known = ", ".join(_short(_show(some, i)) for i in range(len(some)))
     advice = (
-        "" if codec.type in ("label", "bool") else f"; columns={{{name!r}: Real()}} in fit takes any number"
+        "" if codec.type in ("label", "bool") else f"; kinds={{{name!r}: Real()}} in fit takes any number"
     )
     return ValueError(
         f"column {name!r} holds {value} in row {cells.first + row}, not seen in fit; "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 from torch import Tensor
 
-__all__ = ["Curve"]
+__all__ = ["MonotoneMap"]
 
 MAX_KNOTS = 33
 TAIL_ROWS = 8  # a knot further out needs this many rows beyond it
@@ -29,7 +29,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Curve:
+class MonotoneMap:
     """An increasing map from a real column to roughly N(0, 1):
 
         T(X) = R( asinh((X − location) / scale) )
@@ -41,7 +41,7 @@ class Curve:
     Reference: J. A. Gregory and R. Delbourgo, Piecewise rational quadratic interpolation to monotonic data, 1982.
 
     >>> X = np.random.default_rng(0).lognormal(3.0, 1.0, 2000)
-    >>> curve = Curve.fit(X)
+    >>> curve = MonotoneMap.fit(X)
     >>> x = curve(torch.as_tensor(X))
     >>> round(float(x.std()), 1), bool(torch.allclose(curve.inverse(x), torch.as_tensor(X)))
     (1.0, True)
@@ -54,7 +54,7 @@ class Curve:
     slopes: tuple[float, ...]
 
     @classmethod
-    def fit(cls, X: Vector) -> Curve:
+    def fit(cls, X: Vector) -> MonotoneMap:
         """The curve through normal scores at a few quantiles of X, which holds at least two values."""
         values = np.sort(X)
         location, scale = _centre(values), _scale(values)
@@ -76,7 +76,7 @@ class Curve:
     def with_log_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """T(X) and log T′(X) = log R′(u) − log √(1 + y²) − log scale.
 
-        >>> curve = Curve(0.0, 2.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+        >>> curve = MonotoneMap(0.0, 2.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
         >>> curve.with_log_slope(torch.zeros(1, dtype=torch.float64))[1].exp()
         tensor([0.5000], dtype=torch.float64)
         """
@@ -107,11 +107,11 @@ class Curve:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Curve:
+    def from_json(cls, data: Mapping[str, Any]) -> MonotoneMap:
         """The curve that ``to_json`` wrote; anything else is refused.
 
-        >>> curve = Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
-        >>> Curve.from_json(curve.to_json()) == curve
+        >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+        >>> MonotoneMap.from_json(curve.to_json()) == curve
         True
         """
         lists = {key: tuple(map(float, data[key])) for key in ("knots", "scores", "slopes")}
@@ -149,7 +149,7 @@ class Curve:
 
 
 @lru_cache(maxsize=2048)
-def _tables(curve: Curve, device: torch.device) -> tuple[list[Tensor], list[Tensor]]:
+def _tables(curve: MonotoneMap, device: torch.device) -> tuple[list[Tensor], list[Tensor]]:
     """Inner edges in u and in x; and left, width, bottom, height, slopes at both ends and secant of every piece."""
     u, x, d = (
         torch.tensor(values, dtype=torch.float64, device=device)

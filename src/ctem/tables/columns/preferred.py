@@ -16,77 +16,77 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.tables.columns.monotone import Curve
+from ctem.tables.columns.monotone import MonotoneMap
 
-__all__ = ["Steps", "map_from_json"]
+__all__ = ["PreferredValues", "map_from_json"]
 
-MAX_VALUES = 20_000  # of a column that steps are fitted to
-WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the curve against the counts, in rows per row
-GAIN = 0.01  # nats per row that steps must be worth
-FURTHEST = 6.0  # |T(X)| of a value with steps: beyond, float64 cannot tell neighbouring probabilities apart
+MAX_VALUES = 20_000  # of a column that this is fitted to
+WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the smooth map against the counts, in rows per row
+GAIN = 0.01  # nats per row that it must be worth
+FURTHEST = 6.0  # |T(X)| of a value that counts: beyond, float64 cannot tell neighbouring probabilities apart
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Steps:
+class PreferredValues:
     """An increasing map from a rounded column to roughly N(0, 1): x = Φ⁻¹(F(Φ(T(X)))).
 
     F is piecewise linear through ``knots`` → ``heights``, both probabilities, and the identity beyond them. Its pieces
-    are the cells of the values, and what lies between: with n_v rows of each of K values, n in all, and the curve's
-    mass q_v of a cell,
+    are the cells of the values, and what lies between: with n_v rows of each of K values, n in all, and the smooth
+    map's mass q_v of a cell,
 
         P(v) = ( n_v − 1 + (α + K) q_v ) / (n + α),
 
-    so that values seen once, and unseen ones, follow the curve (Good and Turing's advice).
+    so that values seen once, and unseen ones, follow it (Good and Turing's advice).
 
     >>> X = np.repeat([0.3, 0.7, 1.0, 1.01, 1.5], [40, 30, 90, 10, 20])
     >>> X = np.concatenate([X, np.round(np.random.default_rng(0).uniform(0.2, 2, 50), 2)])
-    >>> steps = Steps.fit(Curve.fit(X), X, 0.01)
+    >>> preferred = PreferredValues.fit(MonotoneMap.fit(X), X, 0.01)
     >>> values = torch.tensor([0.99, 1.0], dtype=torch.float64)
-    >>> low, high = (torch.special.ndtr(steps(values + h)) for h in (-0.005, 0.005))
+    >>> low, high = (torch.special.ndtr(preferred(values + h)) for h in (-0.005, 0.005))
     >>> (high - low).numpy().round(2)
     array([0.01, 0.39])
-    >>> bool(torch.allclose(steps.inverse(steps(values)), values))
+    >>> bool(torch.allclose(preferred.inverse(preferred(values)), values))
     True
     """
 
-    curve: Curve
+    smooth: MonotoneMap
     knots: tuple[float, ...]
     heights: tuple[float, ...]
 
     @property
     def location(self) -> float:
         """Where the column lies."""
-        return self.curve.location
+        return self.smooth.location
 
     @property
     def scale(self) -> float:
         """How wide it is."""
-        return self.curve.scale
+        return self.smooth.scale
 
     @classmethod
-    def fit(cls, curve: Curve, X: Vector, width: float) -> Curve | Steps:
-        """Steps for values X of a column rounded to ``width``, or the curve alone where they are not worth it.
+    def fit(cls, smooth: MonotoneMap, X: Vector, width: float) -> MonotoneMap | PreferredValues:
+        """The map for values X of a column rounded to ``width``, or the smooth one where no value is preferred.
 
-        The weight α is chosen by the likelihood of every row under the others. Values far out keep to the curve.
+        The weight α is chosen by the likelihood of every row under the others. Values far out keep to the smooth map.
         """
-        values, counts, t = _cells(curve, X, width)
+        values, counts, t = _cells(smooth, X, width)
         if len(values) < 2 or len(values) > MAX_VALUES or counts.max() < 2:
-            return curve
+            return smooth
         low, high = torch.special.ndtr(t).numpy()
         before = np.concatenate([low[:1], high[:-1]])
         low = np.where(low - before < 1e-6 * (high - low), before, low)  # neighbours touch, to rounding
         window = high[-1] - low[0]
         q = (high - low) / window
         if not bool((q > 0).all()):
-            return curve
+            return smooth
         n, k = int(counts.sum()), len(values)
         found = {weight: _left_out(counts, q, weight * n) for weight in WEIGHTS}
         best = max(found, key=found.__getitem__)
-        smooth = float(counts @ np.log(q)) / n
-        if found[best] < smooth + GAIN:
-            return curve
+        smooth_nats = float(counts @ np.log(q)) / n
+        if found[best] < smooth_nats + GAIN:
+            return smooth
         alpha = best * n
         share = window / (n + alpha)
         mass = share * (counts - 1 + (alpha + k) * q)
@@ -96,21 +96,21 @@ class Steps:
         heights = np.stack([top - mass, top], 1).ravel()[first]
         heights[[0, -1]] = knots[[0, -1]]
         kept = _rising(heights)
-        return cls(curve, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
+        return cls(smooth, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
 
     def __call__(self, X: Tensor) -> Tensor:
         """x = Φ⁻¹(F(Φ(T(X)))), float64."""
-        return self._step(self.curve(X))[0]
+        return self._step(self.smooth(X))[0]
 
     def with_log_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """x and log dx/dX = log T′(X) + log F′ + log φ(T(X))/φ(x)."""
-        t, log_slope = self.curve.with_log_slope(X)
+        t, log_slope = self.smooth.with_log_slope(X)
         x, log_rate = self._step(t)
         return x, log_slope + log_rate + (x * x - t * t) / 2
 
     def inverse(self, x: Tensor) -> Tensor:
         """The X that x stands for."""
-        return self.curve.inverse(self._through(x, 1)[0])
+        return self.smooth.inverse(self._through(x, 1)[0])
 
     def _step(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Φ⁻¹(F(Φ(t))) and log F′."""
@@ -134,34 +134,34 @@ class Steps:
 
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
-        return {"curve": self.curve.to_json(), "knots": list(self.knots), "heights": list(self.heights)}
+        return {"curve": self.smooth.to_json(), "knots": list(self.knots), "heights": list(self.heights)}
 
 
-def map_from_json(data: Mapping[str, Any]) -> Curve | Steps:
-    """The curve or the steps that ``to_json`` wrote; anything else is refused.
+def map_from_json(data: Mapping[str, Any]) -> MonotoneMap | PreferredValues:
+    """The map that ``to_json`` wrote; anything else is refused.
 
-    >>> curve = Curve(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
-    >>> map_from_json(Steps(curve, (0.2, 0.8), (0.2, 0.8)).to_json()).knots
+    >>> smooth = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+    >>> map_from_json(PreferredValues(smooth, (0.2, 0.8), (0.2, 0.8)).to_json()).knots
     (0.2, 0.8)
     """
     if "heights" not in data:
-        return Curve.from_json(data)
+        return MonotoneMap.from_json(data)
     knots, heights = (tuple(map(float, data[key])) for key in ("knots", "heights"))
     both = np.array([knots, heights]) if len(knots) == len(heights) >= 2 else np.zeros((2, 0))
     fine = both.size and bool((np.diff(both, axis=1) > 0).all()) and both.min() >= 0 and both.max() <= 1
     if not fine or not np.allclose(both[0, [0, -1]], both[1, [0, -1]], rtol=0, atol=1e-9):
         raise ValueError(
-            "steps: expected increasing knots and heights in [0, 1] that begin and end together."
+            "preferred values: expected increasing knots and heights in [0, 1] that begin and end together."
         )
-    return Steps(Curve.from_json(data["curve"]), knots, heights)
+    return PreferredValues(MonotoneMap.from_json(data["curve"]), knots, heights)
 
 
-def _cells(curve: Curve, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:
+def _cells(smooth: MonotoneMap, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:
     """Values, their counts and T at both edges of their cells (2, K); rounding errors of a value are that value."""
     values, counts = np.unique(X, return_counts=True)
     first = np.flatnonzero(np.diff(values, prepend=-np.inf) > width / 2)
     values, counts = values[first], np.add.reduceat(counts, first)
-    t = curve(torch.from_numpy(np.concatenate([values - width / 2, values + width / 2]))).view(2, -1)
+    t = smooth(torch.from_numpy(np.concatenate([values - width / 2, values + width / 2]))).view(2, -1)
     near = (t.abs() < FURTHEST).all(0)
     return values[near], counts[near], t[:, near]
 

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Numbers, codec_from_json
-from ctem.tables.columns.inference import Choice, choose, wish
+from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
 from ctem.tables.columns.lookup import find, never_seen
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
@@ -76,20 +76,20 @@ class Schema:
     True
     """
 
-    choices: dict[str, Choice]
+    columns: dict[str, InferredColumn]
 
     @classmethod
     def fit(
         cls,
         frame: Frame,
-        columns: Mapping[str, Any] | None = None,
+        kinds: Mapping[str, Any] | None = None,
         missing: str = "hidden",
         unknown: str = "reserve",
     ) -> Schema:
         """Read the kind of every column off its values.
 
         Arguments:
-            columns: kinds said by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
+            kinds: said by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
             missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
@@ -98,19 +98,19 @@ class Schema:
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
         if unknown not in ("reserve", "refuse"):
             raise ValueError(f"unknown: expected 'reserve' or 'refuse'; got {unknown!r}.")
-        said = {name: wish(name, kind) for name, kind in (columns or {}).items()}
+        said = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
         strange = [name for name in said if name not in frame.columns]
         if strange:
-            raise ValueError(
-                f"columns: {strange[0]!r} is not in the table, which has {_some(frame.columns)}."
-            )
+            raise ValueError(f"kinds: {strange[0]!r} is not in the table, which has {_some(frame.columns)}.")
         how = missing == "state", unknown == "reserve"
-        choices = {name: choose(name, cells, said.get(name), *how) for name, cells in frame.columns.items()}
-        if all(choice.kind == "constant" for choice in choices.values()):
+        columns = {
+            name: infer_column(name, cells, said.get(name), *how) for name, cells in frame.columns.items()
+        }
+        if all(inferred.kind == "constant" for inferred in columns.values()):
             raise ValueError(
-                f"X: expected a column that varies; all {len(choices)} hold one value over {len(frame)} sample(s)."
+                f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
             )
-        return cls(choices)
+        return cls(columns)
 
     @cached_property
     def space(self) -> Space:
@@ -134,8 +134,8 @@ class Schema:
     @cached_property
     def dequantised(self) -> tuple[int, ...]:
         """Encoded columns that ``jitter`` moves."""
-        pairs = zip(self.owner, self.choices.values(), strict=True)
-        return tuple(g[-1] for g, c in pairs if isinstance(c.codec, Numbers) and c.codec.ruler.width)
+        pairs = zip(self.owner, self.columns.values(), strict=True)
+        return tuple(g[-1] for g, c in pairs if isinstance(c.codec, Numbers) and c.codec.lattice.width)
 
     def encode(self, frame: Frame, dtype: torch.dtype = torch.float32) -> Encoded:
         """Rows of a table to encoded rows; every value is checked against what fit saw.
@@ -143,8 +143,8 @@ class Schema:
         A frame of a NumPy array is taken by position, any other by name.
         """
         blocks, terms = [], []
-        for (name, choice), cells in zip(self.choices.items(), self._matched(frame), strict=True):
-            block, term = choice.codec.encode(name, cells)
+        for (name, inferred), cells in zip(self.columns.items(), self._matched(frame), strict=True):
+            block, term = inferred.codec.encode(name, cells)
             blocks.append(block.to(dtype))
             terms.append(term)
         return Encoded(torch.cat(blocks, 1), torch.stack(terms, 1))
@@ -158,13 +158,13 @@ class Schema:
         >>> schema.unseen(read_frame(np.array([[3.0, 7.0]])))
         tensor([[ True, False]])
         """
-        pairs = zip(self.choices.items(), self._matched(frame), strict=True)
+        pairs = zip(self.columns.items(), self._matched(frame), strict=True)
         return torch.stack(
             [
                 torch.zeros(len(frame), dtype=torch.bool)
-                if isinstance(choice.codec, Numbers)
-                else torch.from_numpy(find(name, cells, choice.codec) == -2)
-                for (name, choice), cells in pairs
+                if isinstance(inferred.codec, Numbers)
+                else torch.from_numpy(find(name, cells, inferred.codec) == -2)
+                for (name, inferred), cells in pairs
             ],
             1,
         )
@@ -174,10 +174,10 @@ class Schema:
         found = self.unseen(frame)
         if bool(found.any()):
             j = int(found.any(0).long().argmax())
-            name, choice = list(self.choices.items())[j]
-            if not isinstance(choice.codec, Numbers):
+            name, inferred = list(self.columns.items())[j]
+            if not isinstance(inferred.codec, Numbers):
                 row = int(found[:, j].long().argmax())
-                raise never_seen(name, self._matched(frame)[j], choice.codec, row)
+                raise never_seen(name, self._matched(frame)[j], inferred.codec, row)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> dict[str, Cells]:
         """Encoded rows (n, d) to the table's values, for ``build_frame``; nan cells come back missing.
@@ -186,8 +186,10 @@ class Schema:
         """
         if x.ndim != 2 or x.shape[1] != self.space.dim:
             raise ValueError(f"x: expected shape (n, {self.space.dim}); got {tuple(x.shape)}.")
-        pairs = zip(self.choices.items(), self.owner, strict=True)
-        return {name: choice.codec.decode(x[:, list(group)], generator) for (name, choice), group in pairs}
+        pairs = zip(self.columns.items(), self.owner, strict=True)
+        return {
+            name: inferred.codec.decode(x[:, list(group)], generator) for (name, inferred), group in pairs
+        }
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
         """Rows for training: dequantised columns moved to a uniform point of their cell, T(X + w(U − ½)).
@@ -195,20 +197,20 @@ class Schema:
         Works on x's device, where the generator must live; nothing else changes.
         """
         x = x.clone()
-        for group, choice in zip(self.owner, self.choices.values(), strict=True):
-            if isinstance(choice.codec, Numbers) and choice.codec.ruler.width:
-                x[:, group[-1]] = choice.codec.jitter(x[:, group[-1]], generator)
+        for group, inferred in zip(self.owner, self.columns.values(), strict=True):
+            if isinstance(inferred.codec, Numbers) and inferred.codec.lattice.width:
+                x[:, group[-1]] = inferred.codec.jitter(x[:, group[-1]], generator)
         return x
 
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
-        return [Description(name, choice.kind, choice.reason) for name, choice in self.choices.items()]
+        return [Description(name, inferred.kind, inferred.reason) for name, inferred in self.columns.items()]
 
     def to_json(self) -> dict[str, Any]:
         """This schema as plain JSON."""
         columns = [
             {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
-            for name, c in self.choices.items()
+            for name, c in self.columns.items()
         ]
         return {"version": VERSION, "columns": columns}
 
@@ -219,18 +221,18 @@ class Schema:
             raise ValueError(
                 f"schema: expected version {VERSION}; this is another file, or of another version."
             )
-        choices: dict[str, Choice] = {}
+        columns: dict[str, InferredColumn] = {}
         try:
             for column in data["columns"]:
                 name, kind, reason = column["name"], column["kind"], column["reason"]
-                if not isinstance(name, str) or name in choices or kind not in KINDS:
+                if not isinstance(name, str) or name in columns or kind not in KINDS:
                     raise ValueError(
                         f"expected new names and kinds of {', '.join(KINDS)}; got {name!r}, {kind!r}"
                     )
-                choices[name] = Choice(codec_from_json(column["codec"]), kind, str(reason))
+                columns[name] = InferredColumn(codec_from_json(column["codec"]), kind, str(reason))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"schema: column {len(choices)} cannot be read: {error!r}.") from None
-        schema = cls(choices)
+            raise ValueError(f"schema: column {len(columns)} cannot be read: {error!r}.") from None
+        schema = cls(columns)
         if not schema._parts or not any(schema._parts.values()):
             raise ValueError("schema: expected at least one column that varies.")
         return schema
@@ -238,10 +240,10 @@ class Schema:
     @cached_property
     def _parts(self) -> dict[str, dict[str, Column]]:
         """Encoded columns by column of the table, with names made unique."""
-        taken, parts = set(self.choices), {}
-        for name, choice in self.choices.items():
+        taken, parts = set(self.columns), {}
+        for name, inferred in self.columns.items():
             made: dict[str, Column] = {}
-            for title, column in choice.codec.columns(name).items():
+            for title, column in inferred.codec.columns(name).items():
                 while title != name and title in taken:
                     title += "′"
                 taken.add(title)
@@ -251,17 +253,17 @@ class Schema:
 
     def _matched(self, frame: Frame) -> list[Cells]:
         """The frame's columns in the order of fit."""
-        if len(frame.columns) != len(self.choices):
+        if len(frame.columns) != len(self.columns):
             raise ValueError(
-                f"X has {len(frame.columns)} features, but Schema is expecting {len(self.choices)} features as input: "
-                f"{_some(self.choices)}."
+                f"X has {len(frame.columns)} features, but Schema is expecting {len(self.columns)} features as input: "
+                f"{_some(self.columns)}."
             )
-        if frame.kind.backend == "numpy":
+        if frame.table_type.backend == "numpy":
             return list(frame.columns.values())
-        absent = [name for name in self.choices if name not in frame.columns]
+        absent = [name for name in self.columns if name not in frame.columns]
         if absent:
             raise ValueError(f"X: expected column {absent[0]!r}, as in fit; got {_some(frame.columns)}.")
-        return [frame.columns[name] for name in self.choices]
+        return [frame.columns[name] for name in self.columns]
 
 
 def _some(names: Mapping[str, Any]) -> str:

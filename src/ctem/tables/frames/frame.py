@@ -1,7 +1,7 @@
-"""Tables in and out: NumPy arrays, pandas, polars and pyarrow, each answered in its own kind.
+"""Tables in and out: NumPy arrays, pandas, polars and pyarrow, each answered in its own type.
 
-``read_frame`` turns a table into a ``Frame`` of plain columns and remembers in a ``Kind``, which is plain JSON, what
-came in; ``build_frame`` makes a table of that kind from columns: same library, names, dtypes and categories.
+``read_frame`` turns a table into a ``Frame`` of plain columns and remembers in a ``TableType``, which is plain JSON,
+what came in; ``build_frame`` makes a table of that type from columns: same library, names, dtypes and categories.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ctem.tables.frames.cells import (
 )
 from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
 
-__all__ = ["Field", "Frame", "Kind", "build_frame", "read_frame"]
+__all__ = ["Field", "Frame", "TableType", "build_frame", "read_frame"]
 
 READ = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_arrow}
 BACKENDS = ("numpy", *READ)
@@ -48,13 +48,13 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TableType:
     """What came in: the library, and name and dtype of every column.
 
-    >>> kind = read_frame(np.zeros((3, 2))).kind
-    >>> kind.backend, kind.names
+    >>> table_type = read_frame(np.zeros((3, 2))).table_type
+    >>> table_type.backend, table_type.names
     ('numpy', ('x0', 'x1'))
-    >>> Kind.from_json(kind.to_json()) == kind
+    >>> TableType.from_json(table_type.to_json()) == table_type
     True
     """
 
@@ -71,7 +71,7 @@ class Kind:
         return {"backend": self.backend, "fields": [asdict(field) for field in self.fields]}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Kind:
+    def from_json(cls, data: Mapping[str, Any]) -> TableType:
         """The record that ``to_json`` wrote; anything else is refused."""
         try:
             backend, fields = data["backend"], tuple(Field(**field) for field in data["fields"])
@@ -97,7 +97,7 @@ class Frame:
     (2, array([ True, False]))
     """
 
-    kind: Kind
+    table_type: TableType
     columns: dict[str, Cells]
 
     def __len__(self) -> int:
@@ -130,30 +130,30 @@ def read_frame(X: Any) -> Frame:
     return frame
 
 
-def build_frame(kind: Kind, columns: Mapping[str, Cells]) -> Any:
-    """A table of the recorded kind from columns.
+def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
+    """A table of the recorded type from columns.
 
     >>> frame = read_frame(np.array([[1, 2], [3, 4]], dtype=np.int16))
-    >>> build_frame(frame.kind, frame.columns)
+    >>> build_frame(frame.table_type, frame.columns)
     array([[1, 2],
            [3, 4]], dtype=int16)
     """
-    absent = [name for name in kind.names if name not in columns]
+    absent = [name for name in table_type.names if name not in columns]
     if absent:
-        raise ValueError(f"columns: expected {list(kind.names)}; {absent[0]!r} is not there.")
-    cells = [columns[name] for name in kind.names]
-    if kind.backend == "numpy":
-        return _build_array(kind, cells)
-    pairs = list(zip(kind.fields, cells, strict=True))
-    if kind.backend == "polars":
+        raise ValueError(f"columns: expected {list(table_type.names)}; {absent[0]!r} is not there.")
+    cells = [columns[name] for name in table_type.names]
+    if table_type.backend == "numpy":
+        return _build_array(table_type, cells)
+    pairs = list(zip(table_type.fields, cells, strict=True))
+    if table_type.backend == "polars":
         named = [write_polars(f.name, f.dtype, c).rename(str(f.original)) for f, c in pairs]
         return _library("polars").DataFrame(named)
-    if kind.backend == "pyarrow":
+    if table_type.backend == "pyarrow":
         made = [write_arrow(f.name, f.dtype, c) for f, c in pairs]
-        return _library("pyarrow").Table.from_arrays(made, names=[str(f.original) for f in kind.fields])
+        return _library("pyarrow").Table.from_arrays(made, names=[str(f.original) for f in table_type.fields])
     pd = _library("pandas")
     frame = pd.concat([write_pandas(f.name, f.dtype, c) for f, c in pairs], axis=1)
-    frame.columns = pd.Index([f.original for f in kind.fields])
+    frame.columns = pd.Index([f.original for f in table_type.fields])
     return frame
 
 
@@ -173,7 +173,7 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
         dtype, cells = READ[backend](name, column)
         fields.append(Field(name, original if isinstance(original, str) else int(original), dtype))
         columns[name] = cells
-    return Frame(Kind(backend, tuple(fields)), columns)
+    return Frame(TableType(backend, tuple(fields)), columns)
 
 
 def _read_array(X: Any) -> Frame:
@@ -193,7 +193,7 @@ def _read_array(X: Any) -> Frame:
         name = f"x{j}"
         dtype, columns[name] = _read_vector(name, array[:, j])
         fields.append(Field(name, name, dtype))
-    return Frame(Kind("numpy", tuple(fields)), columns)
+    return Frame(TableType("numpy", tuple(fields)), columns)
 
 
 def _as_array(X: Any) -> np.ndarray[Any, Any]:
@@ -215,9 +215,9 @@ def _read_vector(name: str, values: np.ndarray[Any, Any]) -> tuple[Dtype, Cells]
     return {"numpy": values.dtype.str}, text_cells(name, values) if cells_or_none is None else cells_or_none
 
 
-def _build_array(kind: Kind, cells: list[Cells]) -> np.ndarray[Any, Any]:
-    dtype = kind.fields[0].dtype["numpy"]
-    vectors = [_vector(f, c) for f, c in zip(kind.fields, cells, strict=True)]
+def _build_array(table_type: TableType, cells: list[Cells]) -> np.ndarray[Any, Any]:
+    dtype = table_type.fields[0].dtype["numpy"]
+    vectors = [_vector(f, c) for f, c in zip(table_type.fields, cells, strict=True)]
     return np.column_stack(vectors).astype(object if dtype == "object" else np.dtype(dtype), copy=False)
 
 

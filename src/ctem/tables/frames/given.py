@@ -9,29 +9,29 @@ from typing import Any
 import numpy as np
 
 from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame, Kind, read_frame
+from ctem.tables.frames.frame import Frame, TableType, read_frame
 
 __all__ = ["partial_frame", "positions", "renamed"]
 
 
-def renamed(frame: Frame, kind: Kind) -> Frame:
-    """The frame with the column names of another kind, by position.
+def renamed(frame: Frame, table_type: TableType) -> Frame:
+    """The frame with the column names of another table, by position.
 
-    >>> kind = read_frame([[1.0, 2.0]]).kind
-    >>> renamed(read_frame([[3.0, 4.0]]), kind).kind.names
+    >>> table_type = read_frame([[1.0, 2.0]]).table_type
+    >>> renamed(read_frame([[3.0, 4.0]]), table_type).table_type.names
     ('x0', 'x1')
     """
-    if frame.kind.names == kind.names:
+    if frame.table_type.names == table_type.names:
         return frame
-    pairs = list(zip(frame.kind.fields, kind.names, strict=True))
+    pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
-    return Frame(replace(frame.kind, fields=fields), {name: frame.columns[f.name] for f, name in pairs})
+    return Frame(replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs})
 
 
-def partial_frame(given: Any, kind: Kind) -> tuple[Frame, list[str]]:
+def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     """A frame of all columns from some of them, a dict of one row or a table, and which; the others are missing.
 
-    >>> frame, known = partial_frame({"x1": 2.0}, read_frame([[1.0, 2.0]]).kind)
+    >>> frame, known = partial_frame({"x1": 2.0}, read_frame([[1.0, 2.0]]).table_type)
     >>> [cells.missing.tolist() for cells in frame.columns.values()], known
     ([[True], [False]], ['x1'])
     """
@@ -42,11 +42,11 @@ def partial_frame(given: Any, kind: Kind) -> tuple[Frame, list[str]]:
         columns = dict(zip(given, read, strict=True))
     else:
         columns = dict(read_frame(given).columns)
-    if unknown := [name for name in columns if name not in kind.names]:
-        raise ValueError(f"given: expected some of the columns {list(kind.names)}; got {unknown[0]!r}.")
+    if unknown := [name for name in columns if name not in table_type.names]:
+        raise ValueError(f"given: expected some of the columns {list(table_type.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1
     gap = Cells("label", np.full(n, -1), np.ones(n, bool))
-    return Frame(kind, {name: columns.get(name, gap) for name in kind.names}), list(columns)
+    return Frame(table_type, {name: columns.get(name, gap) for name in table_type.names}), list(columns)
 
 
 def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:

@@ -31,7 +31,7 @@ def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
         )
         for name, cells in frame.columns.items()
     }
-    return Frame(frame.kind, picked)
+    return Frame(frame.table_type, picked)
 
 
 def chunks(frame: Frame, size: int = CHUNK) -> Iterator[Frame]:

@@ -1,12 +1,12 @@
-"""Steps: a rounded column that prefers some values."""
+"""Preferred values: a rounded column in which some numbers occur more often than their neighbours."""
 
 import numpy as np
 import pytest
 import torch
 
-from ctem.tables.columns.inference import choose
-from ctem.tables.columns.monotone import Curve
-from ctem.tables.columns.preferred import Steps, map_from_json
+from ctem.tables.columns.inference import infer_column
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.preferred import PreferredValues, map_from_json
 from ctem.tables.frames.frame import read_frame
 
 
@@ -20,7 +20,7 @@ def preferring(n, seed=0):
 @pytest.fixture(scope="module")
 def steps():
     X = preferring(3000)
-    return Steps.fit(Curve.fit(X), X, 0.01)
+    return PreferredValues.fit(MonotoneMap.fit(X), X, 0.01)
 
 
 def cells(steps, values, width=0.01):
@@ -31,7 +31,7 @@ def cells(steps, values, width=0.01):
 def test_the_probability_of_a_value_is_its_count_and_the_curves_share(steps):
     X = preferring(3000)
     values, counts = np.unique(X, return_counts=True)
-    q = cells(steps.curve, torch.from_numpy(values))
+    q = cells(steps.smooth, torch.from_numpy(values))
     p = cells(steps, torch.from_numpy(values))
     # P(v) = a (n_v − 1) + b q_v for some a and b
     A = np.stack([counts - 1, q.numpy()], 1)
@@ -59,23 +59,23 @@ def test_it_increases_has_an_inverse_and_the_slope_it_says(steps):
 
 def test_held_out_rows_are_likelier_with_steps(steps):
     fresh = torch.from_numpy(preferring(3000, seed=1))
-    assert float((cells(steps, fresh).log() - cells(steps.curve, fresh).log()).mean()) > 0.3
+    assert float((cells(steps, fresh).log() - cells(steps.smooth, fresh).log()).mean()) > 0.3
 
 
 def test_beyond_the_data_it_is_the_curve(steps):
     far = torch.tensor([-5.0, 50.0, 1e6], dtype=torch.float64)
-    assert torch.equal(steps(far), steps.curve(far))
+    assert torch.equal(steps(far), steps.smooth(far))
 
 
 def test_a_smooth_rounded_column_gets_none():
     X = np.round(np.random.default_rng(0).normal(size=2000), 2)
-    assert isinstance(Steps.fit(Curve.fit(X), X, 0.01), Curve)
+    assert isinstance(PreferredValues.fit(MonotoneMap.fit(X), X, 0.01), MonotoneMap)
 
 
 @pytest.mark.parametrize("factor", [1000.0, 1e-300, -0.1])
 def test_units_and_direction_do_not_matter(steps, factor):
     X = preferring(3000)
-    scaled = Steps.fit(Curve.fit(factor * X), factor * X, 0.01 * abs(factor))
+    scaled = PreferredValues.fit(MonotoneMap.fit(factor * X), factor * X, 0.01 * abs(factor))
     at = torch.from_numpy(np.unique(X))
     x, log_slope = scaled.with_log_slope(factor * at)
     expected, log_expected = steps.with_log_slope(at)
@@ -86,15 +86,15 @@ def test_units_and_direction_do_not_matter(steps, factor):
 @pytest.mark.parametrize("far", [-9.0, -40.0, 200.0, 1e9])
 def test_one_far_value_neither_switches_steps_off_nor_spoils_them(far):
     X = np.sort(np.append(preferring(3000), far))
-    steps = Steps.fit(Curve.fit(X), X, 0.01)
-    assert isinstance(steps, Steps)
+    steps = PreferredValues.fit(MonotoneMap.fit(X), X, 0.01)
+    assert isinstance(steps, PreferredValues)
     assert steps.knots[0] == steps.heights[0]
     assert steps.knots[-1] == steps.heights[-1]
     assert map_from_json(steps.to_json()) == steps
     at = torch.from_numpy(np.append(np.linspace(0.3, 6, 50), [far, 0.9 * far]))
     assert torch.allclose(steps.inverse(steps(at)), at, rtol=1e-9, atol=1e-5)
     fresh = torch.from_numpy(preferring(3000, seed=1))
-    assert float((cells(steps, fresh).log() - cells(steps.curve, fresh).log()).mean()) > 0.3
+    assert float((cells(steps, fresh).log() - cells(steps.smooth, fresh).log()).mean()) > 0.3
 
 
 def durations(n, seed):
@@ -107,8 +107,8 @@ def durations(n, seed):
 @pytest.mark.parametrize("seed", [1, 2, 10, 12, 13])
 def test_cells_too_narrow_for_float64_leave_it_increasing(seed):
     X = durations(4000, seed)
-    steps = Steps.fit(Curve.fit(X), X, 1e-9)
-    assert isinstance(steps, Steps)
+    steps = PreferredValues.fit(MonotoneMap.fit(X), X, 1e-9)
+    assert isinstance(steps, PreferredValues)
     assert map_from_json(steps.to_json()) == steps
     x, log_slope = steps.with_log_slope(torch.from_numpy(X))
     assert bool(log_slope.isfinite().all())
@@ -118,15 +118,15 @@ def test_cells_too_narrow_for_float64_leave_it_increasing(seed):
 def test_rounding_errors_of_a_value_are_that_value(steps):
     X = preferring(3000)
     noisy = np.where(np.arange(3000) % 2, np.nextafter(X, 99), X)
-    again = Steps.fit(steps.curve, noisy, 0.01)
+    again = PreferredValues.fit(steps.smooth, noisy, 0.01)
     at = torch.from_numpy(np.unique(X))
     assert torch.allclose(again.with_log_slope(at)[1], steps.with_log_slope(at)[1], atol=1e-6)
 
 
 def test_the_slope_is_the_derivative_also_at_the_centre_and_at_the_last_knots():
     end = float(np.log1p(np.sqrt(2.0)))  # asinh 1
-    curve = Curve(0.0, 1.0, (-end, 0.3, end), (-1.0, 0.2, 1.0), (0.5, 1.0, 2.0))
-    for T in (curve, Steps(curve, (0.1, 0.3, 0.9), (0.1, 0.5, 0.9))):
+    curve = MonotoneMap(0.0, 1.0, (-end, 0.3, end), (-1.0, 0.2, 1.0), (0.5, 1.0, 2.0))
+    for T in (curve, PreferredValues(curve, (0.1, 0.3, 0.9), (0.1, 0.5, 0.9))):
         X = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
         (found,) = torch.autograd.grad(T(X).sum(), X)
         assert torch.allclose(found, T.with_log_slope(X)[1].exp(), rtol=1e-9)
@@ -141,13 +141,13 @@ def test_the_reason_names_the_preferred_values():
     X = preferring(3000)
     X[X == 1.5] = 1.7
     for values, name in ((X, "1.7"), (np.round(X * 100).astype("M8[D]").astype("M8[ns]"), "1970-06-20")):
-        choice = choose("price", next(iter(read_frame(values[:, None]).columns.values())), None, False)
+        choice = infer_column("price", next(iter(read_frame(values[:, None]).columns.values())), None, False)
         assert f"; some values are preferred ({name}, " in choice.reason
 
 
 def test_json_brings_it_back_and_nonsense_is_refused(steps):
     assert map_from_json(steps.to_json()) == steps
-    assert map_from_json(steps.curve.to_json()) == steps.curve
+    assert map_from_json(steps.smooth.to_json()) == steps.smooth
     for wrong in ({"knots": [0.5, 0.2]}, {"heights": [0.1]}, {"knots": [0.1, 2.0], "heights": [0.1, 2.0]}):
-        with pytest.raises(ValueError, match="steps: expected increasing knots"):
+        with pytest.raises(ValueError, match="preferred values: expected increasing knots"):
             map_from_json({**steps.to_json(), **wrong})
