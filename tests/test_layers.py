@@ -31,7 +31,6 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "persistence",
     "learning",
     "questions",
-    "questions",
     "estimator",
     "outliers",
     "imputer",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from test_steps import preferring
+from test_preferred import preferring
 
 from ctem import CTEM, Category, atomic, persistence
 from ctem.persistence.reading import OLDEST, digest

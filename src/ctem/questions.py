@@ -43,7 +43,7 @@ class Questions:
     def _generator(self, random_state: Any) -> torch.Generator:
         raise NotImplementedError
 
-    def read(self, X: Any) -> Frame:
+    def as_frame(self, X: Any) -> Frame:
         """X as a frame in the names of fit."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class Questions:
         Arguments:
             column: its name or position; the last one when None.
         """
-        frame = self.read(X)
+        frame = self.as_frame(X)
         return self._table.conditional(frame, self._position(column))
 
     def _position(self, column: str | int | None) -> int:
