@@ -234,13 +234,28 @@ def test_a_part_is_not_shown_without_its_parent():
     assert bool((chosen[..., 0] & ~chosen[..., 1]).any())
 
 
+def test_half_of_the_rows_rehearse_the_orders_and_all_weights_sum_to_one():
+    orders = torch.tensor(
+        [[[2, 0, 1, 3]], [[0, 1, 2, 3]]]
+    )  # places of the columns, one order for each member
+    found = HiddenColumns(places=orders).questions(torch.zeros(2, 4000, 4), seeded())
+    assert torch.allclose(found.weight.sum(-1), torch.ones(2, 4000))
+    assert bool((found.weight[found.shown] == 0).all())
+    for member, place in enumerate(orders[:, 0]):
+        shown, weight = found.shown[member, :2000], found.weight[member, :2000]
+        size = shown.sum(-1, keepdim=True)
+        assert torch.equal(shown, place < size)
+        assert bool((weight[place == size] >= 0.5).all())
+        assert torch.equal(size.flatten().bincount(), torch.full((4,), 500))
+
+
 def test_a_missing_cell_is_never_shown_and_never_asked():
     net, x = awake(MIXED), skewed(MIXED).sample(64, seeded()).unsqueeze(0)
     x[..., [0, 1]] = math.nan
     filled = torch.where(x.isnan(), 1.0, x)
-    level, chosen = torch.full((1, 64, 1), 0.01), HiddenColumns().visible_sets(x, seeded())
-    plain = HiddenColumns().log_prob(net, x, x.nan_to_num(), chosen, level)
-    assert torch.equal(plain, HiddenColumns().log_prob(net, x, filled, chosen, level))
+    level, asked = torch.full((1, 64, 1), 0.01), HiddenColumns().questions(x, seeded())
+    plain = HiddenColumns().log_prob(net, x, x.nan_to_num(), asked, level)
+    assert torch.equal(plain, HiddenColumns().log_prob(net, x, filled, asked, level))
     gone = torch.full_like(x, math.nan)
     assert float(HiddenColumns()(net, gone, seeded())) == 0
 

@@ -1,5 +1,6 @@
 """The one training loop, for any network and any loss; its checkpoints, and what it needs of a device."""
 
-from ctem.training.loop import PAPER_2D, PAPER_HIGH_D, History, Loss, Recipe, train
+from ctem.training.loop import Loss, train
+from ctem.training.recipe import PAPER_2D, PAPER_HIGH_D, History, Recipe
 
 __all__ = ["PAPER_2D", "PAPER_HIGH_D", "History", "Loss", "Recipe", "train"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,87 +22,12 @@ from torch import Tensor, nn
 
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
+from ctem.training.recipe import History, Recipe
 
-__all__ = ["PAPER_2D", "PAPER_HIGH_D", "History", "Loss", "Recipe", "train"]
+__all__ = ["Loss", "train"]
 
 Loss = Callable[[Any, Tensor, torch.Generator], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How long and how fast to train.
-
-    Arguments:
-        steps: at most this many updates.
-        batch_size: rows per update (of each member, if there are several), drawn with replacement.
-        learning_rate: of Adam.
-        schedule: "constant" (the paper's) or "cosine" down to zero.
-        weight_decay: decoupled; 0 is plain Adam.
-        ema: decay of the averaged weights that are evaluated and returned; 0 turns averaging off.
-        clip: largest gradient norm, or None.
-        evaluate_every: steps between held-out evaluations, checkpoints and history rows.
-        patience: stop after this many evaluations without a better held-out loss, or None.
-        seed: of batches and comparisons.
-
-    >>> Recipe(steps=100).batch_size
-    256
-    """
-
-    steps: int = 5000
-    batch_size: int = 256
-    learning_rate: float = 1e-3
-    schedule: Literal["constant", "cosine"] = "cosine"
-    weight_decay: float = 0.0
-    ema: float = 0.0
-    clip: float | None = None
-    evaluate_every: int = 250
-    patience: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "evaluate_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1; got {value}.")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay: expected ≥ 0; got {self.weight_decay}.")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip: expected a norm > 0; got {self.clip}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate: expected > 0; got {self.learning_rate}.")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema: expected a decay in [0, 1); got {self.ema}.")
-        if self.schedule not in ("constant", "cosine"):
-            raise ValueError(f"schedule: expected 'constant' or 'cosine'; got {self.schedule!r}.")
-
-    def rate(self, step: int) -> float:
-        """The learning rate at a step, relative to the first."""
-        return 0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
-
-    def fresh(self, step: int) -> float:
-        """The weight of new parameters in the average: it looks back over a tenth of the steps, or less by ``ema``."""
-        return max(1 - self.ema, 9 / (10 + step)) if step else 1.0
-
-
-PAPER_2D = Recipe(steps=15_000, learning_rate=1e-4, schedule="constant")
-PAPER_HIGH_D = Recipe(steps=30_000, learning_rate=1e-4, schedule="constant")
-
-
-@dataclass
-class History:
-    """What happened: one entry per evaluation, and why training ended.
-
-    >>> History().best_step
-    0
-    """
-
-    step: list[int] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
-    held_out: list[float] = field(default_factory=list)
-    best_step: int = 0
-    best_loss: float = math.inf
-    stopped_early: bool = False
-    seconds: float = 0.0
+LOOKS = 8  # evaluations before it can be said what is worthwhile
 
 
 def train(
@@ -115,11 +41,13 @@ def train(
     checkpoint: str | Path | None = None,
     progress: bool = False,
     cuda_graph: bool = False,
+    deadline: float | None = None,
 ) -> History:
     """Fit the parameters of f in place by minimising loss(f, rows, generator) over batches of x.
 
     With held-out rows, the weights with the lowest held-out loss are left in f. With a checkpoint path the
-    run can be killed at any time: the same call goes on where it stopped, to the same bits on the CPU.
+    run can be killed at any time: the same call goes on where it stopped, to the same bits on the CPU. Ctrl-C ends
+    training and keeps the weights of the last evaluation, or the best; before the first there is nothing to keep.
 
     Arguments:
         f: the log-potential.
@@ -134,6 +62,8 @@ def train(
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
             must not wait for the device (ColumnComparisons, LevelComparisons, and the Gaussian and Sphere kernels do
             not).
+
+        deadline: end at the first evaluation after this moment of ``time.perf_counter``.
 
     >>> from ctem.energies import MLP
     >>> from ctem.matching.kernels import Gaussian
@@ -150,8 +80,8 @@ def train(
         raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
     if held_out is not None and held_out.shape[-2] == 0:
         raise ValueError("held_out: expected at least 1 row, or None; got none.")
-    if recipe.patience is not None and held_out is None:
-        raise ValueError("patience: early stopping needs held_out rows; got None.")
+    if held_out is None and not recipe.patience is recipe.worthwhile is None:
+        raise ValueError("patience, worthwhile: early stopping needs held_out rows; got None.")
     if not any(p.requires_grad for p in f.parameters()):
         raise ValueError("f: expected parameters to train; got none that require a gradient.")
     run = _Run(f, loss, x, recipe, held_out, weights, cuda_graph)
@@ -161,8 +91,12 @@ def train(
         run.restore(*read_checkpoint(path, mark))
     with _bar(progress) as bar:
         task = bar.add_task("training", total=recipe.steps, loss="") if bar else None
-        while run.step < recipe.steps and not run.history.stopped_early:
-            run.advance()
+        while run.going_on(deadline):
+            try:
+                run.advance()
+            except KeyboardInterrupt:
+                run.interrupt()
+                break
             if path is not None:
                 write_checkpoint(path, mark, *run.snapshot())
             if bar and task is not None:
@@ -220,6 +154,24 @@ class _Run:
     def current(self) -> nn.Module:
         """The network that is evaluated and kept: the averaged one if there is one."""
         return self.average if self.average is not None else self.f
+
+    def going_on(self, deadline: float | None) -> bool:
+        """Whether there is more to do, and time for it; the first evaluation is always reached."""
+        late = deadline is not None and self.step > 0 and time.perf_counter() > deadline
+        return self.step < self.recipe.steps and not self.history.stopped_early and not late
+
+    def interrupt(self) -> None:
+        """Say what is kept of a training that the user has ended; without anything to keep, that is the end."""
+        if not self.history.step:
+            raise KeyboardInterrupt
+        self.history.interrupted = True
+        self.graph = None
+        kept = self.history.best_step if self.best is not None else self.history.step[-1]
+        warnings.warn(
+            f"training was interrupted after {self.step} of {self.recipe.steps} steps; the weights of step {kept} "
+            "are kept.",
+            stacklevel=3,
+        )
 
     def advance(self) -> None:
         """Train up to the next multiple of ``evaluate_every``, then evaluate."""
@@ -290,7 +242,13 @@ class _Run:
             self.best = {k: v.detach().clone() for k, v in self.current.state_dict().items()}
         patience = self.recipe.patience
         since = (self.step - history.best_step) // self.recipe.evaluate_every
-        history.stopped_early = patience is not None and since >= patience
+        history.stopped_early = (patience is not None and since >= patience) or self._gains_little()
+
+    def _gains_little(self) -> bool:
+        held, worthwhile = self.history.held_out, self.recipe.worthwhile
+        if worthwhile is None or len(held) < LOOKS:
+            return False
+        return min(held[: len(held) // 2]) - min(held) < worthwhile
 
     def _held_out_loss(self, rows: Tensor) -> float:
         """The loss on the held-out rows with the same comparisons every time, so that values compare."""

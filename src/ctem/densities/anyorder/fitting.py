@@ -1,15 +1,17 @@
-r"""Fitting an any-order density to encoded rows in one call: folds, stopping, resolution, orders.
+r"""Fitting an any-order density to encoded rows in one call: folds, two phases, resolution, orders.
 
-The rows are cross-fitted: several networks, each blind to another fold of the rows, are trained as one program. The
-out-of-fold loss says when to stop, the out-of-fold likelihood how finely real columns are resolved and which orders of
-the columns are used, and the density is the mixture of the networks.
+The rows are cross-fitted: several networks, each blind to another fold of the rows, are trained as one program. First
+they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
+steps would gain little. The out-of-fold likelihood then says how finely real columns are resolved and in which orders
+of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
+resolution, while the learning rate falls to zero. The density is the mixture of the networks.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +40,11 @@ STEADY = 2048  # held-out rows of all members together, at least: a row is compa
 LARGEST = 10_000  # held-out rows, at most
 FOLDS = 10  # at least
 COPIES = 20_000  # rows that a small table is jittered to
+FIRST = 0.4  # of the steps are for the first phase
+WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its steps
+NEAR = 3.0  # factor of the chosen noise level within which the second phase stays
+PASSES = 0.25  # over held-out rows to choose orders by, for each step of training
+RESERVE = 0.2  # share of the time that is for everything but steps
 
 
 class Split(NamedTuple):
@@ -96,15 +103,39 @@ def fit_anyorder(
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
     net = network(base, **settings.network, correlation=correlation, seed=seed)
-    objective = HiddenColumns(parents, *levels)
-    job = _Job(net, objective, data, settings.recipe(seed), checkpoint, progress)
-    history = job.run(max_time)
-    level = best_level(net.eval(), objective, data.held_out, seed)
+    job = _Job(net, data, settings.recipe(seed), checkpoint, progress)
+    anything = HiddenColumns(parents, *levels)
+    job, deadline = job.within(anything, max_time)
+    first = job.train("first", anything, FIRST, deadline)
+    level = best_level(net.eval(), anything, data.held_out, seed)
     at, late = AtLevel(net, level), gaps(x, parents).double().mean(0).tolist()
     generator = torch.Generator().manual_seed(seed)
-    orders = best_orders(Chain(at, parents, late), at, data.held_out, settings.orders, generator)
+    passes = int(PASSES * first.step[-1])
+    orders = best_orders(Chain(at, parents, late), at, data.held_out, settings.orders, generator, passes)
     components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
+    if first.interrupted:
+        return AnyOrderDensity(net, level, components, parents=parents, late=late, history=first)
+    rehearsed = _rehearsing(anything, level, components, x.device)
+    second = job.train("last", rehearsed, (1 - FIRST) / FIRST * first.best_step / job.recipe.steps, deadline)
+    level = best_level(net.eval(), rehearsed, data.held_out, seed)
+    history = joined_history(first, second)
     return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
+
+
+def _rehearsing(
+    anything: HiddenColumns, level: float, components: Sequence[Component], device: torch.device
+) -> HiddenColumns:
+    """The objective of the second phase: each member's own orders, near one noise level."""
+    members = 1 + max(member for member, _ in components)
+    own = [[_places(order) for member, order in components if member == k] for k in range(members)]
+    few = min(map(len, own))  # so that all members have as many
+    places = torch.tensor([each[:few] for each in own], device=device)
+    finest, coarsest = max(level / NEAR, anything.finest), min(level * NEAR, anything.coarsest)
+    return replace(anything, finest=finest, coarsest=coarsest, places=places)
+
+
+def _places(order: Sequence[int]) -> list[int]:
+    return [order.index(j) for j in range(len(order))]
 
 
 def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, seed: int) -> float:
@@ -119,13 +150,13 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
     """
     if not net.space.reals:
         return objective.finest
-    chosen = objective.visible_sets(held_out, torch.Generator(held_out.device).manual_seed(seed))
+    asked = objective.questions(held_out, torch.Generator(held_out.device).manual_seed(seed))
     x = held_out.nan_to_num()
 
     def likelihood(level: float) -> float:
         with torch.no_grad():
             levels = torch.full_like(x[..., :1], level)
-            return float(objective.log_prob(net, held_out, x, chosen, levels))
+            return float(objective.log_prob(net, held_out, x, asked, levels))
 
     levels = torch.logspace(math.log10(objective.finest), math.log10(objective.coarsest), LEVELS).tolist()
     return max(levels, key=likelihood)
@@ -133,81 +164,84 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
 
 @dataclass(frozen=True)
 class _Job:
-    """One training. The rate falls slowly; where a table is learned before that, at once from the best weights."""
+    """The training of one network; the weights with the lowest held-out loss of a phase stay."""
 
     net: AnyOrderNet
-    objective: HiddenColumns
     data: Split
     recipe: Recipe
     checkpoint: str | Path | None
     progress: bool
 
-    def run(self, max_time: float | None) -> History:
-        """One history; the weights with the lowest held-out loss stay."""
-        recipe = self.recipe
-        if max_time is not None:
-            recipe = replace(recipe, steps=self._planned(max_time))
-        first = self._train(recipe, "first")
-        if not first.stopped_early:
-            return first
-        best = {name: value.clone() for name, value in self.net.state_dict().items()}
-        steps = max(first.best_step // 3, 1)
-        every = min(recipe.evaluate_every, steps)
-        second = self._train(replace(recipe, steps=steps, evaluate_every=every, patience=None), "last")
-        if second.best_loss > first.best_loss:
-            self.net.load_state_dict(best)
-        return joined_history(first, second)
-
-    def _train(self, recipe: Recipe, phase: str) -> History:
-        path = None if self.checkpoint is None else f"{self.checkpoint}.{phase}"
-        data = self.data
+    def train(self, phase: str, objective: HiddenColumns, share: float, deadline: float | None) -> History:
+        """One phase, of a share of the planned steps: the first at a constant rate until it gains little."""
+        steps = max(round(share * self.recipe.steps), 1)
+        recipe = replace(self.recipe, steps=steps, evaluate_every=min(self.recipe.evaluate_every, steps))
+        if phase == "first":
+            recipe = replace(recipe, schedule="constant", worthwhile=WORTHWHILE / self.net.space.dim)
+        else:
+            recipe = replace(recipe, patience=None)
         return train(
-            self.net,
-            self.objective,
-            data.rows,
+            self.net.train(),
+            objective,
+            self.data.rows,
             recipe,
-            held_out=data.held_out,
-            weights=data.weights,
-            checkpoint=path,
+            held_out=self.data.held_out,
+            weights=self.data.weights,
+            checkpoint=None if self.checkpoint is None else f"{self.checkpoint}.{phase}",
             progress=self.progress,
-            cuda_graph=data.rows.is_cuda,
+            cuda_graph=self.data.rows.is_cuda,
+            deadline=deadline,
         )
 
-    def _planned(self, seconds: float) -> int:
-        """As many steps as fit into the time; a run that goes on keeps the number it began with."""
-        if self.checkpoint is None:
-            return self._affordable(seconds)
-        note = Path(f"{self.checkpoint}.steps")
-        if not note.exists():
-            note.write_text(str(self._affordable(seconds)), encoding="utf8")
-        return int(note.read_text(encoding="utf8"))
+    def within(self, objective: HiddenColumns, max_time: float | None) -> tuple[_Job, float | None]:
+        """This job with as many steps as fit into the time, and the moment when training must end.
 
-    def _affordable(self, seconds: float) -> int:
-        """How many steps fit, the annealing included, judged by a short rehearsal whose weights are forgotten."""
+        A run that goes on keeps the number of steps that it began with.
+        """
+        if max_time is None:
+            return self, None
+        deadline = time.perf_counter() + (1 - RESERVE / 2) * max_time
+        note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
+        if note is not None and note.exists():
+            steps = int(note.read_text(encoding="utf8"))
+        else:
+            steps = self._affordable(objective, deadline)
+        if note is not None:
+            note.write_text(str(steps), encoding="utf8")
+        return replace(self, recipe=replace(self.recipe, steps=steps)), deadline
+
+    def _affordable(self, objective: HiddenColumns, deadline: float) -> int:
+        """How many steps fit until then, judged by a short rehearsal whose weights are forgotten."""
         start = {name: value.clone() for name, value in self.net.state_dict().items()}
-        brief, data = replace(self.recipe, steps=8, evaluate_every=8, patience=None), self.data
-        train(self.net, self.objective, data.rows, replace(brief, steps=2), weights=data.weights)
+        brief, data = replace(self.recipe, steps=2, evaluate_every=1, patience=None), self.data
+        train(self.net, objective, data.rows, brief, weights=data.weights)
         began = time.perf_counter()
-        train(self.net, self.objective, data.rows, brief, weights=data.weights)
-        each = (time.perf_counter() - began) / 8
+        train(self.net, objective, data.rows, brief, weights=data.weights, held_out=data.held_out)
+        look = (time.perf_counter() - began) / 2
+        began = time.perf_counter()
+        brief = replace(brief, steps=6, evaluate_every=6)
+        train(self.net, objective, data.rows, brief, weights=data.weights)
+        each = (time.perf_counter() - began) / 6 + look / self.recipe.evaluate_every
         self.net.load_state_dict(start)
-        return max(1, min(self.recipe.steps, int(0.75 * seconds / each)))
+        left = max(deadline - time.perf_counter(), 0.0)
+        return max(1, min(self.recipe.steps, int((1 - RESERVE) * left / each)))
 
 
 def joined_history(first: History, second: History) -> History:
-    """Two phases of one training as one.
+    """Two phases of one training as one; they ask different questions, so the best step is that of the second.
 
-    >>> joined_history(History([1], [0.5], [0.6], 1, 0.6), History([1], [0.4], [0.5], 1, 0.5)).best_step
+    >>> joined_history(History([1], [0.5], [0.6], 1, 0.6), History([1], [0.4], [0.7], 1, 0.7)).best_step
     2
     """
-    offset, better = first.step[-1], second.best_loss <= first.best_loss
+    offset = first.step[-1]
     return History(
         step=first.step + [offset + s for s in second.step],
         loss=first.loss + second.loss,
         held_out=first.held_out + second.held_out,
-        best_step=offset + second.best_step if better else first.best_step,
-        best_loss=min(first.best_loss, second.best_loss),
+        best_step=offset + second.best_step,
+        best_loss=second.best_loss,
         stopped_early=first.stopped_early,
+        interrupted=second.interrupted,
         seconds=first.seconds + second.seconds,
     )
 

@@ -104,7 +104,7 @@ class NumberHead(nn.Module):
     scale: Tensor
     start: Tensor
 
-    def __init__(self, knots: tuple[int, int] = (33, 25)):
+    def __init__(self, knots: tuple[int, int] = (9, 17)):
         super().__init__()
         self.lengths = (2 + MODES, 1 + MODES, 1 + MODES, *knots)
         self.size = sum(self.lengths)

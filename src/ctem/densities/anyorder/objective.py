@@ -4,6 +4,10 @@ Constant-target matching compares the data value of a column with another one. C
 the log rule is −log ρ(x_j | x_V): what order-agnostic autoregressive networks minimise (Uria, Murray and Larochelle
 2014; Hoogeboom et al. 2022). With |V| uniform on 0 … d − 1 and V uniform given its size, d times the expected mean over
 hidden columns is the mean of −log ρ(x) over all orders of the columns.
+
+There are 2^d visible sets, and a density by the chain rule in a few orders meets only the d that begin each of them. So
+once those orders are known, half of the rows rehearse them: they show the beginning of an order, and half of their
+weight is on the column that comes next.
 """
 
 from __future__ import annotations
@@ -11,15 +15,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ctem.densities.anyorder.network import AnyOrderNet
 
-__all__ = ["COARSEST", "FINEST", "HiddenColumns"]
+__all__ = ["COARSEST", "FINEST", "HiddenColumns", "Questions"]
 
 FINEST, COARSEST = 1e-5, 1e-2  # noise levels at which real columns are learned
+REHEARSED = 0.5  # share of rows that show the beginning of an order
+NEXT = 0.5  # weight of the column that comes next, in such a row
+
+
+class Questions(NamedTuple):
+    """What rows are asked: columns to show, and the weight of every column's answer, 0 for one that is shown.
+
+    >>> Questions(torch.zeros(1, 4, 3, dtype=torch.bool), torch.full((1, 4, 3), 1 / 3)).weight.sum(-1)
+    tensor([[1., 1., 1., 1.]])
+    """
+
+    shown: Tensor  # (members, n, d)
+    weight: Tensor  # (members, n, d)
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,7 @@ class HiddenColumns:
     Arguments:
         parents: for a real column that exists only where a category has code 0, that category.
         finest, coarsest: range of the noise level.
+        places: of each column in the orders that are rehearsed, (members, orders, d); None before they are known.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -44,18 +63,18 @@ class HiddenColumns:
     parents: Mapping[int, int] = field(default_factory=dict)
     finest: float = FINEST
     coarsest: float = COARSEST
+    places: Tensor | None = None
 
     def __call__(self, net: AnyOrderNet, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (members, n, d); nan marks a missing cell, which stays hidden, unasked."""
         x, level = self.noised(net, torch.where(x0.isnan(), 0.0, x0), generator)
-        return -self.log_prob(net, x0, x, self.visible_sets(x0, generator), level)
+        return -self.log_prob(net, x0, x, self.questions(x0, generator), level)
 
-    def log_prob(self, net: AnyOrderNet, x0: Tensor, x: Tensor, chosen: Tensor, level: Tensor) -> Tensor:
-        """Mean log ρ(x_j | x_V) over hidden columns, rows and members; V is what is chosen and not nan in x0."""
+    def log_prob(self, net: AnyOrderNet, x0: Tensor, x: Tensor, asked: Questions, level: Tensor) -> Tensor:
+        """Mean log ρ(x_j | x_V) over what is asked, rows and members; V is what is shown and not nan in x0."""
         observed = ~x0.isnan()
-        log_p = net.log_conditionals(x, chosen & observed, level)
-        told = torch.where(observed & ~chosen, log_p, 0.0).sum(-1)
-        return (told / (~chosen).sum(-1).clamp_min(1)).mean()
+        log_p = net.log_conditionals(x, asked.shown & observed, level)
+        return (torch.where(observed & ~asked.shown, log_p, 0.0) * asked.weight).sum(-1).mean()
 
     def noised(self, net: AnyOrderNet, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Rows with noise on their real columns, and its level (members, n, 1)."""
@@ -68,18 +87,49 @@ class HiddenColumns:
         noisy = (-level).exp() * x + (-torch.expm1(-2 * level)).sqrt() * xi
         return torch.where(net.base.is_real, noisy, x), level
 
+    def questions(self, x0: Tensor, generator: torch.Generator) -> Questions:
+        """A random question for each row of x0 (members, n, d).
+
+        It is drawn without a look at what is missing: a cell may be absent because of the value that is asked.
+        """
+        count = 0 if self.places is None else round(REHEARSED * x0.shape[-2])
+        shown = self.visible_sets(x0[..., count:, :], generator)
+        if self.places is None or not count:
+            return Questions(shown, _even(shown))
+        place, at = self._rehearsed(self.places, count, generator)
+        begun = place < at
+        weight = NEXT * (place == at).to(x0.dtype) + (1 - NEXT) * _even(begun)
+        return Questions(torch.cat([begun, shown], -2), torch.cat([weight, _even(shown)], -2))
+
     def visible_sets(self, x0: Tensor, generator: torch.Generator) -> Tensor:
         """A random set of columns to show for each row, of the shape of x0, its size uniform on 0 … d − 1.
 
-        It is drawn without a look at what is missing: a cell may be absent because of the value that is asked. For the
-        same reason the continuous part of a column is not shown without its parent.
+        The continuous part of a column is not shown without its parent.
         """
-        (n, d), device = x0.shape[-2:], generator.device
-        u = torch.rand(*x0.shape[:-1], d + 1, generator=generator, device=device)
-        # one size from each n-th part of the range: far less variance than n independent ones
-        part = torch.arange(n, device=device).unsqueeze(1)
-        size = ((part + u[..., d:]) / n * d).floor().clamp(max=d - 1)
-        chosen = u[..., :d].argsort(-1).argsort(-1) < size
+        members, n, d = x0.shape
+        size = _sizes(members, n, d, generator)
+        u = torch.rand(x0.shape, generator=generator, device=generator.device)
+        chosen = u < u.sort(-1).values.gather(-1, size)
         for child, parent in self.parents.items():
             chosen[..., parent] |= chosen[..., child]
         return chosen
+
+    def _rehearsed(self, places: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The places (members, count, d) of the columns in an order for each row, and how many are shown."""
+        members, orders, d = places.shape
+        size = _sizes(members, count, d, generator)
+        which = torch.randint(orders, (members, count, 1), generator=generator, device=generator.device)
+        return places.gather(1, which.expand(-1, -1, d)), size
+
+
+def _sizes(members: int, n: int, d: int, generator: torch.Generator) -> Tensor:
+    """Numbers on 0 … d − 1 (members, n, 1), one from each n-th part of the range: far less variance than at random."""
+    u = torch.rand(members, n, 1, generator=generator, device=generator.device)
+    part = torch.arange(n, device=generator.device).unsqueeze(1)
+    return ((part + u) / n * d).long().clamp(max=d - 1)
+
+
+def _even(shown: Tensor) -> Tensor:
+    """The same weight for every hidden column of a row."""
+    hidden = ~shown
+    return hidden / hidden.sum(-1, keepdim=True).clamp_min(1)

@@ -20,12 +20,17 @@ __all__ = ["best_orders"]
 
 Order = list[int]
 ROWS = 512  # held-out rows, of all members together, that orders are judged by
-PASSES = 400  # over them; half for random orders, the rest for swaps
+PASSES = 400  # over them, at most; half for random orders, the rest for swaps
 WIDE = 64  # columns beyond which orders are random
 
 
 def best_orders(
-    chain: Chain, at: AtLevel, held_out: Tensor, count: int, generator: torch.Generator
+    chain: Chain,
+    at: AtLevel,
+    held_out: Tensor,
+    count: int,
+    generator: torch.Generator,
+    passes: int = PASSES,
 ) -> list[Order]:
     """``count`` orders under which held-out rows are likely, the best first; random ones where columns are many.
 
@@ -35,6 +40,7 @@ def best_orders(
         held_out: rows (members, n, d), each member's own; nan marks a missing cell.
         count: how many orders.
         generator: of the random orders, on the CPU.
+        passes: about how many are worth it, at most ``PASSES``.
 
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
@@ -43,13 +49,13 @@ def best_orders(
     >>> sorted(best_orders(Chain(at), at, torch.zeros(1, 4, 3), 1, torch.Generator())[0])
     [0, 1, 2]
     """
-    dim = chain.space.dim
+    dim, passes = chain.space.dim, min(passes, PASSES)
     if dim > WIDE:
         return chain.orders(count, generator)
-    drawn = chain.orders(max(2 * count, PASSES // 2 // dim), generator)
+    drawn = chain.orders(max(count, passes // 2 // dim), generator)
     terms = _Terms(at, held_out[:, : max(1, ROWS // len(held_out))])
     found = sorted(drawn, key=terms.total, reverse=True)[:count]
-    while terms.passes < PASSES:  # a sweep is finished
+    while terms.passes < passes:  # a sweep is finished
         improved = [_swapped(order, terms, chain) for order in found]
         if improved == found:
             break

@@ -17,8 +17,8 @@ EFFORTS = ("quick", "default", "best")
 class Settings:
     """Networks of an any-order density and their training.
 
-    The learning rate falls to zero over all steps; if the held-out loss stops falling before that, training goes back
-    to the best weights and lets the rate fall to zero over a third as many steps.
+    Training has two phases (``ctem.densities.anyorder.fitting``): at a constant learning rate until the held-out loss
+    falls slowly or no more, or for two fifths of ``steps``; then half as long again, while the rate falls to zero.
 
     Arguments:
         width, blocks, harmonics, dropout: of each network.
@@ -41,8 +41,8 @@ class Settings:
     dropout: float = 0.0
     members: int = 2
     orders: int = 4
-    steps: int = 5000
-    batch_size: int = 512
+    steps: int = 8000
+    batch_size: int = 1024
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
     ema: float = 0.998
