@@ -4,17 +4,16 @@ The rows are cross-fitted: several networks, each blind to another fold of the r
 they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
 steps would gain little. The out-of-fold likelihood then says how finely real columns are resolved and in which orders
 of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
-resolution, while the learning rate falls to zero. The density is the mixture of the networks.
+resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). The density is the mixture of
+the networks.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,13 +25,13 @@ from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import COARSEST, FINEST, HiddenColumns
 from ctem.densities.anyorder.orders import best_orders
+from ctem.densities.anyorder.phases import Phases, Split, joined_history
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
 from ctem.spaces import Space
-from ctem.training import History, Recipe, train
 
-__all__ = ["Split", "fit_anyorder", "split_rows"]
+__all__ = ["fit_anyorder", "split_rows"]
 
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 LEVELS = 10  # noise levels of real columns from which one is chosen
@@ -40,23 +39,8 @@ STEADY = 2048  # held-out rows of all members together, at least: a row is compa
 LARGEST = 10_000  # held-out rows, at most
 FOLDS = 10  # at least
 COPIES = 20_000  # rows that a small table is jittered to
-FIRST = 0.4  # of the steps are for the first phase
-WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its steps
 NEAR = 3.0  # factor of the chosen noise level within which the second phase stays
 PASSES = 0.25  # over held-out rows to choose orders by, for each step of training
-RESERVE = 0.2  # share of the time that is for everything but steps
-
-
-class Split(NamedTuple):
-    """What a training draws from and is judged by.
-
-    >>> Split(torch.zeros(9, 2), torch.ones(1, 9), torch.zeros(1, 3, 2)).rows.shape
-    torch.Size([9, 2])
-    """
-
-    rows: Tensor  # (n, d)
-    weights: Tensor  # (members, n)
-    held_out: Tensor  # (members, h, d)
 
 
 def fit_anyorder(
@@ -103,22 +87,20 @@ def fit_anyorder(
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
     net = network(base, **settings.network, correlation=correlation, seed=seed)
-    job = _Job(net, data, settings.recipe(seed), checkpoint, progress)
+    phases = Phases(net, data, settings.recipe(seed), checkpoint, progress)
     anything = HiddenColumns(parents, *levels)
-    job, deadline = job.within(anything, max_time)
-    first = job.train("first", anything, FIRST, deadline)
+    phases = phases if max_time is None else phases.within(max_time, anything)
+    first = phases.learn(anything)
     level = best_level(net.eval(), anything, data.held_out, seed)
     at, late = AtLevel(net, level), gaps(x, parents).double().mean(0).tolist()
-    generator = torch.Generator().manual_seed(seed)
-    passes = int(PASSES * first.step[-1])
+    generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
     orders = best_orders(Chain(at, parents, late), at, data.held_out, settings.orders, generator, passes)
     components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
     if first.interrupted:
         return AnyOrderDensity(net, level, components, parents=parents, late=late, history=first)
     rehearsed = _rehearsing(anything, level, components, x.device)
-    second = job.train("last", rehearsed, (1 - FIRST) / FIRST * first.best_step / job.recipe.steps, deadline)
+    history = joined_history(first, phases.rehearse(rehearsed, first))
     level = best_level(net.eval(), rehearsed, data.held_out, seed)
-    history = joined_history(first, second)
     return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
 
 
@@ -160,90 +142,6 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
 
     levels = torch.logspace(math.log10(objective.finest), math.log10(objective.coarsest), LEVELS).tolist()
     return max(levels, key=likelihood)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """The training of one network; the weights with the lowest held-out loss of a phase stay."""
-
-    net: AnyOrderNet
-    data: Split
-    recipe: Recipe
-    checkpoint: str | Path | None
-    progress: bool
-
-    def train(self, phase: str, objective: HiddenColumns, share: float, deadline: float | None) -> History:
-        """One phase, of a share of the planned steps: the first at a constant rate until it gains little."""
-        steps = max(round(share * self.recipe.steps), 1)
-        recipe = replace(self.recipe, steps=steps, evaluate_every=min(self.recipe.evaluate_every, steps))
-        if phase == "first":
-            recipe = replace(recipe, schedule="constant", worthwhile=WORTHWHILE / self.net.space.dim)
-        else:
-            recipe = replace(recipe, patience=None)
-        return train(
-            self.net.train(),
-            objective,
-            self.data.rows,
-            recipe,
-            held_out=self.data.held_out,
-            weights=self.data.weights,
-            checkpoint=None if self.checkpoint is None else f"{self.checkpoint}.{phase}",
-            progress=self.progress,
-            cuda_graph=self.data.rows.is_cuda,
-            deadline=deadline,
-        )
-
-    def within(self, objective: HiddenColumns, max_time: float | None) -> tuple[_Job, float | None]:
-        """This job with as many steps as fit into the time, and the moment when training must end.
-
-        A run that goes on keeps the number of steps that it began with.
-        """
-        if max_time is None:
-            return self, None
-        deadline = time.perf_counter() + (1 - RESERVE / 2) * max_time
-        note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
-        if note is not None and note.exists():
-            steps = int(note.read_text(encoding="utf8"))
-        else:
-            steps = self._affordable(objective, deadline)
-        if note is not None:
-            note.write_text(str(steps), encoding="utf8")
-        return replace(self, recipe=replace(self.recipe, steps=steps)), deadline
-
-    def _affordable(self, objective: HiddenColumns, deadline: float) -> int:
-        """How many steps fit until then, judged by a short rehearsal whose weights are forgotten."""
-        start = {name: value.clone() for name, value in self.net.state_dict().items()}
-        brief, data = replace(self.recipe, steps=2, evaluate_every=1, patience=None), self.data
-        train(self.net, objective, data.rows, brief, weights=data.weights)
-        began = time.perf_counter()
-        train(self.net, objective, data.rows, brief, weights=data.weights, held_out=data.held_out)
-        look = (time.perf_counter() - began) / 2
-        began = time.perf_counter()
-        brief = replace(brief, steps=6, evaluate_every=6)
-        train(self.net, objective, data.rows, brief, weights=data.weights)
-        each = (time.perf_counter() - began) / 6 + look / self.recipe.evaluate_every
-        self.net.load_state_dict(start)
-        left = max(deadline - time.perf_counter(), 0.0)
-        return max(1, min(self.recipe.steps, int((1 - RESERVE) * left / each)))
-
-
-def joined_history(first: History, second: History) -> History:
-    """Two phases of one training as one; they ask different questions, so the best step is that of the second.
-
-    >>> joined_history(History([1], [0.5], [0.6], 1, 0.6), History([1], [0.4], [0.7], 1, 0.7)).best_step
-    2
-    """
-    offset = first.step[-1]
-    return History(
-        step=first.step + [offset + s for s in second.step],
-        loss=first.loss + second.loss,
-        held_out=first.held_out + second.held_out,
-        best_step=offset + second.best_step,
-        best_loss=second.best_loss,
-        stopped_early=first.stopped_early,
-        interrupted=second.interrupted,
-        seconds=first.seconds + second.seconds,
-    )
 
 
 def split_rows(

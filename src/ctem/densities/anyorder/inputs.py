@@ -13,6 +13,7 @@ from ctem.densities.residuals import MAX_SCORES, correlation_of, inverses, predi
 
 __all__ = ["Inputs", "Prediction", "Seen", "waves"]
 
+CLOCK = 5  # numbers that tell the noise level
 RAREST = 0.03  # smallest standard deviation that the indicator of a value is divided by
 
 
@@ -79,13 +80,16 @@ class Inputs(nn.Module):
         frequencies = math.pi / 2 * 2.0 ** torch.arange(harmonics)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.register_buffer("correlation", correlation)
-        self.size = len(self.owner) + self.space.dim + len(self.scores) * (1 + 2 * harmonics) + 5
+        self.size = len(self.owner) + self.space.dim + len(self.scores) * (1 + 2 * harmonics) + CLOCK
         self.size += 0 if correlation is None else 2 * len(self.scores) + 1
 
-    def forward(self, x: Tensor, visible: Tensor, level: Tensor) -> Seen:
-        """Of rows x (n, d), their visible sets (n, d), and the noise level of their real columns (n, 1)."""
+    def forward(self, x: Tensor, visible: Tensor, level: Tensor, *, indicators: bool = True) -> Seen:
+        """Of rows x (n, d), their visible sets (n, d), and the noise level of their real columns (n, 1).
+
+        Without ``indicators`` those are left out: ``values_shown`` says the same in fewer numbers.
+        """
         parts = [visible.to(x.dtype), _clock(level)]
-        if len(self.owner):
+        if len(self.owner) and indicators:
             parts.append(self.indicators(x, visible))
         if not len(self.scores):
             return Seen(torch.cat(parts, -1), self._no_prediction(x))
@@ -102,13 +106,22 @@ class Inputs(nn.Module):
         found = Prediction(mean.index_select(1, self.places), spread.index_select(1, self.places))
         return Seen(torch.cat(parts, -1), found)
 
+    @property
+    def place(self) -> slice:
+        """Where the indicators are among the inputs."""
+        start = self.space.dim + CLOCK
+        return slice(start, start + len(self.owner))
+
     def indicators(self, x: Tensor, visible: Tensor) -> Tensor:
         """(1{x_j = v} − b_j(v)) / √(b_j(v) (1 − b_j(v))) of every value but the first, 0 where hidden: (n, values)."""
-        code = torch.where(visible, x, 0.0).index_select(1, self.discretes).long()
-        last = len(self.owner)
-        at = torch.where(code > 0, self.start + code - 1, last)
+        last, at = len(self.owner), self.values_shown(x, visible)
         hit = x.new_zeros(len(x), last + 1).scatter_(1, at, self.height[at])[:, :last]
         return hit - visible.to(x.dtype) @ self.mean
+
+    def values_shown(self, x: Tensor, visible: Tensor) -> Tensor:
+        """Which value each visible discrete column has, as a place among all indicators; their number if none."""
+        code = torch.where(visible, x, 0.0).index_select(1, self.discretes).long()
+        return torch.where(code > 0, self.start + code - 1, len(self.owner))
 
     def scores_of(self, x: Tensor) -> Tensor:
         """Reals and ordinals, centred and scaled: (n, scores)."""

@@ -1,0 +1,159 @@
+"""The two phases of training a network of conditionals, within a given time if need be."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ctem.atomic import replacing
+from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.objective import HiddenColumns
+from ctem.training import History, Recipe, train
+
+__all__ = ["Phases", "Split", "joined_history"]
+
+FIRST = 0.4  # of the steps are for the first phase, at most
+WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its steps
+ENDING = (
+    1 / 3
+)  # of the steps up to the best, over which the rate falls to zero where a table is learned by heart
+RESERVE = 0.2  # share of the time that is for everything but steps
+
+
+class Split(NamedTuple):
+    """What a training draws from and is judged by.
+
+    >>> import torch
+    >>> Split(torch.zeros(9, 2), torch.ones(1, 9), torch.zeros(1, 3, 2)).rows.shape
+    torch.Size([9, 2])
+    """
+
+    rows: Tensor  # (n, d)
+    weights: Tensor  # (members, n)
+    held_out: Tensor  # (members, h, d)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The training of one network; of every phase, the weights with the lowest held-out loss stay.
+
+    Arguments:
+        net: the network.
+        data: rows, weights and held-out rows.
+        recipe: how long at most and how fast.
+        checkpoint: beginning of the names of files to resume from, one for each phase.
+        progress: show a bar.
+        deadline: moment of ``time.perf_counter`` when training must end.
+
+    >>> import torch
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Category, Space
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
+    >>> rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(8, 1)
+    >>> data = Split(rows, torch.ones(1, 16), rows.unsqueeze(0))
+    >>> Phases(net, data, Recipe(steps=10, evaluate_every=2)).learn(HiddenColumns()).step
+    [2, 4]
+    """
+
+    net: AnyOrderNet
+    data: Split
+    recipe: Recipe
+    checkpoint: str | Path | None = None
+    progress: bool = False
+    deadline: float | None = None
+
+    def learn(self, objective: HiddenColumns) -> History:
+        """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
+        steps = max(round(FIRST * self.recipe.steps), 1)
+        recipe = replace(self.recipe, steps=steps, schedule="constant")
+        return self._train("first", objective, replace(recipe, worthwhile=WORTHWHILE / self.net.space.dim))
+
+    def rehearse(self, objective: HiddenColumns, first: History) -> History:
+        """The second phase: half as long again as the first was useful, while the rate falls to zero.
+
+        If the held-out loss rises on the way, the network learns its rows by heart: back to the best weights, and the
+        rate falls to zero at once.
+        """
+        recipe = replace(self.recipe, steps=max(round((1 - FIRST) / FIRST * first.best_step), 1))
+        second = self._train("second", objective, recipe)
+        if not second.stopped_early or second.interrupted:
+            return second
+        best = {name: value.clone() for name, value in self.net.state_dict().items()}
+        rate = recipe.learning_rate * recipe.rate(second.best_step)
+        ending = replace(
+            recipe, steps=max(round(ENDING * second.best_step), 1), learning_rate=rate, patience=None
+        )
+        third = self._train("last", objective, ending)
+        both = joined_history(second, third)
+        if third.best_loss <= second.best_loss:
+            return both
+        self.net.load_state_dict(best)
+        return replace(both, best_step=second.best_step, best_loss=second.best_loss)
+
+    def within(self, max_time: float, objective: HiddenColumns) -> Phases:
+        """The same with as many steps as fit into the time; a run that goes on keeps the number it began with."""
+        deadline = time.perf_counter() + (1 - RESERVE / 2) * max_time
+        note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
+        if note is not None and note.exists():
+            steps = int(note.read_text(encoding="utf8"))
+        else:
+            steps = self._affordable(objective, deadline)
+        if note is not None:
+            with replacing(note) as file:
+                file.write(str(steps).encode())
+        return replace(self, recipe=replace(self.recipe, steps=steps), deadline=deadline)
+
+    def _train(self, phase: str, objective: HiddenColumns, recipe: Recipe) -> History:
+        return train(
+            self.net.train(),
+            objective,
+            self.data.rows,
+            replace(recipe, evaluate_every=min(recipe.evaluate_every, recipe.steps)),
+            held_out=self.data.held_out,
+            weights=self.data.weights,
+            checkpoint=None if self.checkpoint is None else f"{self.checkpoint}.{phase}",
+            progress=self.progress,
+            cuda_graph=self.data.rows.is_cuda,
+            deadline=self.deadline,
+        )
+
+    def _affordable(self, objective: HiddenColumns, deadline: float) -> int:
+        """How many steps fit until then, judged by a few whose weights are forgotten."""
+        start = {name: value.clone() for name, value in self.net.state_dict().items()}
+        self._timed(objective, steps=2, held_out=None)
+        look = self._timed(objective, steps=2, held_out=self.data.held_out)
+        each = self._timed(objective, steps=6, held_out=None) + look / self.recipe.evaluate_every
+        self.net.load_state_dict(start)
+        left = max(deadline - time.perf_counter(), 0.0)
+        return max(1, min(self.recipe.steps, int((1 - RESERVE) * left / each)))
+
+    def _timed(self, objective: HiddenColumns, steps: int, held_out: Tensor | None) -> float:
+        """Seconds a step, a look at held-out rows after each if there are any."""
+        every = steps if held_out is None else 1
+        brief = replace(self.recipe, steps=steps, evaluate_every=every, patience=None)
+        began = time.perf_counter()
+        train(self.net, objective, self.data.rows, brief, weights=self.data.weights, held_out=held_out)
+        return (time.perf_counter() - began) / steps
+
+
+def joined_history(first: History, second: History) -> History:
+    """Two phases of one training as one; they may ask different questions, so the best step is the second's.
+
+    >>> joined_history(History([1], [0.5], [0.6], 1, 0.6), History([1], [0.4], [0.7], 1, 0.7)).best_step
+    2
+    """
+    offset = first.step[-1]
+    return History(
+        step=first.step + [offset + s for s in second.step],
+        loss=first.loss + second.loss,
+        held_out=first.held_out + second.held_out,
+        best_step=offset + second.best_step,
+        best_loss=second.best_loss,
+        stopped_early=first.stopped_early,
+        interrupted=second.interrupted,
+        seconds=first.seconds + second.seconds,
+    )
