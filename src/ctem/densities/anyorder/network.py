@@ -154,7 +154,6 @@ class AnyOrderNet(nn.Module):
             h = block(h, member)
         return _norm(h), prediction
 
-
     def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
         """The first layer (members, n, width), and the predictions."""
         flat = x.flatten(0, 1), visible.flatten(0, 1)
