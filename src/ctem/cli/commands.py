@@ -15,7 +15,19 @@ from sklearn.utils import check_random_state
 from ctem.atomic import check_target, is_regular
 from ctem.cli.application import app
 from ctem.cli.border import Stopped
-from ctem.cli.options import Device, FitSeed, Format, ModelIn, Output, Quiet, Seed, TableIn, column_kinds
+from ctem.cli.options import (
+    Device,
+    FitSeed,
+    Format,
+    Given,
+    ModelIn,
+    Output,
+    Quiet,
+    Seed,
+    TableIn,
+    column_kinds,
+    conditions,
+)
 from ctem.cli.streams import (
     Lowest,
     bar,
@@ -24,10 +36,12 @@ from ctem.cli.streams import (
     fit_table,
     fresh,
     known_table,
+    numbered,
     streams,
 )
 from ctem.estimator import CTEM
 from ctem.persistence import provenance
+from ctem.tables.answers.events import split_given
 from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
 from ctem.terminal import print_columns, say, shown
 from ctem.training.checkpoints import claimed, files_of, forget
@@ -125,6 +139,13 @@ def score(
         bool, typer.Option("--fast", help="Complete rows in one pass, by the potential of ctem fit --fast.")
     ] = False,
     append: Annotated[bool, typer.Option("--append", help="Write the rows of the table, too.")] = False,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only of this column, the others marginalised; repeat it."),
+    ] = None,
+    given: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Given this column; repeat it.")
+    ] = None,
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -137,11 +158,19 @@ def score(
     \b
     ctem score adult.ctem new.parquet -o scores.parquet
     ctem score adult.ctem new.csv --append | sort -t, -k1 -g | head
+    ctem score adult.ctem new.csv --columns income --given age --given education
     """
+    if fast and (columns or given):
+        raise typer.BadParameter(
+            "expected --fast, which scores whole rows, or --columns and --given; got both."
+        )
     fitted = _load(model, device)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            values = pyarrow().array(fitted.score_samples(X, fast))
+            found = (
+                fitted.score_samples(X, True) if fast else fitted.log_density(X, columns or None, given or ())
+            )
+            values = pyarrow().array(found)
             name = fresh("log_density", part.column_names if append else [])
             write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
 
@@ -150,23 +179,28 @@ def score(
 def sample(
     model: ModelIn,
     n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 1,
+    given: Given = None,
     output: Output = "-",
     seed: Seed = None,
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write new rows, drawn from the density.
+    """Write new rows, drawn from the density, or of those that meet conditions.
+
+    Ranges hold both of their ends. How likely the conditions are is said on standard error.
 
     \b
     ctem sample adult.ctem -n 1000 --seed 1 > new.csv
     ctem sample adult.ctem -n 1000000 -o new.parquet
+    ctem sample adult.ctem -n 100 --given 'age=30..40' --given 'education=Masters|Doctorate'
     """
     fitted = _load(model, device)
+    known = _conditions(fitted, given, quiet)
     rng = _random(fitted, seed)
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
-            rows = fitted.sample(min(BATCH, n - start), random_state=rng)
+            rows = fitted.sample(min(BATCH, n - start), random_state=rng, given=known)
             sink.write(as_arrow(rows, fitted.table_type_.names))
             advance(len(rows))
 
@@ -180,6 +214,9 @@ def impute(
         Literal["sample", "mode", "mean"],
         typer.Option(help="Draw the missing cells of a row together, or take each at its mode or mean."),
     ] = "sample",
+    draws: Annotated[
+        int, typer.Option(min=1, help="So many tables one after the other, with a column draw from 0.")
+    ] = 1,
     seed: Seed = None,
     format: Format = None,
     device: Device = "auto",
@@ -190,12 +227,16 @@ def impute(
     \b
     ctem impute adult.ctem gaps.csv > filled.csv
     ctem impute adult.ctem gaps.parquet --method mode -o filled.parquet
+    ctem impute adult.ctem gaps.csv --draws 5 -o five.csv
     """
     fitted = _load(model, device)
     rng = _random(fitted, seed)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            write(filled_in(fitted, part, X, fitted.impute(X, method, random_state=rng)))
+            made = fitted.impute(X, method, draws, rng)
+            for draw, filled in enumerate(made if draws > 1 else [made]):
+                whole = filled_in(fitted, part, X, filled)
+                write(numbered(whole, draw) if draws > 1 else whole)
 
 
 @app.command()
@@ -299,6 +340,18 @@ def _fast_in_words(facts: dict[str, Any] | None) -> str:
 
 def _load(path: Path, device: str) -> CTEM:
     return CTEM.load(path, device)
+
+
+def _conditions(model: CTEM, said: list[str] | None, quiet: bool) -> dict[str, Any] | None:
+    """The conditions of --given, after a word on how likely those are that are ranges."""
+    if not said:
+        return None
+    found = conditions(said, {name: choice.codec for name, choice in model.schema_.columns.items()})
+    known, ranges = split_given(found, model.schema_)
+    if ranges and not quiet:
+        p = model.probability(ranges, known)
+        say(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
+    return found
 
 
 def _random(model: CTEM, seed: int | None) -> Any:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
 
-__all__ = ["Device", "FitSeed", "Format", "ModelIn", "Output", "Quiet", "Seed", "TableIn", "column_kinds"]
+from ctem.tables.answers.conditions import from_text
+from ctem.tables.columns.codecs import Codec
+
+__all__ = [
+    "Device",
+    "FitSeed",
+    "Format",
+    "Given",
+    "ModelIn",
+    "Output",
+    "Quiet",
+    "Seed",
+    "TableIn",
+    "column_kinds",
+    "conditions",
+]
 
 KINDS = ("real", "category", "ordinal")
 
@@ -36,6 +52,28 @@ def column_kinds(said: list[str]) -> dict[str, str]:
     return found
 
 
+def conditions(said: list[str], codecs: Mapping[str, Codec]) -> dict[str, Any]:
+    """name=condition as name → condition, in the types of the columns; a name may hold "=" itself.
+
+    >>> from ctem.tables.columns.codecs import Labels
+    >>> conditions(["size=2.."], {"size": Labels("int", (1, 2), (0, 1), (1.0, 1.0))})
+    {'size': (2, None)}
+    """
+    found: dict[str, Any] = {}
+    for each in said:
+        name = max((known for known in codecs if each.startswith(f"{known}=")), key=len, default=None)
+        if name is None:
+            raise typer.BadParameter(
+                f"expected NAME=CONDITION, with a NAME of {', '.join(codecs)}; got {each!r}."
+            )
+        if name in found:
+            raise typer.BadParameter(
+                f"{name!r} has two conditions; write them as one, such as {name}=1|3..5."
+            )
+        found[name] = from_text(name, each[len(name) + 1 :], codecs[name])
+    return found
+
+
 TableIn = Annotated[str, typer.Argument(metavar="TABLE", help="CSV, Parquet or Arrow; - is standard input.")]
 ModelIn = Annotated[Path, typer.Argument(metavar="MODEL", help="What ctem fit wrote.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where to; - is standard output.")]
@@ -46,4 +84,13 @@ Format = Annotated[
 Device = Annotated[str, typer.Option(callback=_device, help="auto (a GPU where there is one), cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress bar.")]
 FitSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same bits.")]
+Given = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--given",
+        "-g",
+        metavar="NAME=CONDITION",
+        help="A value, low..high, low.., ..high, or several with | between them; repeat it.",
+    ),
+]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="By default the model's own.")]

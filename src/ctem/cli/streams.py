@@ -105,6 +105,11 @@ def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
     return part
 
 
+def numbered(table: Table, draw: int) -> Table:
+    """A table with the number of the draw as its first column."""
+    return table.add_column(0, fresh("draw", table.column_names), pyarrow().array([draw] * len(table)))
+
+
 def model_input(model: CTEM, table: Table) -> Any:
     """The columns that the model knows, in its order; an array if it was fitted to one."""
     if hasattr(model, "feature_names_in_"):

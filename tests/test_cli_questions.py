@@ -1,0 +1,93 @@
+"""The command line's questions: conditions, marginals, draws; the API's answers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from small import SMALL
+from test_cli import ctem, rows, table
+
+from ctem import CTEM
+
+CITY = 'Røros, "the" old'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    X = rows()
+    X.to_csv(folder / "t.csv", index=False)
+    CTEM(**SMALL).fit(X).save(folder / "m.ctem")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return CTEM.load(folder / "m.ctem", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        (["rain=0.5..2"], {"rain": (0.5, 2)}),
+        (["rain=..1", f"city=Oslo|{CITY}"], {"rain": (None, 1), "city": ["Oslo", CITY]}),
+        (["rooms=1|3..4"], {"rooms": [1, (3, 4)]}),
+        (
+            ["born=2000-03-01..2001-01-31", "smoker=true"],
+            {"born": ("2000-03-01", "2001-01-31"), "smoker": True},
+        ),
+        (["city=Oslo"], {"city": "Oslo"}),
+    ],
+    ids=str,
+)
+def test_rows_of_a_condition_are_those_of_the_api(folder, model, said, given):
+    flags = [part for each in said for part in ("--given", each)]
+    out, err = ctem("sample", folder / "m.ctem", "-n", 30, "--seed", 5, *flags)
+    expected = model.sample(30, random_state=np.random.RandomState(5), given=given)
+    found = table(out).to_pandas()
+    assert found["rain"].to_numpy() == pytest.approx(expected["rain"].to_numpy(), rel=1e-12)
+    assert found["city"].tolist() == expected["city"].tolist()
+    assert ("effective draws" in err) == (said != ["city=Oslo"])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("age=3", "expected NAME=CONDITION, with a NAME of city, rooms, rain, born, smoker; got 'age=3'"),
+        ("rain=wet", "--given rain=wet: expected a number, low..high, low.., ..high or a|b; got 'wet'"),
+        ("born=soon", "expected a date such as 2020-12-31"),
+        ("smoker=perhaps", "expected true or false"),
+        ("city=Paris", "column 'city' holds 'Paris' in row 0, not seen in fit"),
+        ("rain=900..1000", "column 'rain' has no value in (900.0, 1000.0); nearly all are between"),
+        ("rain=2..1", "column 'rain': expected low ≤ high"),
+    ],
+)
+def test_a_condition_that_cannot_be_is_one_line(folder, said, message):
+    code = 2 if said.startswith("age") else 1
+    _, err = ctem("sample", folder / "m.ctem", "--given", said, code=code)
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+def test_one_condition_for_a_column(folder):
+    _, err = ctem("sample", folder / "m.ctem", "-g", "rooms=1", "-g", "rooms=2", code=2)
+    assert "two conditions" in err
+
+
+def test_scores_of_some_columns_given_others_are_log_densities(folder, model):
+    out, _ = ctem("score", folder / "m.ctem", folder / "t.csv", "--columns", "city", "--given", "rain", "-q")
+    assert np.array_equal(table(out)["log_density"].to_numpy(), model.log_density(rows(), ["city"], ["rain"]))
+    _, err = ctem("score", folder / "m.ctem", folder / "t.csv", "--columns", "city", "--fast", code=2)
+    assert "--fast" in err
+
+
+def test_draws_are_several_tables_with_their_number(folder, model):
+    out, _ = ctem("impute", folder / "m.ctem", folder / "t.csv", "--draws", 3, "--seed", 1, "-q")
+    found = table(out).to_pandas()
+    assert found["draw"].value_counts().to_dict() == dict.fromkeys(range(3), len(rows()))
+    assert found["city"].notna().all()
+    first, second = (found[found["draw"] == k].drop(columns="draw").reset_index(drop=True) for k in (0, 1))
+    known = rows()["rain"].notna().to_numpy()
+    assert first["rain"][known].equals(second["rain"][known])
+    assert not first["rain"][~known].equals(second["rain"][~known])
+    expected = model.impute(rows(), n_draws=3, random_state=np.random.RandomState(1))[0]
+    assert pd.Series.equals(expected["city"].astype(str), first["city"].astype(str))
+    ctem("impute", folder / "m.ctem", folder / "t.csv", "--draws", 2, "--method", "mean", code=1)
