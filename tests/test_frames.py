@@ -264,10 +264,33 @@ BAD_KINDS = {
     ),
     "dtype": (
         {"backend": "numpy", "fields": [{"name": "a", "original": "a", "dtype": 3}]},
-        "expected a text name",
+        "column 'a' has no dtype of numpy",
     ),
     "more": ({"backend": "numpy", "fields": [{"name": "a", "code": "x"}]}, "expected a backend and fields"),
 }
+
+
+BAD_DTYPES = {
+    "numpy": [{"numpy": text} for text in ("V9", "<U999999", "<c16", "x", "O", None, "f8,f8")],
+    "pandas": [
+        {"pandas": text} for text in ("read_csv", "Sparse[int]", "category", "arrow", "text", "object", 3)
+    ],
+    "polars": [{"polars": text} for text in ("read_csv", "Enum", "Datetime", "Decimal", "Object", None)],
+    "pyarrow": [
+        {"arrow": text} for text in ("list", "dictionary", "timestamp", "decimal", "binary", ["int8"])
+    ],
+}
+
+
+@pytest.mark.parametrize("backend", BAD_DTYPES)
+def test_a_dtype_that_no_column_has_is_refused(backend):
+    more = [
+        {**dtype, "bits": 7, "precision": 10**9, "scale": 0, "unit": "h"} for dtype in BAD_DTYPES[backend]
+    ]
+    for dtype in [*BAD_DTYPES[backend], *more]:
+        field = {"name": "a", "original": "a", "dtype": dtype}
+        with pytest.raises(ValueError, match=f"column 'a' has no dtype of {backend}"):
+            TableType.from_json({"backend": backend, "fields": [field]})
 
 
 @pytest.mark.parametrize("name", BAD_KINDS)
@@ -317,7 +340,7 @@ def test_a_spoilt_dtype_calls_nothing():
     frame = read_frame(pl.DataFrame({"a": [1]}))
     data = frame.table_type.to_json()
     data["fields"][0]["dtype"] = {"polars": "build_info"}
-    with pytest.raises(ValueError, match=r"column 'a': expected a polars dtype of Int8, .* got 'build_info'"):
+    with pytest.raises(ValueError, match=r"column 'a' has no dtype of polars: .*build_info"):
         build_frame(TableType.from_json(data), frame.columns)
 
 

@@ -280,13 +280,35 @@ CHANGES = {
         values=list(range(10**4)), codes=list(range(10**4)), shares=[1.0] * 10**4
     ),
     "no rows": lambda h: h["provenance"].pop("rows"),
+    "baseline of nan": lambda h: h["provenance"]["metrics"].update(baseline=float("nan")),
+    "a code far beyond the values": lambda h: city(h).update(codes=[0, 1, 10**12]),
+    "codes that are no whole numbers": lambda h: city(h).update(codes=[0, 1.5, 2]),
+    "shares that do not add up": lambda h: city(h).update(shares=[1.0, 0.5, 1.0]),
+    "values of another type": lambda h: city(h).update(type="int"),
+    "level too fine": lambda h: h["density"].update(level=1e-18),
+    "potential at a level too fine": lambda h: h["fast"].update(level=1e-18),
+    "constant of infinity": lambda h: h["fast"]["log_z"].update(value=float("inf")),
+    "slope of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["slopes"].__setitem__(0, 1e300),
+    "score of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["scores"].__setitem__(-1, 1e300),
+    "shift of 1e308": lambda h: h["schema"]["columns"][2]["codec"]["ruler"].update(shift=10**308),
+    "an atom of nothing": lambda h: h["schema"]["columns"][1]["codec"].update(atoms=[None]),
+    "another name": lambda h: h["kind"]["fields"][0].update(original="x"),
+    "a dtype that is none": lambda h: h["kind"]["fields"][1].update(dtype={"pandas": "read_csv"}),
+    "dropout of 1": lambda h: h["density"]["network"].update(dropout=1.0),
+    "history of text": lambda h: h["history"]["loss"].__setitem__(0, "low"),
 }
+
+
+def city(header):
+    return header["schema"]["columns"][0]["codec"]
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_header_is_refused_with_one_error(path, name):
     rewrite(path, CHANGES[name])
-    with pytest.raises(ValueError, match=r"load: .*model.ctem is not a whole ctem model"):
+    with pytest.raises(
+        ValueError, match=r"load: .*model.ctem (is not a whole ctem model|has a header that is not JSON)"
+    ):
         CTEM.load(path)
 
 
@@ -321,6 +343,7 @@ def test_a_changed_header_without_its_hash_is_damage(path):
         (lambda t: t.update({"fast.extra": torch.zeros(1)}), "network: expected tensors"),
         (lambda t: t.pop("fast.first.weight"), "first.weight"),
         (lambda t: t.update({"base.log_table": torch.zeros(1, 1)}), "base: expected a table"),
+        (lambda t: t.update({"base.log_table": t["base.log_table"] / 2}), "base: expected a probability"),
         (lambda t: t.update({"correlation": torch.eye(3)}), "correlation: expected one of 2 scores"),
         (lambda t: t.update({"correlation": torch.full((2, 2), 1.0)}), "correlation: expected a symmetric"),
     ],

@@ -15,7 +15,7 @@ __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
 FORMAT = 9  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 8  # whose networks still exist
-LARGEST_HEADER = 2**28
+LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
 
 
@@ -70,7 +70,7 @@ def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
             f"load: {path} has a header of {len(text)} characters; expected at most {LARGEST_HEADER}."
         )
     try:
-        header = json.loads(text)
+        header = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"load: {path} has a header that is not JSON ({short(error)})") from None
     if not isinstance(header, dict):
@@ -90,6 +90,10 @@ def _without_reserve(header: Header) -> Header:
     ]
     settings = {**header["settings"], "unknown": "refuse"}
     return {**header, "settings": settings, "schema": {**header["schema"], "columns": columns}}
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number of JSON.")
 
 
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {8: _without_reserve}

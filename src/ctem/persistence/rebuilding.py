@@ -34,6 +34,8 @@ __all__ = ["load"]
 
 SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
+MOST_HARMONICS = 64
+FINEST_LEVEL, FINEST_FAST = 1e-7, 1e-5  # of real columns: the finer, the more nodes a column is resolved into
 
 
 def load(path: str | Path, device: str = "auto") -> Fitted:
@@ -58,6 +60,8 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
         raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(arguments)}.")
     arguments["kinds"] = arguments.pop("columns")
     check_arguments(arguments)
+    if arguments["missing"] not in ("hidden", "state") or not isinstance(header["named"], bool):
+        raise ValueError("settings: expected missing='hidden' or 'state', and named true or false.")
     table_type, schema = TableType.from_json(header["kind"]), Schema.from_json(header["schema"])
     if tuple(schema.columns) != table_type.names:
         raise ValueError("kind and schema: expected the same columns in both.")
@@ -73,6 +77,12 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
 
 def _origin(said: Header) -> Origin:
     independent = float(said["metrics"]["baseline"])
+    if (
+        not math.isfinite(independent)
+        or not 0 <= int(said["seed"]) < 2**64
+        or not 2 <= int(said["rows"]) < 2**64
+    ):
+        raise ValueError(f"provenance: expected a seed, rows ≥ 2 and a baseline; got {said}.")
     return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), independent)
 
 
@@ -96,7 +106,7 @@ def _any_order(
     late = [float(value) for value in told["late"]]
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
-    level, history = _checked_level(told["level"]), _history(header["history"])
+    level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
     return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
 
 
@@ -109,11 +119,11 @@ def _fast(
     options, own = told["network"], _part(tensors, "fast.")
     _check_options(options, types)
     width, inputs = own["first.weight"].shape
-    _check_sizes(options, {"width": width, "blocks": _blocks(own)}, inputs)
+    _check_sizes(density.base.space, options, {"width": width, "blocks": _blocks(own)}, inputs, own)
     net = LevelNet(density.base, **options, correlation=density.net.inputs.correlation)
     _load(net, own)
     history, log_z = _history(told["history"]), _log_z(told["log_z"])
-    return FastDensity(net, _checked_level(told["level"]), log_z, _gap(told["gap"]), history)
+    return FastDensity(net, _checked_level(told["level"], FINEST_FAST), log_z, _gap(told["gap"]), history)
 
 
 def _check_components(
@@ -127,10 +137,10 @@ def _check_components(
         raise ValueError(f"components: expected orders of {dim} columns, each of one of {members} members.")
 
 
-def _checked_level(value: Any) -> float:
+def _checked_level(value: Any, finest: float) -> float:
     level = float(value)
-    if not 0 <= level < 1:
-        raise ValueError(f"level: expected a number in [0, 1); got {level}.")
+    if not finest <= level < 1:
+        raise ValueError(f"level: expected a number in [{finest}, 1); got {level}.")
     return level
 
 
@@ -148,7 +158,8 @@ def _any_order_net(base: ProductBase, options: Header, tensors: dict[str, Tensor
     _check_options(options, types)
     own = _part(tensors, "net.")
     members, inputs, width = own["first.weight"].shape
-    _check_sizes(options, {"members": members, "width": width, "blocks": _blocks(own)}, inputs)
+    found = {"members": members, "width": width, "blocks": _blocks(own)}
+    _check_sizes(base.space, options, found, inputs, own)
     correlation = tensors.get("correlation")
     if correlation is not None:
         sizes = base.space.sizes
@@ -166,7 +177,8 @@ def _mlps(base: ProductBase, options: Header, tensors: dict[str, Tensor]) -> MLP
     own = _part(tensors, "net.")
     members, inputs, width = own["weights.0"].shape
     depth = sum(name.startswith("weights.") for name in own)
-    _check_sizes(options, {"members": members, "width": width, "depth": depth}, inputs)
+    found = {"members": members, "width": width, "depth": depth}
+    _check_sizes(base.space, options, found, inputs, own)
     net = MLPs(base.space, **options).to(base.log_table.device)
     _load(net, own)
     return net
@@ -192,9 +204,17 @@ def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
             expected[name].copy_(value)
 
 
-def _check_sizes(options: Header, found: Mapping[str, int], inputs: int) -> None:
+def _check_sizes(
+    space: Space, options: Header, found: Mapping[str, int], inputs: int, own: Mapping[str, Tensor]
+) -> None:
+    """A network has the sizes of its tensors, and no more numbers than they have: a small file asks for little."""
     if any(options[key] != size for key, size in found.items()) or options.get("harmonics", 0) > inputs:
         raise ValueError(f"network: expected the sizes of its tensors, {dict(found)}; got {options}.")
+    width, layers = found["width"], found.get("blocks", found.get("depth", 2) - 1)
+    values = sum(space.sizes[j] for j in space.discretes)  # each has an indicator among the inputs
+    least = found.get("members", 1) * (width * max(inputs, values // 2) + layers * width**2)
+    if sum(tensor.numel() for tensor in own.values()) < least:
+        raise ValueError(f"network: expected at least {least} numbers in its tensors, for {dict(found)}.")
 
 
 def _check_correlation(c: Tensor, scores: int) -> None:
@@ -213,8 +233,10 @@ def _base(space: Space, log_table: Tensor) -> ProductBase:
             f"base: expected a table for columns of {sizes} values; got {tuple(log_table.shape)}."
         )
     base = ProductBase(space)
-    if not bool((log_table.isfinite() == base.log_table.isfinite()).all()):
-        raise ValueError("base: expected a probability > 0 for every value of every column.")
+    total = log_table[: len(sizes)].double().exp().sum(1)
+    whole = bool((log_table.isfinite() == base.log_table.isfinite()).all())
+    if not whole or not bool(((total - 1).abs() < 1e-3).all()):
+        raise ValueError("base: expected a probability > 0 for every value of every column, 1 in all.")
     base.load_state_dict({"log_table": log_table})
     return base
 
@@ -227,6 +249,8 @@ def _check_options(options: Header, types: Mapping[str, type[int] | type[float]]
         least = 0 if key in ("dropout", "harmonics") else 1
         if isinstance(value, bool) or not isinstance(value, kind | int) or not value >= least:
             raise ValueError(f"network: expected {key} ≥ {least}, a {kind.__name__}; got {value!r}.")
+    if options.get("dropout", 0) >= 1 or options.get("harmonics", 0) > MOST_HARMONICS:
+        raise ValueError(f"network: expected dropout < 1 and harmonics ≤ {MOST_HARMONICS}; got {options}.")
 
 
 def _history(data: Header) -> History:
@@ -237,15 +261,20 @@ def _history(data: Header) -> History:
             "best_loss": math.inf if best is None else float(best),
         }
     )
+    columns = history.step, history.loss, history.held_out
     if not len(history.step) == len(history.loss) or len(history.held_out) not in (0, len(history.step)):
         raise ValueError("history: expected columns of one length.")
+    if not all(type(value) in (int, float) for column in columns for value in column):
+        raise ValueError("history: expected numbers.")
     return history
 
 
 def _log_z(data: Header) -> LogZ:
-    stderr, ess = data["stderr"], data["ess"]
+    stderr, ess, value = data["stderr"], data["ess"], float(data["value"])
+    if not math.isfinite(value):
+        raise ValueError(f"log_z: expected a finite number; got {value}.")
     return LogZ(
-        float(data["value"]),
+        value,
         math.nan if stderr is None else float(stderr),
         math.inf if ess is None else float(ess),
         str(data["method"]),

@@ -260,23 +260,42 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     kind = data["codec"]
     if kind == "numbers":
         atoms = tuple(map(float, data["atoms"]))
+        if not all(map(math.isfinite, atoms)) or len(set(atoms)) < len(atoms):
+            raise ValueError(f"codec: expected finite atoms, each once; got {atoms[:3]} …")
         lattice, transform = Lattice.from_json(data["ruler"]), map_from_json(data["curve"])
         return Numbers(lattice, transform, atoms, _flag(data["state"]))
     if kind not in ("constant", "labels") or data["type"] not in TYPES:
         raise ValueError(f"codec: expected constant, labels or numbers of a known type; got {kind!r}.")
     values = tuple(data["values"])
-    if not all(isinstance(value, str | int | float) for value in values) or len(set(values)) < len(values):
-        raise ValueError("codec: expected values of text or numbers, each once.")
+    if not all(_can_be(data["type"], value) for value in values) or len(set(values)) < len(values):
+        raise ValueError(f"codec: expected values that a {data['type']} can have, each once.")
     reserve = _reserve(data["reserve"])
     if kind == "constant":
         return Constant(data["type"], values, str(data["unit"]), reserve)
-    codes, shares = tuple(map(int, data["codes"])), tuple(map(float, data["shares"]))
-    if not len(values) == len(codes) == len(shares) or set(codes) != set(range(max(codes, default=0) + 1)):
-        raise ValueError("codec: expected a code and a share for every value, and no code left out.")
-    if not all(0 < share <= 1 for share in shares):
-        raise ValueError("codec: expected shares in (0, 1].")
+    codes, shares = tuple(data["codes"]), tuple(map(float, data["shares"]))
+    _check_codes(values, codes, shares)
     flags = _flag(data["ordered"]), _flag(data["state"])
     return Labels(data["type"], values, codes, shares, str(data["unit"]), *flags, reserve)
+
+
+def _can_be(kind: str, value: Any) -> bool:
+    """Whether a value of a file is one of this type of cells, which NumPy can hold."""
+    if kind in ("label", "bool", "float"):
+        allowed: Any = {"label": str | int | float, "bool": bool, "float": int | float}[kind]
+        return isinstance(value, allowed) and (isinstance(value, str | bool) or math.isfinite(value))
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
+
+
+def _check_codes(values: tuple[Label, ...], codes: tuple[Any, ...], shares: tuple[float, ...]) -> None:
+    """Every code in use, none beyond the number of values, and the shares of a code add up to 1."""
+    fine = 1 <= len(values) == len(codes) == len(shares) and all(type(code) is int for code in codes)
+    if not fine or not 0 <= min(codes) <= max(codes) < len(codes) or len(set(codes)) <= max(codes):
+        raise ValueError("codec: expected a code and a share for every value, and no code left out.")
+    total = np.bincount(np.array(codes), weights=np.array(shares))
+    if not all(0 < share <= 1 for share in shares) or not np.allclose(
+        total, 1, rtol=0, atol=1e-9 * len(codes)
+    ):
+        raise ValueError("codec: expected shares in (0, 1] that add up to 1 in every code.")
 
 
 def _flag(value: Any) -> bool:

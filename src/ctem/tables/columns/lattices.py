@@ -150,9 +150,12 @@ class Lattice:
         timed = lattice.type in ("moment", "duration") and lattice.unit in PER_DAY
         plain = lattice.type in ("int", "float") and not lattice.unit
         numbers = np.array([lattice.step, lattice.origin, lattice.width, lattice.top])
-        if not (timed or plain) or not np.isfinite(numbers).all() or lattice.step < 0 or lattice.width < 0:
+        bounded = (
+            abs(lattice.shift) <= 4 * ROOM and -1 <= lattice.decimals <= 18 and min(lattice.step, lattice.width) >= 0
+        )
+        if not (timed or plain) or not np.isfinite(numbers).all() or not bounded:
             raise ValueError(
-                f"lattice: expected a type, a unit and finite step, origin, width ≥ 0; got {dict(data)}."
+                f"lattice: expected a type, a unit, and numbers that a column can have; got {dict(data)}."
             )
         return lattice
 

@@ -23,6 +23,7 @@ GENTLEST = 0.02  # least slope dx/du of a tail, so that x = ±40 still decodes t
 CHUNK = 16_384  # rows at a time, so that the steps between stay in the cache
 LARGEST = float(np.finfo(np.float64).max)
 LARGEST_ASINH = 709.0
+FARTHEST, STEEPEST = 40.0, 1e15  # score and slope of a knot; beyond, a file is not from here
 NEGLIGIBLE = 1e-250  # a scale so much smaller than the range would overflow
 
 Vector = NDArray[np.float64]
@@ -124,6 +125,9 @@ class MonotoneMap:
             raise ValueError(
                 "curve: expected increasing knots and scores, positive scale and slopes, all finite."
             )
+        far = max(map(abs, curve.scores)) > FARTHEST or max(map(abs, curve.knots)) > 1 + LARGEST_ASINH
+        if far or not STEEPEST**-1 <= min(curve.slopes) <= max(curve.slopes) <= STEEPEST:
+            raise ValueError("curve: expected knots, scores and slopes that a column can have.")
         return curve
 
     def _forward(self, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from ctem.tables.frames.cells import (
     text_cells,
     whole_numbers,
 )
+from ctem.tables.frames.dtypes import check_dtype
 from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
 
 __all__ = ["Field", "Frame", "TableType", "build_frame", "read_frame"]
@@ -254,10 +255,10 @@ def _check_finite(name: str, cells: Cells) -> None:
 
 
 def _check_field(backend: str, field: Field) -> None:
-    plain = isinstance(field.name, str) and isinstance(field.original, str | int)
-    key = "arrow" if backend == "pyarrow" else backend
-    if not plain or not isinstance(field.dtype, dict) or not isinstance(field.dtype.get(key), str):
-        raise ValueError(f"kind: expected a text name and a dtype of {backend}; got {field!r}.")
+    plain = isinstance(field.name, str) and type(field.original) in (str, int)
+    if not plain or str(field.original) != field.name:
+        raise ValueError(f"kind: expected a text name, as it was; got {field.name!r}, {field.original!r}.")
+    check_dtype(field.name, backend, field.dtype)
 
 
 def _text_name(original: Any) -> str:
