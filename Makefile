@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo table1 figures table2 mixed digits mnist test lint types format results clean
+.PHONY: help venv install install-dev demo table1 figures table2 mixed digits mnist test test-all lint types format results clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -54,9 +54,16 @@ digits: .venv/.installed-dev ## 8×8 binary digits: train, sample and judge in u
 mnist: .venv/.installed-dev ## binary MNIST: samples and likelihood, in 11 minutes on an H200
 	@$(BIN)/python -m experiments.images.mnist --side 28 --device auto
 
-test: lint types ## lint, types, tests and doctests: what CI runs
+# Two processes of one thread each; a file's tests stay together, so that they share what they fit.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+test: lint types ## lint, types, and every law: tests and doctests, in under 5 minutes on two cores
 	@echo "running the tests and doctests"
-	@$(BIN)/python -m pytest -q
+	@$(PYTEST)
+
+test-all: test ## the same, then the long ones: fuzzed tables, the scripts, the report in a browser; what CI runs
+	@echo "running the long tests"
+	@$(PYTEST) -m long
 
 lint: .venv/.installed-dev ## ruff, check only
 	@echo "checking lint and format (ruff)"

@@ -33,9 +33,10 @@ QUIET = (
     "--virtual-time-budget=3000",
 )
 OWN = "not an origin"
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no Chromium found: the report was not opened in a browser"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium found: the report was not opened in a browser"),
+]
 
 # Loads the page in a frame as wide as a phone, which a browser window cannot be, and reports what sticks out.
 PHONE = """<!DOCTYPE html><title>waiting</title><style>body {{ margin: 0 }} iframe {{ border: 0 }}</style>

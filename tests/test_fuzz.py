@@ -167,7 +167,8 @@ def fitted_or_refused(X, missing, fast=False):
         return None, str(error)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.long
+@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     columns(),
     st.sampled_from(sorted(BACKENDS)),

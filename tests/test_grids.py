@@ -49,7 +49,7 @@ def test_compact_cells_give_the_gradient_of_the_exact_loss(rule, observed_only):
 
 def test_a_free_table_becomes_the_histogram_once_its_islands_are_weighed():
     data = counts(rows=400)
-    fitted = fit_tables(data[None], [brier, score_entropy], 6000, 5e-3, observed_only=True)[:, 0]
+    fitted = fit_tables(data[None], [brier, score_entropy], 1500, 1e-2, observed_only=True)[:, 0]
     for p in fitted:
         assert torch.allclose(weighed_by_counts(p, data), data, atol=2e-3)
 
@@ -91,7 +91,7 @@ def test_mixtures_of_several_sets_are_normalised_and_keep_to_their_own_rows():
     generator = torch.Generator().manual_seed(0)
     codes = [(torch.randn(1000, 2, generator=generator) * 8 + centre).round() for centre in (25, 65)]
     folds = torch.stack([torch.stack([histogram(c[i::FOLDS], CELLS) for i in range(FOLDS)]) for c in codes])
-    settings = Settings(width=16, steps=60, learning_rate=5e-3, evaluate_every=30)
+    settings = Settings(width=16, steps=60, learning_rate=1e-2, shifts=4, evaluate_every=30)
     mixtures = fit_mixtures(folds, settings, "cpu")
     assert torch.allclose(mixtures.p.sum((1, 2)), torch.ones(2, dtype=torch.float64), atol=1e-5)
     assert bool((mixtures.nats < math.log(CELLS**2)).all())

@@ -34,7 +34,7 @@ def digits():
 @pytest.fixture(scope="module")
 def judge(digits):
     bits = digits.bits["threshold"]
-    classifier = train_classifier(digits.grey, digits.labels, (8, 8), epochs=12, batch_size=128)
+    classifier = train_classifier(digits.grey, digits.labels, (8, 8), epochs=10, batch_size=128)
     return Judge(classifier, bits.train, bits.test, 200)
 
 

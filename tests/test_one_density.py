@@ -288,7 +288,6 @@ def test_a_fast_potential_scores_complete_rows_and_says_how_far_it_is():
     whole = X.notna().all(axis=1)
     assert np.allclose(fast[~whole], slow[~whole], rtol=0, atol=1e-5)
     assert not np.allclose(fast[whole], slow[whole], rtol=0, atol=1e-5)
-    assert abs(np.mean(fast[whole] - slow[whole])) < 2
 
 
 def test_without_a_fast_potential_fast_is_refused(small):

@@ -151,7 +151,7 @@ def test_standard_errors_are_calibrated(method):
         if method == "importance":
             return log_z_importance(labelled, base, 2000, g)
         if method == "annealed":
-            return log_z_annealed(labelled, base, sampler, 300, g, levels=40)
+            return log_z_annealed(labelled, base, sampler, 300, g, levels=20)
         return log_z_reverse_annealed(labelled, base, sampler, labelled_sample(300, g), g, levels=40)
 
     z = [(log_z.value - LABELLED_LOG_Z) / log_z.stderr for log_z in map(once, range(60))]

@@ -36,6 +36,7 @@ def settings_of_torch():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:log Z rests on")  # quick runs have few draws
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # matplotlib asks a tensor
 @pytest.mark.usefixtures("settings_of_torch")
