@@ -61,7 +61,7 @@ test: lint types ## lint, types, and every law: tests and doctests, in under 5 m
 	@echo "running the tests and doctests"
 	@$(PYTEST)
 
-test-all: test ## the same, then the long ones: fuzzed tables, the scripts, the report in a browser; what CI runs
+test-all: test ## the same, then the long ones: fuzzed tables, scripts, processes, the browser; what CI runs
 	@echo "running the long tests"
 	@$(PYTEST) -m long
 

@@ -76,17 +76,13 @@ PAGES = (
         notes="tables",
     ),
     Page(
-        "anomalies",
-        "Outliers: ROC-AUC",
-        {"anomalies-peers": PEERS, "anomalies*": DEFAULTS},
-        notes="tables",
+        "anomalies", "Outliers: ROC-AUC", {"anomalies-peers": PEERS, "anomalies*": DEFAULTS}, notes="tables"
     ),
     Page("speed", "Speed on two cores", {"speed*": "defaults; one run"}, split=None),
     Page(
         "ablation",
         "What each part of the default is worth: nats of validation rows",
         {"ablation*": "nothing was chosen on it; one run"},
-        notes="tables",
     ),
     Page(
         "table1",
@@ -130,7 +126,6 @@ PAGES = (
         "stress",
         "Sparsity, separated modes, small probabilities",
         {"stress": "settings of Table 2 at half its width; seen once before"},
-        split="metric",
         parts=(", n = ", "radius", "path of 12 states"),
         pictures=("stress.png",),
         notes="table2",
@@ -235,11 +230,15 @@ def _inline(page: Page, results: Sequence[Result]) -> bool:
 
 
 def unique(results: Sequence[Result]) -> Rows:
-    """All records, one of each set, system and metric: of two the first."""
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for record in (record for result in results for record in result["records"]):
-        found.setdefault((record["dataset"], record["system"], record["metric"]), record)
-    return list(found.values())
+    """All records, one of each set, system and metric: of two the newer, where the first one stood."""
+    found: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
+    for created, record in (
+        (result["created"], record) for result in results for record in result["records"]
+    ):
+        key = (record["dataset"], record["system"], record["metric"])
+        if key not in found or created > found[key][0]:
+            found[key] = (created, record)
+    return [record for _, record in found.values()]
 
 
 def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:

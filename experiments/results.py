@@ -147,12 +147,21 @@ def rests_on(script: Path) -> dict[str, str]:
         if path in seen or not path.is_file():
             continue
         seen.add(path)
-        for name in _imported(path):
-            place = Path(str(importlib.import_module(name).__file__))
-            todo.append(place)
-            if name.startswith("ctem."):
-                found[name] = digest(place)
+        for module in map(_module, _imported(path)):
+            if module is not None:
+                place = Path(str(module.__file__))
+                todo.append(place)
+                if module.__name__.startswith("ctem."):
+                    found[module.__name__] = digest(place)
     return dict(sorted(found.items()))
+
+
+def _module(name: str) -> ModuleType | None:
+    """A module; None where a package that it needs is not here, so that nothing that ran can have used it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
 
 
 @cache
@@ -171,7 +180,7 @@ def _home(module: str, name: str) -> str:
     """Where a name comes from, so that a package that passes on many names is not all of them."""
     if not module.startswith(("ctem", "experiments")):
         return module
-    thing = getattr(importlib.import_module(module), name, None)
+    thing = getattr(_module(module), name, None)
     home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", module)
     return home if home.startswith(("ctem.", "experiments.")) else module
 

@@ -50,6 +50,13 @@ def sweep_arguments(
     return parser
 
 
+def group_name(args: argparse.Namespace) -> str:
+    """How the file of some of the systems is called, after the experiment's name."""
+    if getattr(args, "peers", False):
+        return "peers"
+    return args.systems[0].replace(" ", "-") if len(args.systems) == 1 else "all"
+
+
 def tasks(
     args: argparse.Namespace, systems: Sequence[str] | None = None, quick: Sequence[str] = ("toy",)
 ) -> list[Task]:

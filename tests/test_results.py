@@ -1,5 +1,6 @@
 """The results convention of experiments/: written whole or not at all, shown beside the paper's."""
 
+import ast
 import json
 import math
 import os
@@ -151,6 +152,12 @@ def test_a_page_has_the_published_number_beside_ours_and_every_command_once(tmp_
     assert text.index("[table1-ours-2d]") < text.index("[table1-ours-10d]")
 
 
+def test_of_two_results_with_the_same_row_the_newer_is_shown():
+    old, new = (records("a", "x", "m", mean=mean) for mean in (1.0, 2.0))
+    results = [{"created": "2026-02", "records": new}, {"created": "2026-01", "records": old}]
+    assert pages.unique(results) == pages.unique(results[::-1]) == new
+
+
 def records(datasets, systems, metrics, **rest):
     return [
         {"dataset": d, "system": s, "metric": m, "mean": 1.0, "std": None, "paper": None} | rest
@@ -221,3 +228,17 @@ def test_no_committed_page_is_silently_old():
 )
 def test_numbers_have_three_significant_digits(value, text):
     assert pages.number(value) == text
+
+
+SCRIPTS = sorted(results.EXPERIMENTS.rglob("*.py"))
+
+
+def test_experiments_are_few_and_short():
+    assert len(SCRIPTS) <= 30
+    assert {path.name: n for path in SCRIPTS if (n := path.read_text().count("\n")) > 400} == {}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_an_experiment_trains_by_the_library_alone(path):
+    words = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    assert not words & {"backward", "zero_grad", "optim", "AdamW", "Adam"}

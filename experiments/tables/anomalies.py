@@ -24,7 +24,7 @@ from sklearn.metrics import roc_auc_score
 from ctem import CTEM
 from ctem.datasets import load_table
 from experiments.results import Record, summarise
-from experiments.sweep import TINY, Task, Values, need, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import TINY, Task, Values, group_name, need, sweep, sweep_arguments, tasks, toy_table
 
 RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
 SETS = (*RARE, "adult")
@@ -107,7 +107,7 @@ def main() -> None:
         "--peers", action="store_true", help="all systems but ours, into anomalies-peers.json"
     )
     args = parser.parse_args()
-    name = args.name or ("anomalies-peers" if args.peers else "anomalies")
+    name = args.name or f"anomalies-{group_name(args)}"
     settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
     todo = tasks(args, list(PEERS) if args.peers else None)
     sweep(measure, todo, args, name, settings, partial(means, sets={task.data for task in todo}))

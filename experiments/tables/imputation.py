@@ -24,7 +24,7 @@ from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
 from ctem import CTEM
 from ctem.datasets import load_table
-from experiments.sweep import TINY, Task, Values, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import TINY, Task, Values, group_name, sweep, sweep_arguments, tasks, toy_table
 
 SETS = ("california", "adult")
 SEEDS = 3
@@ -123,7 +123,7 @@ def main() -> None:
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )
     args = parser.parse_args()
-    name = args.name or ("imputation-peers" if args.peers else "imputation")
+    name = args.name or f"imputation-{group_name(args)}"
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": ROWS}
     sweep(measure, tasks(args, PEERS if args.peers else None), args, name, settings)
 

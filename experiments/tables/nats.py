@@ -30,7 +30,7 @@ from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_table
 from ctem.tables.columns.codecs import Numbers
 from ctem.tables.columns.schema import Schema
-from experiments.sweep import TINY, Task, Values, need, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import TINY, Task, Values, group_name, need, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.peers import Copula, Flow, Independent, Tree, arf_samples, bound, resolution
 
 SETS = ("abalone", "german", "california", "bank", "diamonds", "default", "shoppers", "magic", "beijing")
@@ -173,8 +173,7 @@ def measure(task: Task, args) -> Values:
 
 def main() -> None:
     args = sweep_arguments(__doc__, SETS, SYSTEMS, SEEDS).parse_args()
-    several = len(args.systems) > 1
-    name = args.name or f"tables-{'all' if several else args.systems[0].replace(' ', '-')}"
+    name = args.name or f"tables-{group_name(args)}"
     settings = {"model": "CTEM()", "test share": TEST_SHARE, "draws in a cell": DRAWS}
     sweep(measure, tasks(args), args, name, settings)
 
