@@ -211,7 +211,9 @@ def test_categories_differ_between_row_groups_and_survive_every_format(folder, t
     assert pa.types.is_dictionary(pq.read_schema(target).field("city").type)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
+@pytest.mark.parametrize(
+    "ending", ["csv", *(pytest.param(e, marks=pytest.mark.long) for e in ("parquet", "arrow"))]
+)
 def test_a_pipe_in_and_a_pipe_out(folder, model, ending):
     command = f"'{sys.executable}' -m ctem score m.ctem - --format {ending} --device cpu < t.{ending} | cat"
     if ending == "parquet":
@@ -491,6 +493,7 @@ def start(config, *arguments, limit=0):
     return subprocess.Popen(command, cwd=config.rootpath / "tests", stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long  # test_training and test_estimator have the law without processes of their own
 def test_a_killed_fit_resumes_to_the_same_bits(folder, tmp_path, pytestconfig):
     def fit(name, *options):
         long = ["--max-steps", 50, "--device", "cpu", "-q"]

@@ -62,9 +62,9 @@ TABLES = {made.__name__: made for made in (numeric, labels, mixed, gappy)}
 
 @pytest.fixture(scope="module", params=TABLES)
 def fitted(request):
-    """A table, and a model of it with nothing said but a seed."""
+    """A table, and a model of it with nothing said but a seed and a quarter of the steps."""
     X = TABLES[request.param]()
-    return X, CTEM(random_state=0).fit(X)
+    return X, CTEM(random_state=0, effort="quick").fit(X)
 
 
 def column_names(model):
@@ -321,7 +321,7 @@ def test_a_complete_column_keeps_its_share_though_gaps_depend_on_it():
     X = pd.DataFrame(
         {"a": np.where(a, "u", "v"), "b": b, "c": np.where(gone, np.nan, b + rng.normal(size=n))}
     )
-    model = CTEM(random_state=0).fit(X)
+    model = CTEM(random_state=0, effort="quick").fit(X)
     late = {i for i, name in enumerate(model.schema_.space.names) if name.startswith("c")}
     assert late
     for _, order in model.density_.components:
