@@ -51,7 +51,7 @@ def test_densities_of_a_discrete_table_sum_to_one():
     )
     model = fitted(X)
     every = pd.DataFrame(list(itertools.product(range(3), range(3), "uv")), columns=["a", "b", "c"])
-    known = {name: 1 - choice.codec.reserve for name, choice in model.schema_.choices.items()}
+    known = {name: 1 - choice.codec.reserve for name, choice in model.schema_.columns.items()}
     assert np.exp(model.score_samples(every)).sum() == pytest.approx(math.prod(known.values()), abs=1e-5)
     first = model.log_density(every.drop_duplicates("a"), columns=["a"])
     assert np.exp(first).sum() == pytest.approx(known["a"], abs=1e-5)
