@@ -18,6 +18,7 @@ class Recipe:
         batch_size: rows per update (of each member, if there are several), drawn with replacement.
         learning_rate: of Adam.
         schedule: "constant" (the paper's) or "cosine" down to zero.
+        warmup: steps over which the rate rises to its height.
         weight_decay: decoupled; 0 is plain Adam.
         ema: decay of the averaged weights that are evaluated and returned; 0 turns averaging off.
         clip: largest gradient norm, or None.
@@ -34,6 +35,7 @@ class Recipe:
     batch_size: int = 256
     learning_rate: float = 1e-3
     schedule: Literal["constant", "cosine"] = "cosine"
+    warmup: int = 0
     weight_decay: float = 0.0
     ema: float = 0.0
     clip: float | None = None
@@ -59,8 +61,11 @@ class Recipe:
             raise ValueError(f"schedule: expected 'constant' or 'cosine'; got {self.schedule!r}.")
 
     def rate(self, step: int) -> float:
-        """The learning rate at a step, relative to the first."""
-        return 0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
+        """The learning rate at a step, relative to the highest."""
+        rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return rising * (
+            0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
+        )
 
     def fresh(self, step: int) -> float:
         """The weight of new parameters in the average: it looks back over a tenth of the steps, or less by ``ema``."""

@@ -21,6 +21,7 @@ WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its st
 ENDING = (
     1 / 3
 )  # of the steps up to the best, over which the rate falls to zero where a table is learned by heart
+RISING = 300  # steps over which the rate rises in the second phase, at most
 RESERVE = 0.2  # share of the time that is for everything but steps
 
 
@@ -76,9 +77,13 @@ class Phases:
         """The second phase: half as long again as the first was useful, while the rate falls to zero.
 
         If the held-out loss rises on the way, the network learns its rows by heart: back to the best weights, and the
-        rate falls to zero at once.
+        rate falls to zero at once. Where the first phase was still gaining when it ended, a rise must last longer,
+        since a high rate alone can cause it.
         """
-        recipe = replace(self.recipe, steps=max(round((1 - FIRST) / FIRST * first.best_step), 1))
+        recipe = _rising(replace(self.recipe, steps=max(round((1 - FIRST) / FIRST * first.best_step), 1)))
+        if recipe.patience is not None and not first.stopped_early:
+            looks = recipe.steps // recipe.evaluate_every
+            recipe = replace(recipe, patience=max(recipe.patience, looks // 2))
         second = self._train("second", objective, recipe)
         if not second.stopped_early or second.interrupted:
             return second
@@ -138,6 +143,11 @@ class Phases:
         began = time.perf_counter()
         train(self.net, objective, self.data.rows, brief, weights=self.data.weights, held_out=held_out)
         return (time.perf_counter() - began) / steps
+
+
+def _rising(recipe: Recipe) -> Recipe:
+    """With some steps for the rate to rise: the network is trained already, and Adam's first steps are long."""
+    return replace(recipe, warmup=min(recipe.steps // 4, RISING))
 
 
 def joined_history(first: History, second: History) -> History:
