@@ -328,7 +328,7 @@ ERRORS = {
         lambda f: ["score", f / "m.ctem", f / "t.csv", "--fast"],
         r"fast: this model has no fast potential; fit with CTEM\(fast=True\)",
     ),
-    "unknown column": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "-c", "no=real"], "'no' is not in the table"),
+    "unknown column": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "-k", "no=real"], "'no' is not in the table"),
     "nothing to drop": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "--drop", "no"], "'no' is not in"),
     "no such folder": (lambda f: ["fit", f / "t.csv", "-o", f / "no" / "x.ctem"], "x.ctem: cannot be written"),
     "no format": (lambda f: ["sample", f / "m.ctem", "-o", f / "x.xlsx"], "ends in .csv, .parquet or .arrow"),

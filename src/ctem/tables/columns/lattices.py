@@ -151,7 +151,9 @@ class Lattice:
         plain = lattice.type in ("int", "float") and not lattice.unit
         numbers = np.array([lattice.step, lattice.origin, lattice.width, lattice.top])
         bounded = (
-            abs(lattice.shift) <= 4 * ROOM and -1 <= lattice.decimals <= 18 and min(lattice.step, lattice.width) >= 0
+            abs(lattice.shift) <= 4 * ROOM
+            and -1 <= lattice.decimals <= 18
+            and min(lattice.step, lattice.width) >= 0
         )
         if not (timed or plain) or not np.isfinite(numbers).all() or not bounded:
             raise ValueError(
