@@ -23,7 +23,7 @@ from ctem.densities.anyorder.conditionals import AtLevel
 from ctem.densities.anyorder.density import AnyOrderDensity, Component
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
-from ctem.densities.anyorder.objective import COARSEST, FINEST, HiddenColumns
+from ctem.densities.anyorder.objective import COARSEST, FINEST, REHEARSED, HiddenColumns
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.phases import Phases, Split, joined_history
 from ctem.densities.anyorder.settings import Settings
@@ -58,6 +58,7 @@ def fit_anyorder(
     progress: bool = False,
     network: Callable[..., AnyOrderNet] = AnyOrderNet,
     levels: tuple[float, float] = (FINEST, COARSEST),
+    rehearsed: float = REHEARSED,
 ) -> AnyOrderDensity:
     """Fit a density to encoded rows x (n, d) on their device.
 
@@ -75,6 +76,7 @@ def fit_anyorder(
         progress: show a bar.
         network: makes the network; called with the arguments of ``AnyOrderNet``.
         levels: finest and coarsest noise level of real columns.
+        rehearsed: share of the rows that rehearse the chosen orders in the second phase.
 
     >>> from ctem.spaces import Category
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(200, 1)
@@ -88,7 +90,7 @@ def fit_anyorder(
     correlation = Inputs(base).correlation_among(x)
     net = network(base, **settings.network, correlation=correlation, seed=seed)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress)
-    anything = HiddenColumns(parents, *levels)
+    anything = HiddenColumns(parents, *levels, rehearsed=rehearsed)
     phases = phases if max_time is None else phases.within(max_time, anything)
     first = phases.learn(anything)
     level = best_level(net.eval(), anything, data.held_out, seed)
@@ -98,9 +100,9 @@ def fit_anyorder(
     components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
     if first.interrupted:
         return AnyOrderDensity(net, level, components, parents=parents, late=late, history=first)
-    rehearsed = _rehearsing(anything, level, components, x.device)
-    history = joined_history(first, phases.rehearse(rehearsed, first))
-    level = best_level(net.eval(), rehearsed, data.held_out, seed)
+    chosen = _rehearsing(anything, level, components, x.device)
+    history = joined_history(first, phases.rehearse(chosen, first))
+    level = best_level(net.eval(), chosen, data.held_out, seed)
     return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.network import AnyOrderNet
 
-__all__ = ["COARSEST", "FINEST", "HiddenColumns", "Questions"]
+__all__ = ["COARSEST", "FINEST", "REHEARSED", "HiddenColumns", "Questions"]
 
 FINEST, COARSEST = 1e-5, 1e-2  # noise levels at which real columns are learned
 REHEARSED = 0.5  # share of rows that show the beginning of an order
@@ -51,6 +51,7 @@ class HiddenColumns:
         parents: for a real column that exists only where a category has code 0, that category.
         finest, coarsest: range of the noise level.
         places: of each column in the orders that are rehearsed, (members, orders, d); None before they are known.
+        rehearsed: share of the rows that rehearse them.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -64,6 +65,7 @@ class HiddenColumns:
     finest: float = FINEST
     coarsest: float = COARSEST
     places: Tensor | None = None
+    rehearsed: float = REHEARSED
 
     def __call__(self, net: AnyOrderNet, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (members, n, d); nan marks a missing cell, which stays hidden, unasked."""
@@ -92,11 +94,11 @@ class HiddenColumns:
 
         It is drawn without a look at what is missing: a cell may be absent because of the value that is asked.
         """
-        count = 0 if self.places is None else round(REHEARSED * x0.shape[-2])
+        count = 0 if self.places is None else round(self.rehearsed * x0.shape[-2])
         shown = self.visible_sets(x0[..., count:, :], generator)
         if self.places is None or not count:
             return Questions(shown, _even(shown))
-        place, at = self._rehearsed(self.places, count, generator)
+        place, at = self._begun(self.places, count, generator)
         begun = place < at
         weight = NEXT * (place == at).to(x0.dtype) + (1 - NEXT) * _even(begun)
         return Questions(torch.cat([begun, shown], -2), torch.cat([weight, _even(shown)], -2))
@@ -114,7 +116,7 @@ class HiddenColumns:
             chosen[..., parent] |= chosen[..., child]
         return chosen
 
-    def _rehearsed(self, places: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _begun(self, places: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The places (members, count, d) of the columns in an order for each row, and how many are shown."""
         members, orders, d = places.shape
         size = _sizes(members, count, d, generator)
