@@ -87,6 +87,7 @@ def test_four_turns_of_an_image_are_none():
     assert not torch.equal(rotated(x, (8, 8)), x)
 
 
+@pytest.mark.long
 def test_the_judge_knows_digits_from_independent_pixels_and_from_copies(judge, digits):
     bits = digits.bits["threshold"]
     assert judge.accuracy(bits.test, bits.labels) > 0.9

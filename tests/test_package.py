@@ -23,8 +23,13 @@ NAMES = [
 ]
 
 
-def test_import_is_silent_and_loads_no_optional_package():
-    code = f"import sys, ctem; sys.exit(', '.join(m for m in {HEAVY} if m in sys.modules) or 0)"
+def test_import_is_silent_and_loads_no_optional_package_and_the_report_draws_by_itself():
+    code = f"""
+import sys, ctem
+found = [name for name in {HEAVY} if name in sys.modules]
+import ctem.report
+sys.exit(', '.join(found + [name for name in sys.modules if name == 'matplotlib']) or 0)
+"""
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr, run.returncode) == ("", "", 0)
 

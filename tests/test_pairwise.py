@@ -173,11 +173,11 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     def killed(self, g, rows, generator):
         calls.append(1)
         if len(calls) == 35:  # in the middle of the second weight decay
-            raise KeyboardInterrupt
+            raise SystemExit
         return each(self, g, rows, generator)
 
     monkeypatch.setattr(PairLoss, "each", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit):
         fit_pairwise(LINE, x, checkpoint=tmp_path / "fit", **settings)
     resumed = fit_pairwise(LINE, x, checkpoint=tmp_path / "fit", **settings)
     assert torch.equal(resumed.log_prob(x), whole.log_prob(x))
