@@ -10,8 +10,9 @@ import numpy as np
 
 from ctem.densities.anyorder.settings import EFFORTS
 
-__all__ = ["KEPT", "check_arguments", "check_count"]
+__all__ = ["KEPT", "check_arguments", "check_count", "plain_arguments"]
 
+MOST = 2**31 - 1  # of anything that is counted
 OBJECTIVES = ("anyorder", "pairwise")
 UNKNOWN = ("reserve", "refuse")
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
@@ -58,6 +59,15 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
 
 
+def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with numbers of NumPy as Python's, which have no range to overflow and can be written as JSON.
+
+    >>> plain_arguments({"width": np.uint8(200)})
+    {'width': 200}
+    """
+    return {name: each.item() if isinstance(each, np.generic) else each for name, each in arguments.items()}
+
+
 def check_count(name: str, value: Any) -> None:
     """Refuse what is not a whole number ≥ 1.
 
@@ -68,3 +78,5 @@ def check_count(name: str, value: Any) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name}: expected a whole number ≥ 1; got {value!r}.")
+    if value > MOST:
+        raise ValueError(f"{name}: expected at most {MOST}; got {value!r}.")

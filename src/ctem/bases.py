@@ -62,7 +62,9 @@ class ProductBase(nn.Module):
     def fit(cls, space: Space, x: Tensor, smoothing: float = 0.5) -> ProductBase:
         """The base whose tables are the smoothed marginals (count + smoothing) / (n + k·smoothing) of rows x.
 
-        A nan cell is missing and counts for nothing.
+        A nan cell is missing and counts for nothing. Values of a category that never occur share what Good and Turing
+        give to all of them together, the number of values that occur once (at least the smoothing of one): two hundred
+        declared labels of which three occur do not make a sixth of the rows.
 
         >>> from ctem.spaces import Category
         >>> space = Space([Category(2)])
@@ -74,7 +76,8 @@ class ProductBase(nn.Module):
         counts = []
         for j in space.discretes:
             codes = x[:, j][~x[:, j].isnan()].long().cpu()
-            counts.append(torch.bincount(codes, minlength=space.sizes[j]).double() + smoothing)
+            found = torch.bincount(codes, minlength=space.sizes[j]).double()
+            counts.append(found + (smoothing if j in space.ordinals else _smoothing(found, smoothing)))
         return cls(space, counts)
 
     def column_log_prob(self, x: Tensor) -> Tensor:
@@ -132,3 +135,10 @@ class ProductBase(nn.Module):
             race = torch.empty_like(odds).exponential_(generator=generator)
             new = torch.where(is_real, new, (odds / race).argmax(1, keepdim=True).to(x.dtype))
         return x.scatter(1, at, new)
+
+
+def _smoothing(counts: Tensor, each: float) -> Tensor:
+    """What is added to the count of every value: less for unseen ones, if they are many beside values seen once."""
+    unseen = counts == 0
+    share = max(each, float((counts == 1).sum())) / max(int(unseen.sum()), 1)
+    return torch.where(unseen, min(each, share), each).to(counts.dtype)

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ctem.arguments import check_arguments, check_count
+from ctem.arguments import check_arguments, check_count, plain_arguments
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
@@ -177,7 +177,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
         x = schema.encode(frame).x.to(find_device(self.device))
         held_out = None if X_val is None else schema.encode(read_frame(X_val)).x.to(x)
-        arguments = self.get_params(deep=False)
+        arguments = plain_arguments(self.get_params(deep=False))
         settings = settings_for(arguments, schema, len(x))
         with in_float32(), claimed(self.checkpoint):
             density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)
@@ -332,7 +332,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Write the fitted model to one file, atomically; see ``ctem.persistence``."""
         check_is_fitted(self)
         origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
-        named, arguments = hasattr(self, "feature_names_in_"), self.get_params(deep=False)
+        named, arguments = hasattr(self, "feature_names_in_"), plain_arguments(self.get_params(deep=False))
         about = self.table_type_, named, self.schema_, self.settings_, self.density_, self.fast_
         save(Fitted(arguments, *about, origin), path)
 

@@ -26,6 +26,7 @@ from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import TableType
 from ctem.tables.frames.given import partial_frame
+from ctem.tables.frames.zones import given_moments
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
 
@@ -84,7 +85,8 @@ class TableEvent:
         table.any_order("a condition")
         frame, names = partial_frame(known, kind)
         table.schema.check_seen(frame)
-        return cls(table, compiled(asked, table.schema), table.encode_given(frame, names))
+        conditions = compiled(given_moments("given", asked, kind), table.schema)
+        return cls(table, conditions, table.encode_given(frame, names))
 
     def probability(self, n: int, generator: torch.Generator) -> Probability:
         """P(conditions | known) by about n particles; exactly 1 without any condition."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ctem.tables.frames.cells import Cells
 
-__all__ = ["Lattice"]
+__all__ = ["Lattice", "check_whole"]
 
 PER_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 SMALL = 2**40  # whole numbers up to here keep enough digits for a point within their cell
@@ -160,6 +160,24 @@ class Lattice:
                 f"lattice: expected a type, a unit, and numbers that a column can have; got {dict(data)}."
             )
         return lattice
+
+
+def check_whole(name: str, cells: Cells, lattice: Lattice) -> None:
+    """An error that names the first number with a fraction, where a column holds whole ones.
+
+    >>> check_whole("k", Cells("float", np.array([2.5]), np.zeros(1, bool)), Lattice("int"))
+    Traceback (most recent call last):
+    ...
+    ValueError: column 'k', row 0: expected a whole number, as in fit; got 2.5.
+    """
+    if lattice.type != "int" or cells.type != "float":
+        return
+    odd = ~cells.missing & (cells.values != np.rint(cells.values))
+    if odd.any():
+        row = int(np.argmax(odd))
+        raise ValueError(
+            f"column {name!r}, row {cells.first + row}: expected a whole number, as in fit; got {cells.values[row]:g}."
+        )
 
 
 def _fits(values: NDArray[Any], shift: int) -> bool:

@@ -24,7 +24,7 @@ CHUNK = 16_384  # rows at a time, so that the steps between stay in the cache
 LARGEST = float(np.finfo(np.float64).max)
 LARGEST_ASINH = 709.0
 FARTHEST, STEEPEST = 40.0, 1e15  # score and slope of a knot; beyond, a file is not from here
-NEGLIGIBLE = 1e-250  # a scale so much smaller than the range would overflow
+NEGLIGIBLE = 1e-304  # a scale so much smaller than the range would overflow
 
 Vector = NDArray[np.float64]
 
@@ -194,6 +194,11 @@ def _scale(values: Vector) -> float:
         scale = float(high - low) / (-2 * float(ndtri(tail)))
         if scale > NEGLIGIBLE * whole:
             return scale
+    if scale > 0:
+        raise ValueError(
+            f"values from {values[0]:g} to {values[-1]:g}, most of them within {high - low:g}, span more than "
+            "float64 can hold."
+        )
     return whole
 
 

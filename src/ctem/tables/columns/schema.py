@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Numbers, codec_from_json
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
+from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import find, never_seen
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
@@ -170,7 +171,10 @@ class Schema:
         )
 
     def check_seen(self, frame: Frame) -> None:
-        """An error that names the first cell with a value that fit never saw."""
+        """An error that names the first cell with a value that fit never saw, or that its column cannot hold."""
+        for (name, inferred), cells in zip(self.columns.items(), self._matched(frame), strict=True):
+            if isinstance(inferred.codec, Numbers):
+                check_whole(name, cells, inferred.codec.lattice)
         found = self.unseen(frame)
         if bool(found.any()):
             j = int(found.any(0).long().argmax())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import narwhals as nw
@@ -109,7 +109,7 @@ def read_frame(X: Any) -> Frame:
     """A table as a Frame; every cell is checked here, once.
 
     Taken: 2-D NumPy arrays (or lists) of numbers, booleans, text, dates or objects, pandas and polars DataFrames,
-    pyarrow Tables. Missing: nan, None, NaT, pd.NA, null. Infinities are refused.
+    pyarrow Tables. Missing: nan, None, NaT, pd.NA, null, and what a masked array hides. Infinities are refused.
 
     >>> import pandas as pd
     >>> read_frame(pd.DataFrame({"city": ["Oslo", None]})).columns["city"].to_list()
@@ -190,9 +190,10 @@ def _read_array(X: Any) -> Frame:
         raise ValueError(_one_dimensional(f"{array.ndim}D array instead, shape {array.shape}"))
     _check_shape(array.shape)
     fields, columns = [], {}
+    masked = np.ma.getmaskarray(X) if isinstance(X, np.ma.MaskedArray) else None
     for j in range(array.shape[1]):
         name = f"x{j}"
-        dtype, columns[name] = _read_vector(name, array[:, j])
+        dtype, columns[name] = _read_vector(name, array[:, j], None if masked is None else masked[:, j])
         fields.append(Field(name, name, dtype))
     return Frame(TableType("numpy", tuple(fields)), columns)
 
@@ -208,12 +209,20 @@ def _as_array(X: Any) -> np.ndarray[Any, Any]:
     return np.asarray(X, object) if mixed else array  # NumPy would turn numbers beside text into text
 
 
-def _read_vector(name: str, values: np.ndarray[Any, Any]) -> tuple[Dtype, Cells]:
+def _read_vector(
+    name: str, values: np.ndarray[Any, Any], masked: np.ndarray[Any, Any] | None
+) -> tuple[Dtype, Cells]:
+    """A column of an array; cells that a masked array hides are missing, whatever lies under the mask."""
     if values.dtype == object:
-        dtype, cells = object_cells(name, values)
+        seen = values.copy()
+        seen[slice(0) if masked is None else masked] = None
+        dtype, cells = object_cells(name, seen)
         return {"numpy": "object", **dtype}, cells
-    cells_or_none = plain_cells(values)
-    return {"numpy": values.dtype.str}, text_cells(name, values) if cells_or_none is None else cells_or_none
+    found = plain_cells(values, masked)
+    if found is None:
+        found = text_cells(name, values)
+        found = found if masked is None else replace(found, missing=masked)
+    return {"numpy": values.dtype.str}, found
 
 
 def _build_array(table_type: TableType, cells: list[Cells]) -> np.ndarray[Any, Any]:

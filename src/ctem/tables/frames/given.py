@@ -10,6 +10,7 @@ import numpy as np
 
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType, read_frame
+from ctem.tables.frames.zones import check_zones, given_moments
 
 __all__ = ["partial_frame", "positions", "renamed"]
 
@@ -22,6 +23,7 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
     ('x0', 'x1')
     """
     if frame.table_type.names == table_type.names:
+        check_zones(frame, table_type)
         return frame
     pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
@@ -37,11 +39,13 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     """
     if isinstance(given, Mapping):
         row = np.empty((1, len(given)), object)
-        row[0, :] = list(given.values())
+        row[0, :] = list(given_moments("given", given, table_type).values())
         read = read_frame(row).columns.values() if given else []
         columns = dict(zip(given, read, strict=True))
     else:
-        columns = dict(read_frame(given).columns)
+        frame = read_frame(given)
+        check_zones(frame, table_type)
+        columns = dict(frame.columns)
     if unknown := [name for name in columns if name not in table_type.names]:
         raise ValueError(f"given: expected some of the columns {list(table_type.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1

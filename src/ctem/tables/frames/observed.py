@@ -33,7 +33,7 @@ def with_observed(filled: Any, X: Any, missing: Mapping[str, Any]) -> Any:
     library = type(filled).__module__.partition(".")[0]
     masks = list(missing.values())
     if library == "numpy":
-        return np.where(np.stack(masks, 1), filled, X) if filled.dtype == object else filled
+        return np.where(np.stack(masks, 1), filled, np.asarray(X)) if filled.dtype == object else filled
     return {"pandas": _pandas, "polars": _polars, "pyarrow": _arrow}[library](filled, X, masks)
 
 
