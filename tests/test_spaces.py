@@ -79,5 +79,17 @@ def test_product_base_sums_to_one_and_its_samples_follow_it():
 def test_a_fitted_base_is_the_smoothed_marginal_and_knows_unseen_values():
     x = torch.tensor([[0.0, 0.0], [0.0, 1.0]])
     base = ProductBase.fit(Space([Category(3), Category(2)]), x, smoothing=1.0)
-    torch.testing.assert_close(base.log_table[0].exp(), torch.tensor([0.6, 0.2, 0.2]))
+    torch.testing.assert_close(
+        base.log_table[0].exp(), torch.tensor([3, 0.5, 0.5]) / 4
+    )  # they share one count
     assert math.isinf(base.log_table[1, 2])  # padding, not a value
+
+
+def test_unseen_values_weigh_as_much_as_values_seen_once():
+    codes = torch.cat([torch.arange(10), torch.zeros(90)]).unsqueeze(1)  # nine of twenty values occur once
+    p = ProductBase.fit(Space([Category(20)]), codes).log_table[0].exp()
+    torch.testing.assert_close(
+        p[10:].sum() / p[1:10].sum(), torch.tensor(5 / 13.5)
+    )  # a half each, as they are so few
+    many = ProductBase.fit(Space([Category(200)]), codes).log_table[0].exp()
+    torch.testing.assert_close(many[10:].sum() / many[1:10].sum(), torch.tensor(9 / 13.5))
