@@ -348,7 +348,7 @@ def test_few_rows_are_warned_about_with_their_number():
         ({"learning_rate": 0}, "learning_rate: expected a finite number > 0; got 0"),
         ({"weight_decay": -0.1}, "weight_decay: expected a finite number ≥ 0; got -0.1"),
         ({"members": True}, "members: expected a whole number ≥ 1; got True"),
-        ({"columns": {"size": Real()}}, "columns: 'size' is not in the table"),
+        ({"kinds": {"size": Real()}}, "kinds: 'size' is not in the table"),
     ],
 )
 def test_bad_settings_are_named(settings, message):
