@@ -28,7 +28,8 @@ from ctem.densities.pairwise import PairwiseDensity
 from ctem.learning import fit_density, settings_for, weighted_rows
 from ctem.persistence import Fitted, Origin, load, save
 from ctem.questions import Questions
-from ctem.tables.answers.density import Outlier, TableDensity, find_device, in_float32
+from ctem.tables.answers.density import TableDensity, find_device, in_float32
+from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, TableType, build_frame, read_frame
 from ctem.tables.frames.given import positions, renamed
@@ -81,6 +82,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
         independent_score_: mean log-density of independent columns on the rows of fit.
+        held_out_: how rows that were held out did, and their scores, which p-values rest on; None for "pairwise".
         n_samples_seen_: rows of the fit, those of weight 0 left out.
         seed_, data_hash_: of the fit.
         n_features_in_, feature_names_in_: as in scikit-learn.
@@ -102,6 +104,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     history_: dict[str, list[Any]]
     settings_: Settings
     independent_score_: float
+    held_out_: HeldOut | None
     n_samples_seen_: int
     seed_: int
     data_hash_: str
@@ -176,12 +179,14 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         if self.verbose:
             print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
         x = schema.encode(frame).x.to(find_device(self.device))
-        held_out = None if X_val is None else schema.encode(read_frame(X_val)).x.to(x)
+        kept = None if X_val is None else read_frame(X_val)
+        held_out = None if kept is None else schema.encode(kept).x.to(x)
         arguments = plain_arguments(self.get_params(deep=False))
         settings = settings_for(arguments, schema, len(x))
         with in_float32(), claimed(self.checkpoint):
             density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)
         independent = float(TableDensity(schema, density).independent(frame).mean())
+        judged = check_held_out(TableDensity(schema, density), frame, seed, kept)
         data_hash = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
         # nothing of an earlier fit is replaced before everything is there
         validate_data(self, X, skip_check_array=True)
@@ -193,6 +198,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.table_type_, self.n_samples_seen_, self.data_hash_ = frame.table_type, len(frame), data_hash
         self._adopt(density, fast)
+        self.held_out_ = judged
         if len(x) < FEW:
             text = f"fitted on {len(x)} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=2)
@@ -280,31 +286,6 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         tables = [with_observed(build_frame(frame.table_type, columns), X, gone) for columns in drawn]
         return tables[0] if n_draws == 1 else tables
 
-    def outliers(self, X: Any, n: int = 10) -> list[Outlier]:
-        """The n rows of highest ``outlier_scores``, the strangest first, with the columns that make them so."""
-        check_is_fitted(self)
-        check_count("n", n)
-        return self._table.outliers(self._read(X), n)
-
-    def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
-        """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
-
-        −log ρ with numbers in robust standard deviations of their column and repeated values smoothed, so that neither
-        a column's unit nor its rounding says who is strange. Missing cells count as much as they would on average,
-        so that rows with gaps compare with complete ones. ``ctem.tables.answers.surprise`` has the formula.
-
-        Arguments:
-            by_column: what each column adds, shape (n, columns); a row sums to its score.
-        """
-        check_is_fitted(self)
-        frame = self._read(X)
-        return self._table.surprises(frame) if by_column else self._table.surprise(frame)
-
-    def unseen(self, X: Any) -> NDArray[np.bool_]:
-        """Which cells hold a value that fit never saw, shape (n, columns)."""
-        check_is_fitted(self)
-        return np.asarray(self.schema_.unseen(self._read(X)).numpy())
-
     def describe(self) -> dict[str, Any]:
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
@@ -316,6 +297,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "effort": self.effort,
             "settings": asdict(self.settings_),
             "independent_score": self.independent_score_,
+            "held_out": None if self.held_out_ is None else self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
             "fast": None
             if self.fast_ is None
@@ -334,7 +316,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
         named, arguments = hasattr(self, "feature_names_in_"), plain_arguments(self.get_params(deep=False))
         about = self.table_type_, named, self.schema_, self.settings_, self.density_, self.fast_
-        save(Fitted(arguments, *about, origin), path)
+        save(Fitted(arguments, *about, origin, self.held_out_), path)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> CTEM:
@@ -347,6 +329,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             model.feature_names_in_ = np.array(fitted.table_type.names, object)
         model.seed_, model.n_samples_seen_, model.data_hash_, model.independent_score_ = fitted.origin
         model._adopt(fitted.density, fitted.fast)
+        model.held_out_ = fitted.held_out
         return model
 
     @property

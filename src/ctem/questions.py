@@ -15,6 +15,8 @@ from ctem.densities.anyorder.events import Probability
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
+from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.answers.outliers import find_outliers, outlier_table
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
@@ -35,6 +37,7 @@ class Questions:
 
     schema_: Schema
     table_type_: TableType
+    held_out_: HeldOut | None
 
     @property
     def _table(self) -> TableDensity:
@@ -137,6 +140,63 @@ class Questions:
         """
         frame = self.as_frame(X)
         return self._table.conditional(frame, self._position(column))
+
+    def outliers(
+        self, X: Any, n: int | None = None, alpha: float | None = None, as_frame: bool = False
+    ) -> Any:
+        """The strangest rows first, with a p-value, and what was expected in the cells that make them so.
+
+        Arguments:
+            n: how many rows of highest ``outlier_scores``, at most; 10 when neither this nor alpha is said.
+            alpha: those whose ``p_values`` is at most this; of ordinary rows, about this share is called strange.
+            as_frame: a table of the library of X (pandas for an array) with columns row, score, p_value and why, and
+                the rows themselves; else a list of ``Outlier``.
+        """
+        frame = self.as_frame(X)
+        if n is not None:
+            check_count("n", n)
+        if alpha is not None:
+            if not 0 < alpha < 1:
+                raise ValueError(f"alpha: expected a share in (0, 1); got {alpha!r}.")
+            self._calibration()
+        most = 10 if n is None and alpha is None else n
+        found = find_outliers(self._table, frame, self.held_out_, most, alpha)
+        return outlier_table(found, X, frame) if as_frame else found
+
+    def p_values(self, X: Any) -> Vector:
+        """How strange every row is among rows that fit had not seen: the conformal p-value of its score, (n,).
+
+        If a row comes from where the rows of fit came from, its p-value is at most α with probability at most about α,
+        whatever the model (``ctem.tables.answers.heldout``).
+        """
+        frame = self.as_frame(X)
+        return self._calibration().p_values(self._table, frame)
+
+    def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
+        """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
+
+        −log ρ with numbers in robust standard deviations of their column and repeated values smoothed, so that neither
+        a column's unit nor its rounding says who is strange. Missing cells count as much as they would on average,
+        so that rows with gaps compare with complete ones. ``ctem.tables.answers.surprise`` has the formula.
+
+        Arguments:
+            by_column: what each column adds, shape (n, columns); a row sums to its score.
+        """
+        frame = self.as_frame(X)
+        return self._table.surprises(frame) if by_column else self._table.surprise(frame)
+
+    def unseen(self, X: Any) -> NDArray[np.bool_]:
+        """Which cells hold a value that fit never saw, shape (n, columns)."""
+        frame = self.as_frame(X)
+        return np.asarray(self.schema_.unseen(frame).numpy())
+
+    def _calibration(self) -> HeldOut:
+        if self.held_out_ is None:
+            raise ValueError(
+                "p-values: this model knows no held-out rows (objective='pairwise', or a file of an older format); "
+                "fit it again with objective='anyorder'."
+            )
+        return self.held_out_
 
     def _position(self, column: str | int | None) -> int:
         names = self.table_type_.names

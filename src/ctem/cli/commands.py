@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 from rich.console import Console
 from sklearn.utils import check_random_state
@@ -128,6 +129,7 @@ def fit(
             f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
             f"in {facts['seconds']:.0f} s{_fast_in_words(facts['fast'])}"
         )
+        say(_quality_in_words(model))
 
 
 @app.command()
@@ -243,26 +245,39 @@ def impute(
 def outliers(
     model: ModelIn,
     table: TableIn = "-",
-    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 10,
+    n: Annotated[
+        int | None, typer.Option("--rows", "-n", min=1, help="How many rows; 10, or all with --alpha.")
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="Rows with a p-value of at most this: the share of false alarms among ordinary rows."
+        ),
+    ] = None,
     output: Output = "-",
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write the strangest rows, the strangest first, with the columns that make them so.
+    """Write the strangest rows, the strangest first, with what makes them so.
 
-    row counts from 0; score is in nats beyond the average row; why names the
-    three columns that add most to it. Units and rounding do not matter.
+    row counts from 0; score is in nats beyond the average row, whatever units and
+    rounding; p_value is the share of rows that fit had not seen and that are as strange;
+    why names up to three cells, and what was expected there given the others.
 
     \b
     ctem outliers adult.ctem adult.csv -n 20
+    ctem outliers adult.ctem new.csv --alpha 0.01
     """
+    if alpha is not None and not 0 < alpha < 1:
+        raise typer.BadParameter(f"expected a share between 0 and 1; got {alpha}.", param_hint="--alpha")
     fitted = _load(model, device)
-    lowest = Lowest(n)
+    lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            lowest.add(part, X, -fitted.outlier_scores(X))
-        found = fitted.outliers(lowest.X, n)
+            rows = np.ones(len(part), bool) if alpha is None else fitted.p_values(X) <= alpha
+            lowest.add(part, X, np.where(rows, -fitted.outlier_scores(X), np.inf))
+        found = fitted.outliers(lowest.X, len(lowest.rows)) if len(lowest.rows) else []
         write(explained(found, lowest.rows, lowest.table))
 
 
@@ -311,21 +326,28 @@ def info(
     if sys.stdout is None:
         raise OSError("standard output is closed.")
     origin = provenance(model)
-    facts = {**_load(model, "cpu").describe(), "provenance": origin}
+    fitted = _load(model, "cpu")
+    facts = {**fitted.describe(), "provenance": origin}
     if as_json:
         print(json.dumps(facts, indent=2))
         return
     print_columns(facts["columns"], str(model))
     origin = {key: shown(value) for key, value in origin.items()}
-    alone = f"independent columns {facts['independent_score']:.4f} nats a row"
     Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
-        f"{facts['objective']}, effort {facts['effort']} · {alone}{_fast_in_words(facts['fast'])}\n"
+        f"{facts['objective']}, effort {facts['effort']} · {_quality_in_words(fitted)}{_fast_in_words(facts['fast'])}\n"
         f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,
         markup=False,
     )
+
+
+def _quality_in_words(model: CTEM) -> str:
+    """How good a model is, as far as it knows."""
+    if model.held_out_ is None:
+        return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
+    return str(model.held_out_)
 
 
 def _fast_in_words(facts: dict[str, Any] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ctem.estimator import CTEM
-from ctem.tables.answers.density import Outlier
+from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.frames.csv_text import completed
 from ctem.tables.frames.files import (
     BATCH,
@@ -189,6 +190,8 @@ def _sampled(
 class Lowest:
     """The n rows of lowest value seen so far, in their order: as they are written, and as the model takes them.
 
+    Rows of infinite value do not count.
+
     >>> lowest = Lowest(2)
     >>> for cells, values in (([1, 2], [-1.0, -3.0]), ([3, 4], [-5.0, 0.0])):
     ...     part = pyarrow().table({"a": cells})
@@ -208,6 +211,7 @@ class Lowest:
         rows = np.concatenate([self.rows, self.seen + np.arange(len(values))])
         values = np.concatenate([self.values, values])
         low = np.sort(np.argsort(values, kind="stable")[: self.n])
+        low = low[values[low] < np.inf]
         self.seen += len(table)
         self.table, self.X = _picked(self.table, table, low), _picked(self.X, X, low)
         self.rows, self.values = rows[low], values[low]
@@ -222,16 +226,12 @@ def _picked(first: Any, second: Any, rows: Any) -> Any:
 
 
 def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
-    """The outliers as a table: row, score, log_density, why, and the row itself."""
-    made = table.take(pyarrow().array([each.row for each in found]))
-    parts = {
-        "row": [int(rows[each.row]) for each in found],
-        "score": [each.score for each in found],
-        "log_density": [each.log_density for each in found],
-        "why": [each.why() for each in found],
-    }
+    """The outliers as a table: row, score, p_value, why, and the row itself."""
+    made = table.take(pyarrow().array([each.row for each in found], "int64"))
+    parts = outlier_columns([replace(each, row=int(rows[each.row])) for each in found])
     for i, (name, values) in enumerate(parts.items()):
-        made = made.add_column(i, fresh(name, table.column_names), pyarrow().array(values))
+        kind = {"row": "int64", "why": "string"}.get(name, "float64")
+        made = made.add_column(i, fresh(name, table.column_names), pyarrow().array(values, kind))
     return made
 
 

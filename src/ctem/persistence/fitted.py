@@ -10,6 +10,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
+from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import TableType
 
@@ -42,6 +43,7 @@ class Fitted:
         density: of encoded rows.
         fast: the fast potential, or None.
         origin: seed, rows, hash and the score of independent columns.
+        held_out: what the held-out rows of the fit said, or None.
 
     >>> sorted(Fitted.__dataclass_fields__)[:3]
     ['arguments', 'density', 'fast']
@@ -55,3 +57,4 @@ class Fitted:
     density: AnyOrderDensity | PairwiseDensity
     fast: FastDensity | None
     origin: Origin
+    held_out: HeldOut | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 9  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 10  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 8  # whose networks still exist
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
@@ -96,7 +96,12 @@ def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number of JSON.")
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {8: _without_reserve}
+def _without_held_out(header: Header) -> Header:
+    """Format 9 kept nothing of the held-out rows."""
+    return {**header, "held_out": None}
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {8: _without_reserve, 9: _without_held_out}
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -26,6 +26,7 @@ from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
 from ctem.spaces import Space
 from ctem.tables.answers.density import find_device, in_float32
+from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import TableType
 from ctem.training import History
@@ -72,7 +73,11 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     make = _pairwise if arguments["objective"] == "pairwise" else _any_order
     density = make(schema, base, header, tensors)
     fast = _fast(density, header["fast"], tensors)
-    return Fitted(arguments, table_type, bool(header["named"]), schema, settings, density, fast, origin)
+    said = header["held_out"]
+    held_out = None if said is None else HeldOut.from_json(said)
+    return Fitted(
+        arguments, table_type, bool(header["named"]), schema, settings, density, fast, origin, held_out
+    )
 
 
 def _origin(said: Header) -> Origin:

@@ -60,6 +60,7 @@ def _header(model: Fitted) -> Header:
         "density": _density(model),
         "fast": _fast(model),
         "history": _plain(asdict(model.density.history)),
+        "held_out": None if model.held_out is None else model.held_out.to_json(),
         "provenance": _provenance(model),
     }
 

@@ -31,7 +31,7 @@ from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import CHUNK, chunks, joined, merged, spread, taken
 
-__all__ = ["Outlier", "TableDensity", "find_device", "in_float32"]
+__all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
 TYPICAL = 512  # draws over which an average surprise is taken
@@ -62,47 +62,6 @@ def in_float32() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-@dataclass(frozen=True)
-class Outlier:
-    """A strange row: its score, and what each of its columns adds to that, the most surprising first.
-
-    The score is the sum over the columns, in nats beyond the average row; ``ctem.tables.answers.surprise`` says of
-    what.
-
-    Arguments:
-        row: its number, from 0.
-        score: nats beyond the average row.
-        columns: name → nats that it adds.
-        log_density: log ρ of the row, in the table's units.
-        unseen: columns that hold a value never seen in fit.
-
-    >>> Outlier.ranked(7, ["age", "city"], np.array([0.5, 4.0]), -9.0, np.array([False, True])).why()
-    'city 4.00 (a value never seen), age 0.50'
-    """
-
-    row: int
-    score: float
-    columns: dict[str, float]
-    log_density: float
-    unseen: tuple[str, ...] = ()
-
-    @classmethod
-    def ranked(
-        cls, row: int, names: Sequence[str], surprise: Vector, log_density: float, unseen: NDArray[np.bool_]
-    ) -> Outlier:
-        """From surprises in the order of the names."""
-        order = np.argsort(-surprise, kind="stable")
-        columns = {names[j]: float(surprise[j]) for j in order}
-        new = tuple(name for name, is_new in zip(names, unseen, strict=True) if is_new)
-        return cls(row, float(surprise.sum()), columns, log_density, new)
-
-    def why(self, most: int = 3) -> str:
-        """The columns that add most, in words."""
-        shown = list(self.columns.items())[:most]
-        new = {name: " (a value never seen)" for name in self.unseen}
-        return ", ".join(f"{name} {nats:.2f}{new.get(name, '')}" for name, nats in shown)
 
 
 @dataclass(frozen=True)
@@ -261,19 +220,22 @@ class TableDensity:
         cells = codec.decode(values.cpu())
         return ColumnDistribution(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric)
 
-    def surprises(self, frame: Frame) -> Vector:
+    def surprises(self, frame: Frame, centred: bool = True) -> Vector:
         """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.
 
         ``ctem.tables.answers.surprise`` has the formula. The average is over rows that the density draws. A value that
         fit never saw adds −log of the probability that is kept for such.
+
+        Arguments:
+            centred: take the average off.
         """
         density = self.any_order("the surprise of a column")
         found = []
         for part in chunks(frame):
             x, log_det = self.encode(part)
             seen = surprises(self.schema, density, x).cpu().numpy()
-            found.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen) - self._typical)
-        return np.concatenate(found)
+            found.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen))
+        return np.concatenate(found) - (self._typical if centred else 0.0)
 
     def surprise(self, frame: Frame) -> Vector:
         """The surprise of every row: the sum of its cells'; of whole rows where the density knows no others."""
@@ -284,17 +246,6 @@ class TableDensity:
             return np.asarray((measure(self.schema, x).sum(1) - self.density.log_prob(x)).cpu().numpy())
 
         return self._answers(frame, answer)
-
-    def outliers(self, frame: Frame, n: int) -> list[Outlier]:
-        """The n rows of highest surprise, the strangest first."""
-        surprises, names = self.surprises(frame), list(frame.columns)
-        rows = np.argsort(-surprises.sum(1), kind="stable")[:n]
-        strange = taken(frame, rows)
-        log_density, unseen = self.log_prob(strange), self.schema.unseen(strange).numpy()
-        return [
-            Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
-            for i, row in enumerate(rows)
-        ]
 
     @cached_property
     def _typical(self) -> Vector:

@@ -100,6 +100,28 @@ class ColumnDistribution:
         at = order[(below < share * below[:, -1:] * (1 - 1e-12)).sum(1)]
         return replace(self.cells, values=self.cells.values[at], missing=np.zeros(len(at), bool))
 
+    def p_values(self, cells: Cells) -> NDArray[np.float64]:
+        """How often X_j | … would be as strange as the cell of each row; nan where that is missing.
+
+        Of a number, twice the smaller tail beyond it; of a label, all labels that are at most as likely.
+
+        >>> cells = Cells("int", np.array([1, 2, 9]), np.zeros(3, bool))
+        >>> known = ColumnDistribution(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3))
+        >>> known.p_values(Cells("int", np.array([9]), np.zeros(1, bool)))
+        array([0.2])
+        """
+        if self.has_mean:
+            values, weight = self._known()
+            value = _in_unit(cells, self.cells.unit)[:, None]
+            low, high = (weight * (values <= value)).sum(1), (weight * (values >= value)).sum(1)
+            p = np.minimum(1.0, 2 * np.minimum(low, high))
+        else:
+            place = {label: i for i, label in enumerate(self.values)}
+            at = np.array([place.get(label, -1) for label in cells.to_list()])
+            own = np.where(at < 0, 0.0, self.probability[np.arange(len(at)), at])
+            p = (self.probability * (self.probability <= own[:, None] * (1 + 1e-9))).sum(1)
+        return np.where(cells.missing, np.nan, p)
+
     def mode(self) -> Cells:
         """The most likely value of every row; in a continuous part, where the encoded density is highest."""
         total = self.probability @ np.eye(int(self.group.max()) + 1)[self.group]
@@ -112,6 +134,14 @@ class ColumnDistribution:
         known = ~self.cells.missing
         weight = self.probability[:, known]
         return self.cells.values[known], weight / weight.sum(1, keepdims=True)
+
+
+def _in_unit(cells: Cells, unit: str) -> NDArray[Any]:
+    """Values in another unit of time."""
+    if not unit or cells.unit == unit:
+        return cells.values
+    letter = "M" if cells.type == "moment" else "m"
+    return cells.values.view(f"{letter}8[{cells.unit}]").astype(f"{letter}8[{unit}]").view(np.int64)
 
 
 def column_distribution(

@@ -1,0 +1,195 @@
+r"""How a density does on rows that it has not seen, and conformal p-values from their scores.
+
+Every network of a fit is blind to a fold of the rows (``densities.anyorder.fitting``). Its own density scores those
+rows, and new rows too. If these come from where the table comes from, the scores are exchangeable, and
+
+    p(row) = ( 1 + #{held-out rows at least as strange, to a network that has seen neither} ) / ( 1 + #{held-out rows} )
+
+is at most α with probability at most α (cross-conformal; with rows of ``X_val`` exactly so, for every n).
+
+Reference: V. Vovk, Cross-conformal predictors, 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.fitting import FOLDS
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
+
+__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "rank_p_values", "unseen_rows"]
+
+Vector = NDArray[np.float64]
+Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
+MOST = 2000  # held-out rows that are scored, of all networks together
+EVERY = -1  # the member of a fold that no network has seen
+PLAIN = ("rows", "log_density", "independent", "gain")
+
+
+class Fold(NamedTuple):
+    """Sorted scores of the rows that one member has not seen; ``EVERY`` stands for all members.
+
+    >>> Fold(0, np.array([0.5, 2.0])).scores.max()
+    np.float64(2.0)
+    """
+
+    member: int
+    scores: Vector
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out rows: how many, their mean log-density and that of independent columns, and their scores.
+
+    Arguments:
+        rows: how many.
+        log_density: mean in nats a row, each by a network that has not seen the row.
+        independent: mean log-density of independent columns.
+        gain, stderr: the mean difference of the two, and its standard error.
+        folds: the scores.
+
+    >>> HeldOut(100, -3.0, -5.0, 2.0, 0.1, ()).gain
+    2.0
+    """
+
+    rows: int
+    log_density: float
+    independent: float
+    gain: float
+    stderr: float
+    folds: tuple[Fold, ...]
+
+    def p_values(self, table: TableDensity, frame: Frame, score: Score | None = None) -> Vector:
+        """The conformal p-value of every row; the score must be that of the folds."""
+        new = [(score or _strangeness)(blind(table, fold.member), frame) for fold in self.folds]
+        return rank_p_values([fold.scores for fold in self.folds], new)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the scores, as plain values; a standard error that is not known is None."""
+        stderr = self.stderr if math.isfinite(self.stderr) else None
+        return {**{name: getattr(self, name) for name in PLAIN}, "stderr": stderr}
+
+    def to_json(self) -> dict[str, Any]:
+        """This record as plain JSON."""
+        return {**self.summary(), "folds": [[fold.member, fold.scores.tolist()] for fold in self.folds]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HeldOut:
+        """The record that ``to_json`` wrote; anything else is refused.
+
+        >>> HeldOut.from_json(HeldOut(2, -3.0, -5.0, 2.0, 0.1, (Fold(0, np.array([1.0, 2.0])),)).to_json()).rows
+        2
+        """
+        folds = tuple(Fold(int(member), np.array(scores, np.float64)) for member, scores in data["folds"])
+        rows, *means = (float(data[name]) for name in PLAIN)
+        stderr = math.inf if data["stderr"] is None else float(data["stderr"])
+        fine = all(fold.scores.ndim == 1 and bool(np.isfinite(fold.scores).all()) for fold in folds)
+        if not fine or not np.isfinite(means).all() or stderr < 0 or rows != sum(map(_size, folds)):
+            raise ValueError("held_out: expected finite scores, as many as there are rows, and finite means.")
+        sorted_folds = tuple(Fold(fold.member, np.sort(fold.scores)) for fold in folds)
+        log_density, independent, gain = means
+        return cls(int(rows), log_density, independent, gain, stderr, sorted_folds)
+
+    def __str__(self) -> str:
+        return (
+            f"held-out rows {self.log_density:.2f} nats, {self.gain:.2f} ± {self.stderr:.2f} better than independent "
+            f"columns ({self.rows} rows)"
+        )
+
+
+def rank_p_values(held_out: Sequence[Vector], new: Sequence[Vector]) -> Vector:
+    """(1 + #{held-out scores ≥ the new one}) / (1 + #held-out scores), summed over folds: sorted (h,) and new (n,).
+
+    >>> rank_p_values([np.array([1.0, 2.0, 3.0])], [np.array([0.0, 2.0, 9.0])])
+    array([1.  , 0.75, 0.25])
+    """
+    above = [
+        len(held) - np.searchsorted(held, value, side="left")
+        for held, value in zip(held_out, new, strict=True)
+    ]
+    return np.asarray((1 + np.sum(above, axis=0)) / (1 + sum(map(len, held_out))))
+
+
+def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
+    """The rows that each member of a fit to n rows has not seen, as ``ctem.anyorder.fitting.split_rows`` has them.
+
+    >>> [len(rows) for rows in unseen_rows(20, 2, seed=0)]
+    [2, 2]
+    """
+    folds = max(members, min(FOLDS, n))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+    return [order[k::folds] for k in range(members)]
+
+
+def blind(table: TableDensity, member: int) -> TableDensity:
+    """The density of one member alone; the whole one for ``EVERY``.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
+    >>> {member for member, _ in blind(TableDensity(model.schema_, model.density_), 1).density.components}
+    {1}
+    """
+    density = table.density
+    if member == EVERY or not isinstance(density, AnyOrderDensity):
+        return table
+    own = [component for component in density.components if component.member == member]
+    late = density.chain.late
+    part = AnyOrderDensity(density.net, density.level, own, parents=density.parents, late=late)
+    return TableDensity(table.schema, part)
+
+
+def _strangeness(table: TableDensity, frame: Frame) -> Vector:
+    """``TableDensity.surprise`` of every row, but for a constant."""
+    return np.asarray(table.surprises(frame, centred=False).sum(1))
+
+
+def check_held_out(
+    table: TableDensity, frame: Frame, seed: int, held_out: Frame | None = None
+) -> HeldOut | None:
+    """What the held-out rows of a fit to ``frame`` say; None where none are kept (objective="pairwise").
+
+    Arguments:
+        table: the fitted density.
+        frame: the rows of fit.
+        seed: of the fit, which chose the folds.
+        held_out: rows that no network has seen, instead of the folds.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X).held_out_.rows
+    20
+    """
+    if not isinstance(table.density, AnyOrderDensity):
+        return None
+    if held_out is not None:
+        parts = [(EVERY, taken(held_out, slice(0, MOST)))]
+    else:
+        unseen = unseen_rows(len(frame), table.density.net.members, seed)
+        used = sorted({component.member for component in table.density.components})
+        few = max(1, MOST // len(used))
+        parts = [(k, taken(frame, unseen[k][:few])) for k in used if len(unseen[k])]
+    return _judged(table, parts)
+
+
+def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> HeldOut:
+    log_p = np.concatenate([blind(table, member).log_prob(part) for member, part in parts])
+    alone = np.concatenate([table.independent(part) for _, part in parts])
+    folds = tuple(Fold(member, np.sort(_strangeness(blind(table, member), part))) for member, part in parts)
+    gain = log_p - alone
+    stderr = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
+    return HeldOut(len(gain), float(log_p.mean()), float(alone.mean()), float(gain.mean()), stderr, folds)
+
+
+def _size(fold: Fold) -> int:
+    return len(fold.scores)

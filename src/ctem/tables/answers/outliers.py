@@ -1,0 +1,213 @@
+"""Strange rows: how strange, with what p-value, and what was expected in the cells that make them so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.distributions import ColumnDistribution
+from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
+
+__all__ = ["Outlier", "SuspiciousCell", "find_outliers", "outlier_columns", "outlier_table"]
+
+Vector = NDArray[np.float64]
+REASONS = 3  # cells that are explained in a row
+COVERAGE = 0.9  # of the interval that is expected
+
+
+@dataclass(frozen=True)
+class SuspiciousCell:
+    """A cell that makes its row strange, and what was expected there, given the other cells of the row.
+
+    Arguments:
+        name: of the column.
+        nats: what it adds to the score of the row.
+        value: what it holds.
+        expected: the mean of a number, the most likely label.
+        low, high: the central interval of a number that holds nine in ten; None for a label.
+        p_value: how often a value at least as far out, or a label at most as likely, would be there.
+        unseen: fit never saw this value.
+
+    >>> print(SuspiciousCell("fare", 9.1, 512.3292, 26.55, 7.9, 90.0, 0.00012))
+    fare 512.3, expected 26.55 (7.9 to 90; p 0.00012)
+    """
+
+    name: str
+    nats: float
+    value: Any
+    expected: Any
+    low: Any
+    high: Any
+    p_value: float
+    unseen: bool = False
+
+    def __str__(self) -> str:
+        if self.unseen:
+            return f"{self.name} {_short(self.value)}, a value never seen"
+        between = "" if self.low is None else f"{_short(self.low)} to {_short(self.high)}; "
+        return f"{self.name} {_short(self.value)}, expected {_short(self.expected)} ({between}p {self.p_value:.2g})"
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A strange row: its score, and what each of its columns adds to that, the most surprising first.
+
+    The score is the sum over the columns, in nats beyond the average row; ``ctem.tables.answers.surprise`` says of
+    what.
+
+    Arguments:
+        row: its number, from 0.
+        score: nats beyond the average row.
+        columns: name → nats that it adds.
+        log_density: log ρ of the row, in the table's units.
+        p_value: conformal (``ctem.tables.answers.heldout``); nan where no held-out rows are known.
+        cells: the few that add most, with what was expected there.
+        unseen: columns that hold a value never seen in fit.
+
+    >>> Outlier.ranked(7, ["age", "city"], np.array([0.5, 4.0]), -9.0, np.array([False, True])).columns
+    {'city': 4.0, 'age': 0.5}
+    """
+
+    row: int
+    score: float
+    columns: dict[str, float]
+    log_density: float
+    p_value: float = np.nan
+    cells: tuple[SuspiciousCell, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @classmethod
+    def ranked(
+        cls, row: int, names: Sequence[str], surprise: Vector, log_density: float, unseen: NDArray[np.bool_]
+    ) -> Outlier:
+        """From surprises in the order of the names."""
+        order = np.argsort(-surprise, kind="stable")
+        columns = {names[j]: float(surprise[j]) for j in order}
+        new = tuple(name for name, is_new in zip(names, unseen, strict=True) if is_new)
+        return cls(row, float(surprise.sum()), columns, log_density, unseen=new)
+
+    def why(self, most: int = REASONS) -> str:
+        """The cells that add most, in words."""
+        return "; ".join(map(str, self.cells[:most]))
+
+
+def find_outliers(
+    table: TableDensity, frame: Frame, held_out: HeldOut | None, n: int | None, alpha: float | None = None
+) -> list[Outlier]:
+    """The n strangest rows, or those with a p-value of at most alpha; the strangest first.
+
+    Arguments:
+        held_out: of the fit, for p-values.
+        n: how many rows at most; all when None.
+        alpha: the share of ordinary rows that may be called strange.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, batch_size=16, random_state=0).fit(X)
+    >>> [outlier.row for outlier in model.outliers([[0.0, 0.0], [9.0, 0.0]], 1)]
+    [1]
+    """
+    surprises, names = table.surprises(frame), list(frame.columns)
+    rows = np.argsort(-surprises.sum(1), kind="stable")
+    if alpha is not None and held_out is not None:
+        rows = rows[held_out.p_values(table, frame)[rows] <= alpha]
+    rows = rows[:n]
+    if not len(rows):
+        return []
+    strange = taken(frame, rows)
+    p = np.full(len(rows), np.nan) if held_out is None else held_out.p_values(table, strange)
+    log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
+    found = [
+        Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
+        for i, row in enumerate(rows)
+    ]
+    return _explained(table, strange, found, p)
+
+
+def outlier_columns(found: Sequence[Outlier]) -> dict[str, list[Any]]:
+    """Outliers as columns for people: row, score, p_value, why.
+
+    >>> outlier_columns([Outlier(7, 4.5678, {}, -9.0, 0.0123456)])
+    {'row': [7], 'score': [4.57], 'p_value': [0.0123], 'why': ['']}
+    """
+    return {
+        "row": [each.row for each in found],
+        "score": [round(each.score, 2) for each in found],
+        "p_value": [float(f"{each.p_value:.3g}") for each in found],
+        "why": [each.why() for each in found],
+    }
+
+
+def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
+    """The columns of ``outlier_columns`` and the rows themselves, in the library of X; pandas for an array.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> X = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> outlier_table([Outlier(1, 4.5, {}, -9.0, 0.01)], X, read_frame(X)).columns.tolist()
+    ['row', 'score', 'p_value', 'why', 'x0', 'x1']
+    """
+    backend: Any = frame.table_type.backend
+    made = nw.from_dict(outlier_columns(found), backend="pandas" if backend == "numpy" else backend)
+    rows = [each.row for each in found]
+    if backend == "numpy":
+        own = nw.from_dict(dict(zip(frame.columns, np.asarray(X)[rows].T, strict=True)), backend="pandas")
+    else:
+        own = nw.from_native(X, eager_only=True)[rows, :]
+    if backend == "pandas":
+        made = nw.from_native(made.to_native().set_axis(own.to_native().index), eager_only=True)
+    own = own.rename({name: f"{name}_" for name in own.columns if name in made.columns})
+    return nw.concat([made, own], how="horizontal").to_native()
+
+
+def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vector) -> list[Outlier]:
+    """Outliers with their p-values and their suspicious cells; each column is asked once."""
+    names = list(frame.columns)
+    cells: list[dict[str, SuspiciousCell]] = [{} for _ in found]
+    reasons = [_reasons(each, frame, i) for i, each in enumerate(found)]
+    for j, name in enumerate(names):
+        rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
+        if len(rows) and table.schema.owner[j]:
+            part = taken(frame, rows)
+            made = _suspicious(table.conditional(part, j), part.columns[name])
+            for i, one in zip(rows, made, strict=True):
+                new = name in found[i].unseen
+                cells[i][name] = replace(one, name=name, nats=found[i].columns[name], unseen=new)
+    return [
+        replace(
+            each, p_value=float(p[i]), cells=tuple(cells[i][name] for name in reasons[i] if name in cells[i])
+        )
+        for i, each in enumerate(found)
+    ]
+
+
+def _reasons(outlier: Outlier, frame: Frame, row: int) -> list[str]:
+    """The observed cells that add most, of those that add something."""
+    known = [name for name in outlier.columns if not frame.columns[name].missing[row]]
+    return [name for name in known[:REASONS] if outlier.columns[name] > 0] or known[:1]
+
+
+def _suspicious(expected: ColumnDistribution, cells: Cells) -> list[SuspiciousCell]:
+    """What was expected in the cells of one column."""
+    tail = (1 - COVERAGE) / 2
+    ends = [[None] * len(cells)] * 2
+    if expected.has_mean:
+        ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
+    columns = cells.to_list(), expected.mean().to_list(), *ends, expected.p_values(cells).tolist()
+    return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
+
+
+def _short(value: Any) -> str:
+    """A value for people: numbers to four figures."""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.4e}"
+    text = str(value).removesuffix(" 00:00:00")
+    return text if len(text) <= 40 else f"{text[:39]}…"
