@@ -11,7 +11,6 @@ from ctem import (
     Grid,
     HammingOne,
     Mixture,
-    OrnsteinUhlenbeck,
     Product,
     ProductBase,
     Real,
@@ -23,6 +22,7 @@ from ctem import (
     pair_loss,
     train,
 )
+from ctem.matching.kernels import OrnsteinUhlenbeck
 
 SPACE = Space({"age": Real(), "city": Category(3)})
 BITS = Space([Category(2)] * 3)

@@ -38,6 +38,10 @@ def test_the_version_is_the_installed_one():
     assert ctem.__version__ == importlib.metadata.version("ctem")
 
 
+def test_the_root_fits_a_screen():
+    assert len(ctem.__all__) <= 32, "what most work starts with; the rest is imported from its module"
+
+
 @pytest.mark.parametrize(("module", "name"), NAMES)
 def test_every_public_name_exists(module, name):
     assert hasattr(importlib.import_module(module), name), f"{module}.__all__ lists {name!r} in vain"

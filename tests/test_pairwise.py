@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ctem import MLP, Category, Ordinal, ProductBase, Real, Recipe, Space, Tilted, log_score, pair_loss
+from ctem import MLP, Category, Ordinal, ProductBase, Real, Recipe, Space, log_score, pair_loss
 from ctem.benchmarks.targets import grid
 from ctem.densities import pairwise
 from ctem.densities.pairwise import PairLoss, comparison_kernels, constant, fit_pairwise, folds_of
-from ctem.energies import MLPs
+from ctem.energies import MLPs, Tilted
 from ctem.matching.kernels import Mixture
 from ctem.partition import log_z_enumerate, log_z_grid
 

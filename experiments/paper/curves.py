@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctem import ProductBase, Recipe, Space, Tilted, mean_std, train
+from ctem import ProductBase, Recipe, Space, mean_std, train
 from ctem.benchmarks.metrics import fisher_divergence, ise
 from ctem.densities.pairwise import PairLoss, comparison_kernels
-from ctem.energies import MLPs
+from ctem.energies import MLPs, Tilted
 from ctem.training import PAPER_2D, PAPER_HIGH_D
 from experiments.paper.drawing import SWEEP_C, Panels
 from experiments.paper.sets import (

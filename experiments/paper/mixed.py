@@ -23,10 +23,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ctem import MLP, HammingOne, Kernel, Product, Recipe, Space, Sphere, pair_loss, train
+from ctem import MLP, HammingOne, Product, Recipe, Space, Sphere, pair_loss, train
 from ctem.benchmarks.metrics import total_variation
 from ctem.benchmarks.targets import LabelledRing, Quadrature, grid
 from ctem.densities.anyorder import Settings, fit_anyorder
+from ctem.matching.kernels import Kernel
 from ctem.partition import log_z_grid
 from ctem.training import Loss
 from experiments.paper.baselines import FlowSettings

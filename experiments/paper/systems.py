@@ -22,11 +22,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ctem import MLP, History, ProductBase, Real, Space, brier, grad_log_density, mean_std, train
+from ctem import MLP, ProductBase, Real, Space, brier, grad_log_density, mean_std, train
 from ctem.densities.pairwise import DRAWS, RECIPE, PairwiseDensity, fit_pairwise, folds_of
 from ctem.energies import MLPs
 from ctem.partition import LogZ, log_z_grid, log_z_importance
-from ctem.training import PAPER_2D, PAPER_HIGH_D
+from ctem.training import PAPER_2D, PAPER_HIGH_D, History
 from experiments.paper.baselines import KDE, Flow
 from experiments.paper.sets import (
     BRIEF,

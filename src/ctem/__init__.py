@@ -3,34 +3,31 @@
     X → Space.encode → x → Kernel / Noise → pairs → loss → train → f → log Z → log-density
                                                           f → sampler → Space.decode → X
 
-Beside the names below: ``ctem.samplers``, ``ctem.partition`` (log Z), ``ctem.samplers.diagnostics``,
-``ctem.benchmarks.metrics``, and densities with known truth in ``ctem.benchmarks.targets`` and
-``ctem.benchmarks.quantised``.
+The names below are where most work starts; everything else is in the module that it belongs to: ``ctem.matching``
+(kernels, noise, losses), ``ctem.energies``, ``ctem.training``, ``ctem.samplers``, ``ctem.partition`` (log Z),
+``ctem.densities``, ``ctem.images``, ``ctem.tables``, ``ctem.report``, ``ctem.datasets`` and ``ctem.benchmarks``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ctem.bases import ProductBase
-from ctem.energies import MLP, LookupEnergy, NoisyMLP, Tilted, grad_log_density
+from ctem.energies import MLP, grad_log_density
 from ctem.matching.kernels import (
     Gaussian,
-    Graph,
     Grid,
     HammingOne,
-    Kernel,
     Mixture,
-    OrnsteinUhlenbeck,
     Product,
     Redraw,
     Sphere,
     Uniform,
     mean_std,
 )
-from ctem.matching.losses import brier, denoised_loss, exact_loss, log_score, pair_loss
-from ctem.matching.noise import Levels, LogUniform, Noise
+from ctem.matching.losses import brier, log_score, pair_loss
+from ctem.matching.noise import Noise
 from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.training import History, Recipe, train
+from ctem.training import Recipe, train
 from ctem.version import __version__
 
 if TYPE_CHECKING:
@@ -45,19 +42,11 @@ __all__ = [
     "CTEMOutlier",
     "Category",
     "Gaussian",
-    "Graph",
     "Grid",
     "HammingOne",
-    "History",
-    "Kernel",
-    "Levels",
-    "LogUniform",
-    "LookupEnergy",
     "Mixture",
     "Noise",
-    "NoisyMLP",
     "Ordinal",
-    "OrnsteinUhlenbeck",
     "Product",
     "ProductBase",
     "Real",
@@ -65,12 +54,9 @@ __all__ = [
     "Redraw",
     "Space",
     "Sphere",
-    "Tilted",
     "Uniform",
     "__version__",
     "brier",
-    "denoised_loss",
-    "exact_loss",
     "grad_log_density",
     "log_score",
     "mean_std",
