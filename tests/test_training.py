@@ -13,6 +13,7 @@ from ctem.matching.kernels import Gaussian, HammingOne
 from ctem.matching.losses import pair_loss
 from ctem.spaces import Category, Real, Space
 from ctem.training import Recipe, train
+from ctem.training.adamw import AdamW
 from ctem.training.checkpoints import read_checkpoint
 
 LINE = Space([Real()])
@@ -286,3 +287,20 @@ def test_a_nan_in_the_held_out_rows_stops_training():
     recipe = Recipe(steps=4, evaluate_every=2)
     with pytest.raises(FloatingPointError, match="held-out loss is nan at step 2; look for nan in held_out"):
         train(MLP(LINE, width=4), loss, normal_rows(), recipe, held_out=held_out)
+
+
+def test_our_adamw_is_that_of_torch_to_the_last_bit():
+    """On parameters of which one never has a gradient, with a rate that changes."""
+    ours, theirs = (
+        [torch.nn.Parameter(torch.randn(4, 3, generator=torch.Generator().manual_seed(i))) for i in range(3)]
+        for _ in range(2)
+    )
+    rate = torch.tensor(0.01)
+    own, other = AdamW(ours, rate, 0.1), torch.optim.AdamW(theirs, rate, weight_decay=0.1, fused=True)
+    for step in range(20):
+        rate.fill_(0.01 / (1 + step))
+        for parameters, optimizer in ((ours, own), (theirs, other)):
+            optimizer.zero_grad()
+            sum(((p - i) ** 4).sum() for i, p in enumerate(parameters[:2])).backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

@@ -7,6 +7,7 @@ Glue with scikit-learn's manners. ``ctem.tables.columns.schema`` reads the colum
 from __future__ import annotations
 
 import hashlib
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -67,7 +68,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: rows of a step for every network.
         learning_rate, weight_decay: of the training.
         max_steps: at most this many training steps.
-        max_time: about this many seconds of training.
+        max_time: about this many seconds for the whole fit, but for the potential of ``fast``.
         fast: also train a potential that scores complete rows in one pass (``score_samples(X, fast=True)``).
         random_state: a seed; the same one gives the same bits on the same machine.
         device: "auto" (CUDA where there is one), "cpu", "cuda".
@@ -166,6 +167,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         ``X_val`` are rows to stop training and to choose by, instead of some of X.
         """
+        began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
         check_arguments(self.get_params(deep=False))
         frame = read_frame(X)
         # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
@@ -181,7 +183,8 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         x = schema.encode(frame).x.to(find_device(self.device))
         kept = None if X_val is None else read_frame(X_val)
         held_out = None if kept is None else schema.encode(kept).x.to(x)
-        arguments = plain_arguments(self.get_params(deep=False))
+        if self.max_time is not None:
+            arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
         settings = settings_for(arguments, schema, len(x))
         with in_float32(), claimed(self.checkpoint):
             density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)

@@ -69,7 +69,7 @@ def fit(
     fast: Annotated[
         bool, typer.Option("--fast", help="Also learn a potential for ctem score --fast.")
     ] = False,
-    max_time: Annotated[float | None, typer.Option(help="Seconds of training, at most about.")] = None,
+    max_time: Annotated[float | None, typer.Option(help="Seconds of the whole fit, at most about.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Training steps, at most.")] = None,
     max_rows: Annotated[
         int, typer.Option(min=2, help="Of a longer table a random sample of this many rows is used.")

@@ -20,6 +20,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from ctem.training.adamw import AdamW
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
 from ctem.training.recipe import History, Recipe
@@ -129,13 +130,7 @@ class _Run:
         self.parameters = [p for p in f.parameters() if p.requires_grad]
         self.rate = torch.tensor(recipe.learning_rate, device=x.device)
         self.fresh = torch.tensor(1.0, device=x.device)  # weight of the new parameters in the average
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            self.rate,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-            capturable=x.is_cuda,
-        )
+        self.optimizer = AdamW(self.parameters, self.rate, recipe.weight_decay)
         self.average = copy.deepcopy(f) if recipe.ema else None
         self.generator = torch.Generator(x.device).manual_seed(recipe.seed)
         self.dropout = DropoutState(x.device, recipe.seed)
@@ -201,7 +196,7 @@ class _Run:
         return self.graph.replay()
 
     def _update(self) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         value = self.loss(self.f, self._batch(), self.generator)
         value.backward()
         if self.recipe.clip is not None:
@@ -277,8 +272,7 @@ class _Run:
             tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
         if self.best is not None:
             tensors |= {f"best.{k}": v for k, v in self.best.items()}
-        for i, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{i}.{k}": v for k, v in state.items()}
+        tensors |= {f"adam.{k}": v for k, v in self.optimizer.state().items()}
         tensors["generator"] = self.generator.get_state()
         tensors["dropout"] = self.dropout.state
         return tensors, {"step": self.step, "history": asdict(self.history)}
@@ -293,14 +287,7 @@ class _Run:
         if self.average is not None:
             self.average.load_state_dict(part("average."))
         self.best = part("best.") or None
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, value in part("adam.").items():
-            i, name = key.split(".")
-            moments.setdefault(int(i), {})[name] = value
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
+        self.optimizer.restore(part("adam."))
         self.generator.set_state(tensors["generator"])
         self.dropout.state = tensors["dropout"]
         self.step, self.history = facts["step"], History(**facts["history"])

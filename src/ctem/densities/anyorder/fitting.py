@@ -36,6 +36,7 @@ __all__ = ["fit_anyorder", "split_rows"]
 Jitter = Callable[[Tensor, torch.Generator], Tensor]
 LEVELS = 10  # noise levels of real columns from which one is chosen
 STEADY = 2048  # held-out rows of all members together, at least: a row is compared several times if need be
+CELLS = 2**16  # of held-out rows that suffice to compare weights or levels, where columns are many
 LARGEST = 10_000  # held-out rows, at most
 FOLDS = 10  # at least
 COPIES = 20_000  # rows that a small table is jittered to
@@ -71,7 +72,7 @@ def fit_anyorder(
         held_out: rows to stop and to choose by (h, d); taken from x when left out.
         parents: for a real column that exists only where a category has code 0, that category.
         jitter: moves dequantised cells within their width, in training.
-        max_time: seconds of training; fewer steps are planned if they would not fit.
+        max_time: seconds of the fit; fewer steps are planned if they would not fit.
         checkpoint: file to resume from after a kill.
         progress: show a bar.
         network: makes the network; called with the arguments of ``AnyOrderNet``.
@@ -134,6 +135,8 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
     """
     if not net.space.reals:
         return objective.finest
+    members, _, d = held_out.shape
+    held_out = held_out[:, : max(1, CELLS // (members * d))]
     asked = objective.questions(held_out, torch.Generator(held_out.device).manual_seed(seed))
     x = held_out.nan_to_num()
 
@@ -183,5 +186,5 @@ def split_rows(
 
 
 def _repeated(held_out: Tensor) -> Tensor:
-    members, n, _ = held_out.shape
-    return held_out.repeat(1, max(1, STEADY // (members * n)), 1)
+    members, n, d = held_out.shape
+    return held_out.repeat(1, max(1, min(STEADY, CELLS // d) // (members * n)), 1)
