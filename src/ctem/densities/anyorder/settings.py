@@ -63,16 +63,17 @@ class Settings:
     def suited(cls, rows: int, columns: int, effort: Effort = "default") -> Settings:
         """The default for a table of so many rows and (encoded) columns.
 
-        Small tables have several small networks, which overfit less; many columns need larger ones.
+        Small tables have several small networks and more orders, whose mixture overfits less; many columns need larger
+        networks.
 
         >>> Settings.suited(rows=100_000, columns=15, effort="best").members
         10
         """
         found = cls()
         if rows <= 1500:
-            found = cls(width=64, members=5, orders=5, steps=1200, batch_size=64, evaluate_every=25)
+            found = cls(width=64, members=5, orders=10, steps=1200, batch_size=64, evaluate_every=25)
         elif rows <= 5000:
-            found = cls(width=96, members=4, steps=2000, batch_size=256, evaluate_every=50)
+            found = cls(width=96, members=4, orders=8, steps=2000, batch_size=256, evaluate_every=50)
         if columns > 50:
             found = replace(found, width=2 * found.width, blocks=3)
         if effort == "quick":
