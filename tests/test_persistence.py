@@ -153,7 +153,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is(path):
 def test_steps_are_saved(tmp_path):
     X = pd.DataFrame({"price": preferring(400), "size": preferring(400, seed=1)})
     model = CTEM(**SMALL).fit(X)
-    assert isinstance(model.schema_.columns["price"].codec.transform, PreferredValues)
+    assert isinstance(model.schema_.columns["price"].codec.transform.inner, PreferredValues)
     model.save(tmp_path / "model.ctem")
     again = CTEM.load(tmp_path / "model.ctem")
     assert np.array_equal(again.score_samples(X), model.score_samples(X))
@@ -288,8 +288,12 @@ CHANGES = {
     "level too fine": lambda h: h["density"].update(level=1e-18),
     "potential at a level too fine": lambda h: h["fast"].update(level=1e-18),
     "constant of infinity": lambda h: h["fast"]["log_z"].update(value=float("inf")),
-    "slope of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["slopes"].__setitem__(0, 1e300),
-    "score of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["scores"].__setitem__(-1, 1e300),
+    "slope of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["inner"]["slopes"].__setitem__(
+        0, 1e300
+    ),
+    "score of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["inner"]["scores"].__setitem__(
+        -1, 1e300
+    ),
     "shift of 1e308": lambda h: h["schema"]["columns"][2]["codec"]["ruler"].update(shift=10**308),
     "an atom of nothing": lambda h: h["schema"]["columns"][1]["codec"].update(atoms=[None]),
     "another name": lambda h: h["kind"]["fields"][0].update(original="x"),

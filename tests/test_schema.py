@@ -148,11 +148,11 @@ def test_the_kinds_are_read_off_the_values_with_the_reason():
     assert told["heavy"][1].startswith("numbers; heavy tails: up to")
     assert told["rounded"] == ("real", "rounded to 0.01: dequantised by a width of 0.01")
     assert told["single"] == ("real", "rounded to 0.1: dequantised by a width of 0.1")
-    assert told["atoms"] == ("real", "31% are 0: an atom plus a continuous part; numbers")
+    assert told["atoms"] == ("real", "31% are 0: an atom plus a continuous part; numbers; never below 0")
     assert told["whole"] == ("real", "whole numbers: dequantised by a width of 1")
     assert told["few whole"][0] == "ordinal"
     assert told["hours"][1].startswith("43% are 40: an atom plus a continuous part; whole numbers")
-    assert told["steps"] == ("real", "whole numbers: dequantised by a width of 50")
+    assert told["steps"] == ("real", "whole numbers: dequantised by a width of 50; never below 0")
     assert told["few"] == ("ordinal", "numbers, 3 values")
     assert told["city"] == ("category", "text, 4 values")
     assert told["flag"] == ("category", "booleans")
@@ -178,7 +178,7 @@ def test_a_column_named_like_an_atom_column_keeps_its_name():
 
 def test_atoms_have_no_real_part_and_no_jacobian():
     X = pandas_table()[["atoms"]]
-    schema = Schema.fit(frame := read_frame(X))
+    schema = Schema.fit(frame := read_frame(X), unknown="refuse")
     encoded, zero = schema.encode(frame), torch.tensor((X["atoms"] == 0).tolist())
     assert torch.equal(encoded.x[:, 0] == 1, zero)
     assert torch.equal(encoded.x[:, 1].isnan(), zero)
@@ -258,8 +258,9 @@ def test_new_units_leave_x_alone_and_shift_the_log_density_by_log_a(name, a, b):
     X = columns()[name].astype(float)
     offset = b * a * float(np.std(X))
     first, second = (read_frame(Y[:, None]) for Y in (X, a * X + offset))
-    kept = Schema.fit(first, {"x0": Real()}).encode(first, dtype=torch.float64)
-    moved = Schema.fit(second, {"x0": Real()}).encode(second, dtype=torch.float64)
+    endless = {"x0": Real(low=-math.inf, high=math.inf)}
+    kept = Schema.fit(first, endless).encode(first, dtype=torch.float64)
+    moved = Schema.fit(second, endless).encode(second, dtype=torch.float64)
     np.testing.assert_allclose(moved.x, kept.x, atol=1e-6)
     atom = kept.x.isnan().any(1) & (name == "atoms")  # of a continuous column: a probability, without a unit
     shift = (moved.log_det - kept.log_det)[~atom, 0]
@@ -415,7 +416,7 @@ def test_large_whole_numbers_keep_every_digit_and_their_preferences(first):
     codecs = []
     for values in (X, small):
         cells = Cells("int", values, np.zeros(3000, bool))
-        codec = infer_column("n", cells, Real(), False).codec
+        codec = infer_column("n", cells, Real(low=-math.inf), False).codec
         x, log_slope = codec.encode("n", cells)
         assert codec.decode(x.float()).values.tolist() == values.tolist()
         assert len(codec.jitter(x[:, 0], generator()).unique()) > 2990

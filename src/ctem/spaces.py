@@ -26,14 +26,31 @@ MAX_STATES = 2**22  # the largest finite space that is written out state by stat
 class Real:
     """A real column, encoded as x = (X − location) / scale.
 
+    As a wish for a ``Schema``, which learns the units, it may have ends, beyond which there is no mass. None leaves it
+    to the values to suggest one; ±infinity says that there is none.
+
     >>> Real(location=10.0, scale=2.0)
     Real(location=10.0, scale=2.0)
+    >>> Real(low=0.0)
+    Real(low=0.0)
     """
 
     location: float = 0.0
     scale: float = 1.0
+    low: float | None = None
+    high: float | None = None
+
+    def __repr__(self) -> str:
+        said = {"low": self.low, "high": self.high}
+        ends = [f"{name}={end}" for name, end in said.items() if end is not None]
+        units = [f"location={self.location}", f"scale={self.scale}"]
+        own = units if not ends or (self.location, self.scale) != (0.0, 1.0) else []
+        return f"Real({', '.join([*own, *ends])})"
 
     def __post_init__(self) -> None:
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        if not low < high:
+            raise ValueError(f"Real needs low < high; got {self.low}, {self.high}.")
         if not (math.isfinite(self.location) and math.isfinite(self.scale) and self.scale > 0):
             raise ValueError(
                 f"Real needs a finite location and scale > 0; got {self.location}, {self.scale}."

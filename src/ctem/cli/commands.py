@@ -57,7 +57,12 @@ def fit(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", "-k", metavar="NAME=KIND", help="real, category or ordinal; repeat it."),
+        typer.Option(
+            "--kind",
+            "-k",
+            metavar="NAME=KIND",
+            help="real (or real:LOW..HIGH), category or ordinal; repeat it.",
+        ),
     ] = None,
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")

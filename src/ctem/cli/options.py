@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
+from ctem.spaces import Real
 from ctem.tables.answers.conditions import from_text
 from ctem.tables.columns.codecs import Codec
 
@@ -37,19 +39,31 @@ def _device(name: str) -> str:
     return name
 
 
-def column_kinds(said: list[str]) -> dict[str, str]:
-    """name=kind as name → kind; a name may hold "=" itself.
+def column_kinds(said: list[str]) -> dict[str, str | Real]:
+    """name=kind as name → kind; a name may hold "=" itself, and real may have ends.
 
-    >>> column_kinds(["age=real", "a=b=category"])
-    {'age': 'real', 'a=b': 'category'}
+    >>> column_kinds(["age=real:0..120", "a=b=category"])
+    {'age': Real(low=0.0, high=120.0), 'a=b': 'category'}
     """
-    found = {}
+    found: dict[str, str | Real] = {}
     for each in said:
         name, _, kind = each.rpartition("=")
-        if not name or kind not in KINDS:
-            raise typer.BadParameter(f"expected NAME=KIND, with a KIND of {', '.join(KINDS)}; got {each!r}.")
-        found[name] = kind
+        ends = re.fullmatch(r"real:([^.]*(?:\.[^.]+)?)\.\.(.*)", kind)
+        if not name or (kind not in KINDS and not ends):
+            raise typer.BadParameter(
+                f"expected NAME=KIND, with a KIND of {', '.join(KINDS)} or real:LOW..HIGH; got {each!r}."
+            )
+        found[name] = _bounded(each, *ends.groups()) if ends else kind
     return found
+
+
+def _bounded(said: str, low: str, high: str) -> Real:
+    try:
+        return Real(low=float(low) if low else None, high=float(high) if high else None)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"expected numbers LOW < HIGH in real:LOW..HIGH; got {said!r} ({error})"
+        ) from None
 
 
 def conditions(said: list[str], codecs: Mapping[str, Codec]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ctem.energies import MLPs
 from ctem.partition import LogZ
 from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
-from ctem.spaces import Space
+from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.columns.schema import Schema
@@ -59,7 +59,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     arguments = dict(header["settings"])
     if set(arguments) != SETTINGS:
         raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(arguments)}.")
-    arguments["kinds"] = arguments.pop("columns")
+    arguments["kinds"] = _wishes(arguments.pop("columns"))
     check_arguments(arguments)
     if arguments["missing"] not in ("hidden", "state") or not isinstance(header["named"], bool):
         raise ValueError("settings: expected missing='hidden' or 'state', and named true or false.")
@@ -78,6 +78,18 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     return Fitted(
         arguments, table_type, bool(header["named"]), schema, settings, density, fast, origin, held_out
     )
+
+
+def _wishes(said: Header | None) -> dict[str, Any] | None:
+    """Kinds that the user said: names of kinds, or the ends of a real column."""
+    if said is None:
+        return None
+    return {name: kind if isinstance(kind, str) else _bounded(kind) for name, kind in said.items()}
+
+
+def _bounded(ends: Header) -> Real:
+    low, high = (None if ends[key] is None else float(ends[key]) for key in ("low", "high"))
+    return Real(low=low, high=high)
 
 
 def _origin(said: Header) -> Origin:

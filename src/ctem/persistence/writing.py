@@ -100,11 +100,17 @@ def _bare(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _kind_name(kind: Any) -> str:
+def _kind_name(kind: Any) -> str | Header:
     if isinstance(kind, str):
         return kind
+    if isinstance(kind, Real) and kind != Real():
+        return {"low": _end(kind.low), "high": _end(kind.high)}
     made = kind if isinstance(kind, type) else type(kind)
     return {Real: "real", Ordinal: "ordinal", Category: "category"}[made]
+
+
+def _end(end: float | None) -> float | str | None:
+    return str(end) if end is not None and math.isinf(end) else end
 
 
 def _density(model: Fitted) -> Header:

@@ -23,9 +23,8 @@ from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
 from ctem.tables.answers.surprise import measure, surprises
+from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
@@ -275,7 +274,7 @@ class TableDensity:
         return np.concatenate([answer(*self.encode(part)) for part in chunks(frame)])
 
 
-def _slopes(transform: MonotoneMap | PreferredValues, x: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes(transform: Map, x: Tensor) -> tuple[Tensor, Tensor]:
     """T′(X) and ∂ log T′(X)/∂X at X = T⁻¹(x)."""
     X = transform.inverse(x).requires_grad_()
     _, log_slope = transform.with_log_slope(X)

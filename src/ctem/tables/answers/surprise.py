@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.columns.codecs import Numbers
-from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
 
 __all__ = ["by_column", "measure", "surprises"]
@@ -71,9 +70,9 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
 
 
 def _column_measure(codec: Numbers, x: Tensor) -> Tensor:
-    smooth = codec.transform.smooth if isinstance(codec.transform, PreferredValues) else codec.transform
-    _, log_slope = smooth.with_log_slope(codec.transform.inverse(x.double().cpu()))
-    return -(log_slope + math.log(smooth.scale)).nan_to_num(nan=0.0).to(x.device)
+    transform = codec.transform
+    _, log_slope = transform.smooth.with_log_slope(transform.inverse(x.double().cpu()))
+    return -(log_slope + math.log(transform.scale)).nan_to_num(nan=0.0).to(x.device)
 
 
 def _expected_terms(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:

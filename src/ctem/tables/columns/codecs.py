@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from ctem.spaces import Category, Column, Ordinal, Real
+from ctem.tables.columns.bounds import Bounded, Map, bounded_from_json
 from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import cells_of, find, in_words
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.preferred import PreferredValues, map_from_json
 from ctem.tables.frames.cells import Cells, Label
 
 __all__ = ["Codec", "Constant", "Labels", "Numbers", "codec_from_json"]
@@ -175,17 +174,19 @@ class Numbers:
     The log-density term is log T′(X) for the continuous part. An atom's is 0: it has a probability; but −log w where
     the column is dequantised by w, so that all its values keep one unit, per X. The atom column is 0 for
     "continuous", then one code per atom, then one for "missing" if that is a state; the real part of an atom does not
-    exist and is nan.
+    exist and is nan. A value beyond the ends of the column has the reserve as its probability.
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)), atoms=(0.0,))
     >>> list(numbers.columns("rain"))
     ['rain: atom', 'rain']
     """
 
     lattice: Lattice
-    transform: MonotoneMap | PreferredValues
+    transform: Map
     atoms: tuple[float, ...] = ()
     state: bool = False
+    reserve: float = 0.0
 
     @property
     def atomic(self) -> bool:
@@ -201,26 +202,63 @@ class Numbers:
         """x (n, 1 or 2) and log T′ (n,)."""
         known = np.zeros(len(cells)) if cells.missing.all() else self.measure(name, cells)
         X = torch.from_numpy(np.where(cells.missing, np.nan, known))
-        x, log_slope = self.transform.with_log_slope(X)
-        if not bool((x.isfinite() | X.isnan()).all()):
+        beyond = self._beyond(X)
+        if not self.reserve and bool(beyond.any()):
+            raise self.outside(name, cells, int(beyond.long().argmax()))
+        x, log_slope = self.transform.with_log_slope(torch.where(beyond, math.nan, X))
+        if not bool((x.isfinite() | X.isnan() | beyond).all()):
             row = int((~x.isfinite() & ~X.isnan()).double().argmax())
             raise ValueError(
                 f"column {name!r}, row {cells.first + row}: {float(X[row]):g} is further than float64 can say "
                 f"from the values in fit ({self.transform.location:g} ± {self.transform.scale:g})."
             )
-        log_slope = log_slope.nan_to_num(0.0)
+        block, term = self._block(X, x, log_slope.nan_to_num(0.0))
+        if not self.reserve:
+            return block, term
+        hidden = X.isnan() & (not self.state)
+        term = term + math.log1p(-self.reserve) * (~hidden).double()
+        return torch.where(beyond[:, None], math.nan, block), torch.where(
+            beyond, math.log(self.reserve), term
+        )
+
+    def unseen(self, name: str, cells: Cells) -> Tensor:
+        """Which cells lie beyond the ends of the column, (n,)."""
+        known = np.zeros(len(cells)) if cells.missing.all() else self.measure(name, cells)
+        return self._beyond(torch.from_numpy(np.where(cells.missing, np.nan, known)))
+
+    def _beyond(self, X: Tensor) -> Tensor:
+        if not isinstance(self.transform, Bounded):
+            return torch.zeros_like(X, dtype=torch.bool)
+        atom = torch.stack([X.eq(value) for value in self.atoms]).any(0) if self.atoms else X.isnan()
+        low, high = self.transform.edges
+        return ~atom & ((low > X) | (high < X))
+
+    def outside(self, name: str, cells: Cells, row: int) -> ValueError:
+        """The error for a value beyond the ends of the column."""
+        ends = (
+            f"{self.transform.low:g} … {self.transform.high:g}" if isinstance(self.transform, Bounded) else ""
+        )
+        value = cells.to_list()[row]
+        return ValueError(
+            f"column {name!r} holds {value} in row {cells.first + row}, beyond its ends {ends}; "
+            f"kinds={{{name!r}: Real(low=…, high=…)}} in fit says others."
+        )
+
+    def _block(self, X: Tensor, x: Tensor, log_slope: Tensor) -> Block:
         if not self.atomic:
             return x[:, None], log_slope
         atom = torch.where(X.isnan(), math.nan if not self.state else 1.0 + len(self.atoms), 0.0)
         for code, value in enumerate(self.atoms, 1):
             atom = torch.where(X.eq(value), float(code), atom)
         unit = -math.log(self.lattice.width) if self.lattice.width else 0.0
-        term = torch.where(atom == 0, log_slope, torch.where(X.isnan(), 0.0, unit))
+        term = torch.where(atom == 0, log_slope, unit * (~X.isnan()).double())
         return torch.stack([atom, torch.where(atom == 0, x, math.nan)], 1), term
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """Numbers from x (n, 1 or 2), on the lattice."""
         X = self.transform.inverse(x[:, -1].double().cpu())
+        if isinstance(self.transform, Bounded):
+            X = X.clamp(self.transform.low, self.transform.high)
         if self.atomic:
             atom = x[:, 0].double().cpu()
             X = torch.where(atom == 0, X, math.nan)
@@ -237,7 +275,8 @@ class Numbers:
     def to_json(self) -> dict[str, Any]:
         """This codec as plain JSON."""
         parts = {"ruler": self.lattice.to_json(), "curve": self.transform.to_json()}
-        return {"codec": "numbers", **parts, "atoms": list(self.atoms), "state": self.state}
+        rest = {"atoms": list(self.atoms), "state": self.state, "reserve": self.reserve}
+        return {"codec": "numbers", **parts, **rest}
 
     def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
         """X of cells, after a check that they are of the type of fit."""
@@ -262,8 +301,8 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
         atoms = tuple(map(float, data["atoms"]))
         if not all(map(math.isfinite, atoms)) or len(set(atoms)) < len(atoms):
             raise ValueError(f"codec: expected finite atoms, each once; got {atoms[:3]} …")
-        lattice, transform = Lattice.from_json(data["ruler"]), map_from_json(data["curve"])
-        return Numbers(lattice, transform, atoms, _flag(data["state"]))
+        lattice, transform = Lattice.from_json(data["ruler"]), bounded_from_json(data["curve"])
+        return Numbers(lattice, transform, atoms, _flag(data["state"]), _reserve(data["reserve"]))
     if kind not in ("constant", "labels") or data["type"] not in TYPES:
         raise ValueError(f"codec: expected constant, labels or numbers of a known type; got {kind!r}.")
     values = tuple(data["values"])

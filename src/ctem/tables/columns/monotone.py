@@ -54,6 +54,11 @@ class MonotoneMap:
     scores: tuple[float, ...]
     slopes: tuple[float, ...]
 
+    @property
+    def smooth(self) -> MonotoneMap:
+        """The map without steps: itself."""
+        return self
+
     @classmethod
     def fit(cls, X: Vector) -> MonotoneMap:
         """The curve through normal scores at a few quantiles of X, which holds at least two values."""

@@ -162,7 +162,7 @@ class Schema:
         pairs = zip(self.columns.items(), self._matched(frame), strict=True)
         return torch.stack(
             [
-                torch.zeros(len(frame), dtype=torch.bool)
+                inferred.codec.unseen(name, cells)
                 if isinstance(inferred.codec, Numbers)
                 else torch.from_numpy(find(name, cells, inferred.codec) == -2)
                 for (name, inferred), cells in pairs
@@ -178,10 +178,13 @@ class Schema:
         found = self.unseen(frame)
         if bool(found.any()):
             j = int(found.any(0).long().argmax())
-            name, inferred = list(self.columns.items())[j]
-            if not isinstance(inferred.codec, Numbers):
-                row = int(found[:, j].long().argmax())
-                raise never_seen(name, self._matched(frame)[j], inferred.codec, row)
+            name, codec = list(self.columns)[j], list(self.columns.values())[j].codec
+            row, cells = int(found[:, j].long().argmax()), self._matched(frame)[j]
+            raise (
+                codec.outside(name, cells, row)
+                if isinstance(codec, Numbers)
+                else never_seen(name, cells, codec, row)
+            )
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> dict[str, Cells]:
         """Encoded rows (n, d) to the table's values, for ``build_frame``; nan cells come back missing.

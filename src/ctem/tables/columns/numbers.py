@@ -1,0 +1,217 @@
+"""A real column: which of its values are atoms, which lattice the others lie on, where it ends, and why."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctem.spaces import Real
+from ctem.tables.columns.bounds import Bounded, natural_ends, with_ends
+from ctem.tables.columns.codecs import Numbers
+from ctem.tables.columns.lattices import Lattice
+from ctem.tables.columns.lookup import in_words
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.preferred import PreferredValues
+from ctem.tables.frames.cells import Cells
+
+__all__ = ["fit_numbers"]
+
+# a share of the rows, and so many times its neighbours' median count
+ATOM_RULES = ((0.05, 5.0), (0.02, 20.0))
+STRAYS, MAX_STRAYS = 0.1, 8  # at most this share of the rows, and so many values, beside a coarser lattice
+LONE_ROWS, LONE_TIMES = 20, 50.0  # so many rows, and so many times the rows per cell around
+MAX_ATOMS = 128
+FEW_WHOLE = 32  # values that a coarser lattice must have more of
+VAST = 1e308  # sums and differences of larger numbers overflow
+HEAVY = 20.0  # robust standard deviations from the median
+
+
+def fit_numbers(
+    name: str,
+    cells: Cells,
+    distinct: NDArray[Any],
+    counts: NDArray[Any],
+    said: Real,
+    state: bool,
+    reserve: bool,
+) -> tuple[Numbers, str]:
+    """The codec of a real column, and the reason in words.
+
+    Arguments:
+        distinct, counts: the values in order, and how often each occurs.
+        said: the user's wish, for its ends.
+        state: a missing cell is a value of its own.
+        reserve: values beyond the ends keep some probability.
+
+    >>> cells = Cells("int", np.arange(60) % 40, np.zeros(60, bool))
+    >>> distinct, counts = np.unique(cells.values, return_counts=True)
+    >>> fit_numbers("n", cells, distinct, counts, Real(), False, False)[1]
+    'whole numbers: dequantised by a width of 1; never below 0'
+    """
+    ends = _ends(name, cells, distinct, said)
+    if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
+        raise ValueError(
+            f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
+            "Rescale it, or drop the extreme rows."
+        )
+    heavy = _atoms(distinct, counts) | _off_lattice(cells, distinct, counts)
+    lattice = Lattice.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
+    X = lattice.measure(cells)
+    atoms = (
+        np.unique(X[~cells.missing & np.isin(cells.values, distinct[heavy])]) if heavy.any() else np.empty(0)
+    )
+    rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
+    try:
+        smooth = MonotoneMap.fit(_spread(rest, lattice.width))
+    except ValueError as error:
+        raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
+    transform = PreferredValues.fit(smooth, rest, lattice.width) if lattice.width else smooth
+    cut = with_ends(transform, lattice, ends[:2], ends.said)
+    new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
+    codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new)
+    why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
+    return codec, why if cut is transform else f"{why}; {ends.in_words()}"
+
+
+class Ends(NamedTuple):
+    """Between which values a column lies, and whether the user said so.
+
+    >>> Ends(0.0, math.inf, said=False).in_words()
+    'never below 0'
+    """
+
+    low: float
+    high: float
+    said: bool
+
+    def in_words(self) -> str:
+        """Where the density ends."""
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            words = f"never beyond {self.low:g} … {self.high:g}"
+        else:
+            words = f"never below {self.low:g}" if math.isfinite(self.low) else f"never above {self.high:g}"
+        return f"{words}, as said" if self.said else words
+
+
+def _ends(name: str, cells: Cells, distinct: NDArray[Any], said: Real) -> Ends:
+    """The ends that the user said, or those that the values suggest."""
+    low, high = natural_ends(distinct, cells.type)
+    if (said.low, said.high) == (None, None):
+        return Ends(low, high, said=False)
+    if cells.unit:
+        raise ValueError(f"column {name!r} holds {in_words(cells.type)}: Real(low=…, high=…) is for numbers.")
+    ends = Ends(low if said.low is None else said.low, high if said.high is None else said.high, said=True)
+    if distinct[0] < ends.low or distinct[-1] > ends.high:
+        raise ValueError(
+            f"column {name!r} holds {distinct[0]:g} … {distinct[-1]:g}: expected all within {said!r} of kinds=."
+        )
+    return ends
+
+
+def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values, in order, stand out above the three values on either side: by count, or by rows per cell."""
+    found = []
+    total, last = counts.sum(), len(counts) - 1
+    cell = float(_apart(distinct[1:], distinct[:-1]).min(initial=np.inf))
+    for i in np.flatnonzero(counts >= min(ATOM_RULES[-1][0] * total, LONE_ROWS)).tolist():
+        first = max(0, i - 3)
+        near = np.delete(counts[first : i + 4], i - first)
+        room = float(_apart(distinct[[min(last, i + 3)]], distinct[[first]])[0])
+        excess = counts[i] / max(float(np.median(near)), 1.0)
+        listed = any(counts[i] >= share * total and excess >= times for share, times in ATOM_RULES)
+        with np.errstate(over="ignore"):
+            spread = counts[i] * room >= LONE_TIMES * near.sum() * cell
+        if listed or (counts[i] >= LONE_ROWS and spread and excess > 1):
+            found.append(i)
+    found = sorted(found, key=lambda i: -counts[i])[:MAX_ATOMS]
+    out = np.zeros(len(counts), bool)
+    out[found if len(counts) - len(found) >= 3 else []] = True
+    return out
+
+
+def _apart(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float64]:
+    """high − low ≥ 0 as float64; of whole numbers modulo 2⁶⁴ first, so that large neighbours stay apart."""
+    if high.dtype.kind in "iu":
+        return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
+    with np.errstate(over="ignore"):
+        return np.asarray(high - low)
+
+
+def _off_lattice(cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which whole numbers keep a column off the lattice of tens, hundreds, … that nearly all its rows lie on."""
+    none = np.zeros(len(distinct), bool)
+    if cells.type not in ("int", "float") or not bool((distinct == np.rint(distinct)).all()):
+        return none
+    for step in (10_000, 1000, 100, 10):
+        off = np.fmod(distinct, step) != 0
+        if (
+            off.sum() <= MAX_STRAYS
+            and counts[off].sum() <= STRAYS * counts.sum()
+            and (~off).sum() > FEW_WHOLE
+        ):
+            return np.asarray(off)
+    return none
+
+
+def _picked(cells: Cells, keep: NDArray[np.bool_] | None) -> Cells:
+    gone = cells.missing if keep is None else cells.missing | ~keep
+    return Cells(cells.type, cells.values, gone, unit=cells.unit)
+
+
+def _spread(X: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """Sorted X with the rows that share a value laid out evenly over its cell."""
+    if not width:
+        return X
+    _, first, inverse, counts = np.unique(X, return_index=True, return_inverse=True, return_counts=True)
+    place = (np.arange(len(X)) - first[inverse] + 0.5) / counts[inverse]
+    return np.asarray(X + width * (place - 0.5))
+
+
+def _why(
+    cells: Cells,
+    lattice: Lattice,
+    transform: MonotoneMap | PreferredValues,
+    rest: NDArray[np.float64],
+    atoms: NDArray[Any],
+    counts: NDArray[Any],
+    state: bool,
+) -> str:
+    n, words = int((~cells.missing).sum()), []
+    if len(atoms):
+        most = [_shown(atoms[i], cells) for i in np.argsort(-counts, kind="stable")]
+        some, part = ", ".join(most[:3]) + ", …" * (len(most) > 3), f"{counts.sum() / n:.0%}"
+        kind = "an atom" if len(most) == 1 else f"{len(most)} atoms"
+        words.append(f"{part} are {some}: {kind} plus a continuous part")
+    if state:
+        words.append("missing is an atom")
+    if lattice.step:
+        days = " day" if lattice.width == 1 else " days"
+        step = f"{lattice.width:g}{days if lattice.unit else ''}"
+        source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
+        words.append(f"{source or f'rounded to {step}'}: dequantised by a width of {step}")
+    elif lattice.width:
+        words.append(f"tied values: dequantised by the smallest gap, {lattice.width:g}")
+    else:
+        words.append("numbers")
+    if isinstance(transform, PreferredValues):
+        values, times = np.unique(rest, return_counts=True)
+        often = lattice.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
+        some = ", ".join(_shown(value, cells) for value in often)
+        words.append(f"some values are preferred ({some}, …): a step at each")
+    distance = float(np.abs(rest[[0, -1]] / transform.scale - transform.location / transform.scale).max())
+    if distance > HEAVY:
+        words.append(f"heavy tails: up to {distance:.3g} robust deviations out, through asinh")
+    return "; ".join(words)
+
+
+def _shown(value: Any, cells: Cells) -> str:
+    if not cells.unit:
+        return f"{value:g}"
+    ticks = np.array(value, np.int64)
+    if cells.type == "moment":
+        return str(np.datetime_as_string(ticks.view(f"M8[{cells.unit}]"), unit="auto"))
+    return str(ticks.view(f"m8[{cells.unit}]"))
