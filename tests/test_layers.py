@@ -34,6 +34,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "estimator",
     "outliers",
     "imputer",
+    "privacy",
     "report",
     "cli",
     "__main__",
