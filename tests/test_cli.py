@@ -25,7 +25,7 @@ import typer
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.cli import commands, streams
+from ctem.cli import streams, work
 from ctem.datasets import load_penguins
 from ctem.densities.anyorder import Settings
 from ctem.tables.frames.csv_text import typed
@@ -67,7 +67,7 @@ def ctem(*arguments, code=0):
 
 
 def batches_of(size, monkeypatch):
-    for module in (commands, streams):
+    for module in (streams, work):
         monkeypatch.setattr(module, "BATCH", size)
 
 

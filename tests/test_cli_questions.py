@@ -1,5 +1,9 @@
 """The command line's questions: conditions, marginals, draws; the API's answers."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +11,7 @@ from small import SMALL
 from test_cli import ctem, rows, table
 
 from ctem import CTEM
+from ctem.privacy import audit
 
 CITY = 'Røros, "the" old'
 
@@ -91,3 +96,34 @@ def test_draws_are_several_tables_with_their_number(folder, model):
     expected = model.impute(rows(), n_draws=3, random_state=np.random.RandomState(1))[0]
     assert pd.Series.equals(expected["city"].astype(str), first["city"].astype(str))
     ctem("impute", folder / "m.ctem", folder / "t.csv", "--draws", 2, "--method", "mean", code=1)
+
+
+def test_privacy_is_the_audit_of_the_api(folder, model):
+    out, _ = ctem("privacy", folder / "m.ctem", folder / "t.csv", "--json", "--seed", 4, "-q")
+    found = audit(model, rows(), random_state=4)
+    assert json.loads(out)["attack"] == pytest.approx(found.attack, abs=1e-3)
+    out, _ = ctem("privacy", folder / "m.ctem", folder / "t.csv", "--seed", 4, "-q")
+    assert "membership by likelihood ratio, AUC" in out
+    assert ("ALARM" in out) == bool(found.alarms())
+    others = folder / "others.csv"
+    rows(seed=9).to_csv(others, index=False)
+    out, _ = ctem("privacy", folder / "m.ctem", folder / "t.csv", "--holdout", others, "-q")
+    assert "150 held-out rows" in out
+    _, err = ctem("privacy", folder / "m.ctem", others, code=1)
+    assert "holdout: expected rows that were not in the fit" in err
+
+
+def test_help_and_version_wait_for_no_library():
+    script = (
+        "import ctem.cli, sys; sys.exit(any(name in sys.modules for name in ('torch', 'sklearn', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_every_name_of_the_package_is_there_when_it_is_asked_for():
+    import ctem as package
+
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="module 'ctem' has no attribute 'CETM'"):
+        _ = package.CETM

@@ -11,29 +11,29 @@ The names below are where most work starts; everything else is in the module tha
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ctem.bases import ProductBase
-from ctem.energies import MLP, grad_log_density
-from ctem.matching.kernels import (
-    Gaussian,
-    Grid,
-    HammingOne,
-    Mixture,
-    Product,
-    Redraw,
-    Sphere,
-    Uniform,
-    mean_std,
-)
-from ctem.matching.losses import brier, log_score, pair_loss
-from ctem.matching.noise import Noise
-from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.training import Recipe, train
 from ctem.version import __version__
 
 if TYPE_CHECKING:
+    from ctem.bases import ProductBase
+    from ctem.energies import MLP, grad_log_density
     from ctem.estimator import CTEM
     from ctem.imputer import CTEMImputer
+    from ctem.matching.kernels import (
+        Gaussian,
+        Grid,
+        HammingOne,
+        Mixture,
+        Product,
+        Redraw,
+        Sphere,
+        Uniform,
+        mean_std,
+    )
+    from ctem.matching.losses import brier, log_score, pair_loss
+    from ctem.matching.noise import Noise
     from ctem.outliers import CTEMOutlier
+    from ctem.spaces import Category, Ordinal, Real, Space
+    from ctem.training import Recipe, train
 
 __all__ = [
     "CTEM",
@@ -64,15 +64,29 @@ __all__ = [
     "train",
 ]
 
-_LATER = {
-    "CTEM": "ctem.estimator",
-    "CTEMImputer": "ctem.imputer",
-    "CTEMOutlier": "ctem.outliers",
+_HOME = {
+    "ctem.bases": ["ProductBase"],
+    "ctem.energies": ["MLP", "grad_log_density"],
+    "ctem.estimator": ["CTEM"],
+    "ctem.imputer": ["CTEMImputer"],
+    "ctem.matching.kernels": [
+        *("Gaussian", "Grid", "HammingOne", "Mixture", "Product", "Redraw", "Sphere", "Uniform", "mean_std")
+    ],
+    "ctem.matching.losses": ["brier", "log_score", "pair_loss"],
+    "ctem.matching.noise": ["Noise"],
+    "ctem.outliers": ["CTEMOutlier"],
+    "ctem.spaces": ["Category", "Ordinal", "Real", "Space"],
+    "ctem.training": ["Recipe", "train"],
 }
+_LATER = {name: home for home, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators are imported when asked for: scikit-learn imports pandas wherever it is installed."""
+    """Names are imported when they are asked for: torch and scikit-learn take seconds, and ``ctem --help`` has none."""
     if name not in _LATER:
         raise AttributeError(f"module 'ctem' has no attribute {name!r}.")
     return getattr(import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -42,4 +42,5 @@ def main(
     ctem impute penguins.ctem penguins.csv > filled.csv
     ctem outliers penguins.ctem penguins.csv -n 3
     ctem report penguins.ctem penguins.csv -o penguins.html
+    ctem privacy penguins.ctem penguins.csv
     """

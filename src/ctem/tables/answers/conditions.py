@@ -27,7 +27,7 @@ from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import read_frame
 
-__all__ = ["LabelCondition", "NumberCondition", "check_state", "compiled", "from_text", "is_range"]
+__all__ = ["LabelCondition", "NumberCondition", "check_state", "compiled", "is_range"]
 
 Item = Any  # a value, (low, high) or None
 Intervals = NDArray[np.float64]
@@ -172,49 +172,6 @@ def check_state(name: str, codec: Codec, what: str) -> None:
             f"{what}: column {name!r}: None asks for a missing cell, but the model does not say how likely those are; "
             "leave the column out, or fit with missing='state'."
         )
-
-
-def from_text(name: str, text: str, codec: Codec) -> Any:
-    """A condition as the command line has it: ``30..40``, ``30..``, ``Oslo|Bergen``, ``Oslo``; nothing is missing.
-
-    >>> from_text("age", "30..40|65..", Labels("int", (30, 40, 65), (0, 1, 2), (1.0, 1.0, 1.0)))
-    [(30, 40), (65, None)]
-    >>> from_text("city", "Oslo|Bergen", Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0)))
-    ['Oslo', 'Bergen']
-    """
-    kind = codec.lattice.type if isinstance(codec, Numbers) else codec.type
-    if kind == "label":
-        known = codec.values if isinstance(codec, Constant | Labels) else ()
-        return (
-            text or None if text in known or "|" not in text else [part or None for part in text.split("|")]
-        )
-    items = [_text_item(name, part, kind) for part in text.split("|")]
-    return items[0] if len(items) == 1 else items
-
-
-def _text_item(name: str, text: str, kind: str) -> Item:
-    if ".." in text:
-        low, _, high = text.partition("..")
-        return tuple(_text_value(name, end, kind) for end in (low, high))
-    return _text_value(name, text, kind)
-
-
-def _text_value(name: str, text: str, kind: str) -> Any:
-    """A number, boolean or moment from text; None from nothing."""
-    text = text.strip()
-    if not text:
-        return None
-    try:
-        if kind == "bool":
-            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        if kind == "moment":
-            return np.datetime64(text).astype("M8[us]").item()
-        return int(text) if kind == "int" and text.lstrip("+-").isdigit() else float(text)
-    except (KeyError, ValueError):
-        wanted = {"bool": "true or false", "moment": "a date such as 2020-12-31"}.get(kind, "a number")
-        raise ValueError(
-            f"--given {name}={text}: expected {wanted}, low..high, low.., ..high or a|b; got {text!r}."
-        ) from None
 
 
 def _items(name: str, condition: Any, what: str) -> list[Item]:

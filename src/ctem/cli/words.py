@@ -1,0 +1,108 @@
+"""Kinds and conditions as they are written in a shell: age=real:0..120, age=30..40, city=Oslo|Bergen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import typer
+
+from ctem.spaces import Real
+from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+
+__all__ = ["column_kinds", "conditions", "from_text"]
+
+KINDS = ("real", "category", "ordinal")
+
+
+def column_kinds(said: list[str]) -> dict[str, str | Real]:
+    """name=kind as name → kind; a name may hold "=" itself, and real may have ends.
+
+    >>> column_kinds(["age=real:0..120", "a=b=category"])
+    {'age': Real(low=0.0, high=120.0), 'a=b': 'category'}
+    """
+    found: dict[str, str | Real] = {}
+    for each in said:
+        name, _, kind = each.rpartition("=")
+        ends = re.fullmatch(r"real:([^.]*(?:\.[^.]+)?)\.\.(.*)", kind)
+        if not name or (kind not in KINDS and not ends):
+            raise typer.BadParameter(
+                f"expected NAME=KIND, with a KIND of {', '.join(KINDS)} or real:LOW..HIGH; got {each!r}."
+            )
+        found[name] = _bounded(each, *ends.groups()) if ends else kind
+    return found
+
+
+def _bounded(said: str, low: str, high: str) -> Real:
+    try:
+        return Real(low=float(low) if low else None, high=float(high) if high else None)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"expected numbers LOW < HIGH in real:LOW..HIGH; got {said!r} ({error})"
+        ) from None
+
+
+def conditions(said: list[str], codecs: Mapping[str, Codec]) -> dict[str, Any]:
+    """name=condition as name → condition, in the types of the columns; a name may hold "=" itself.
+
+    >>> conditions(["size=2.."], {"size": Labels("int", (1, 2), (0, 1), (1.0, 1.0))})
+    {'size': (2, None)}
+    """
+    found: dict[str, Any] = {}
+    for each in said:
+        name = max((known for known in codecs if each.startswith(f"{known}=")), key=len, default=None)
+        if name is None:
+            raise typer.BadParameter(
+                f"expected NAME=CONDITION, with a NAME of {', '.join(codecs)}; got {each!r}."
+            )
+        if name in found:
+            raise typer.BadParameter(
+                f"{name!r} has two conditions; write them as one, such as {name}=1|3..5."
+            )
+        found[name] = from_text(name, each[len(name) + 1 :], codecs[name])
+    return found
+
+
+def from_text(name: str, text: str, codec: Codec) -> Any:
+    """A condition as the command line has it: ``30..40``, ``30..``, ``Oslo|Bergen``, ``Oslo``; nothing is missing.
+
+    >>> from_text("age", "30..40|65..", Labels("int", (30, 40, 65), (0, 1, 2), (1.0, 1.0, 1.0)))
+    [(30, 40), (65, None)]
+    >>> from_text("city", "Oslo|Bergen", Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0)))
+    ['Oslo', 'Bergen']
+    """
+    kind = codec.lattice.type if isinstance(codec, Numbers) else codec.type
+    if kind == "label":
+        known = codec.values if isinstance(codec, Constant | Labels) else ()
+        return (
+            text or None if text in known or "|" not in text else [part or None for part in text.split("|")]
+        )
+    items = [_text_item(name, part, kind) for part in text.split("|")]
+    return items[0] if len(items) == 1 else items
+
+
+def _text_item(name: str, text: str, kind: str) -> Any:
+    if ".." in text:
+        low, _, high = text.partition("..")
+        return tuple(_text_value(name, end, kind) for end in (low, high))
+    return _text_value(name, text, kind)
+
+
+def _text_value(name: str, text: str, kind: str) -> Any:
+    """A number, boolean or moment from text; None from nothing."""
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        if kind == "bool":
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        if kind == "moment":
+            return np.datetime64(text).astype("M8[us]").item()
+        return int(text) if kind == "int" and text.lstrip("+-").isdigit() else float(text)
+    except (KeyError, ValueError):
+        wanted = {"bool": "true or false", "moment": "a date such as 2020-12-31"}.get(kind, "a number")
+        raise ValueError(
+            f"--given {name}={text}: expected {wanted}, low..high, low.., ..high or a|b; got {text!r}."
+        ) from None

@@ -1,0 +1,281 @@
+"""What the commands do: each reads a table or a model, asks the estimator, and writes.
+
+Apart from ``ctem.cli.commands``, which says what can be asked: this imports torch, and ``ctem --help`` need not wait.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from sklearn.utils import check_random_state
+
+from ctem.atomic import check_target, is_regular
+from ctem.cli.border import Stopped
+from ctem.cli.streams import (
+    Lowest,
+    bar,
+    explained,
+    filled_in,
+    fit_table,
+    fresh,
+    known_table,
+    numbered,
+    streams,
+)
+from ctem.cli.words import column_kinds, conditions
+from ctem.estimator import CTEM
+from ctem.persistence import provenance
+from ctem.privacy import audit
+from ctem.report import write_report
+from ctem.tables.answers.events import split_given
+from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
+from ctem.terminal import print_columns, say, shown
+from ctem.training.checkpoints import claimed, files_of, forget
+
+
+def fit(
+    table: str,
+    output: Path,
+    kinds: list[str] | None,
+    drop: list[str] | None,
+    effort: str,
+    fast: bool,
+    max_time: float | None,
+    max_steps: int | None,
+    max_rows: int,
+    seed: int,
+    device: str,
+    resume: bool,
+    missing_as_state: bool,
+    quiet: bool,
+) -> None:
+    """Learn the density of a table and write it to MODEL."""
+    said = column_kinds(kinds or [])
+    check_target(output)
+    checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
+    if resume and checkpoint is None:
+        raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
+    X = fit_table(table, drop or [], max_rows, seed, quiet)
+    with claimed(checkpoint):
+        if not resume:
+            forget(checkpoint)
+    model = CTEM(
+        kinds=said or None,
+        missing="state" if missing_as_state else "hidden",
+        effort=effort,
+        fast=fast,
+        max_steps=max_steps,
+        max_time=max_time,
+        random_state=seed,
+        device=device,
+        checkpoint=checkpoint,
+        verbose=int(not quiet),
+    )
+    try:
+        with redirect_stdout(sys.stderr):
+            model.fit(X)
+    except (KeyboardInterrupt, Stopped):
+        if files_of(checkpoint):
+            say("what was learned is kept: the same command with --resume goes on from there")
+        raise
+    model.save(output)
+    forget(checkpoint)
+    if not quiet:
+        facts = model.describe()
+        say(
+            f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
+            f"in {facts['seconds']:.0f} s{_fast_in_words(facts['fast'])}"
+        )
+        say(_quality_in_words(model))
+
+
+def score(
+    model: Path,
+    table: str,
+    output: str,
+    fast: bool,
+    append: bool,
+    columns: list[str] | None,
+    given: list[str] | None,
+    format: str | None,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Write the log-density of every row, in nats, as a column log_density."""
+    if fast and (columns or given):
+        raise typer.BadParameter(
+            "expected --fast, which scores whole rows, or --columns and --given; got both."
+        )
+    fitted = _load(model, device)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            found = (
+                fitted.score_samples(X, True) if fast else fitted.log_density(X, columns or None, given or ())
+            )
+            values = pyarrow().array(found)
+            name = fresh("log_density", part.column_names if append else [])
+            write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
+
+
+def sample(
+    model: Path,
+    n: int,
+    given: list[str] | None,
+    output: str,
+    seed: int | None,
+    format: str | None,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Write new rows, drawn from the density, or of those that meet conditions."""
+    fitted = _load(model, device)
+    known = _conditions(fitted, given, quiet)
+    rng = _random(fitted, seed)
+    with open_sink(output, format) as sink, bar(n, quiet) as advance:
+        for start in range(0, n, BATCH):
+            rows = fitted.sample(min(BATCH, n - start), random_state=rng, given=known)
+            sink.write(as_arrow(rows, fitted.table_type_.names))
+            advance(len(rows))
+
+
+def impute(
+    model: Path,
+    table: str,
+    output: str,
+    method: str,
+    draws: int,
+    seed: int | None,
+    format: str | None,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Write the table with its missing cells filled in; what was observed stays."""
+    fitted = _load(model, device)
+    rng = _random(fitted, seed)
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            made = fitted.impute(X, method, draws, rng)
+            for draw, filled in enumerate(made if draws > 1 else [made]):
+                whole = filled_in(fitted, part, X, filled)
+                write(numbered(whole, draw) if draws > 1 else whole)
+
+
+def outliers(
+    model: Path,
+    table: str,
+    n: int | None,
+    alpha: float | None,
+    output: str,
+    format: str | None,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Write the strangest rows, the strangest first, with what makes them so."""
+    if alpha is not None and not 0 < alpha < 1:
+        raise typer.BadParameter(f"expected a share between 0 and 1; got {alpha}.", param_hint="--alpha")
+    fitted = _load(model, device)
+    lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
+    with streams(fitted, table, output, format, quiet) as (parts, write):
+        for part, X in parts:
+            rows = np.ones(len(part), bool) if alpha is None else fitted.p_values(X) <= alpha
+            lowest.add(part, X, np.where(rows, -fitted.outlier_scores(X), np.inf))
+        found = fitted.outliers(lowest.X, len(lowest.rows)) if len(lowest.rows) else []
+        write(explained(found, lowest.rows, lowest.table))
+
+
+def report(
+    model: Path, table: str, output: Path, held_out: str | None, max_rows: int, device: str, quiet: bool
+) -> None:
+    """Write one HTML file on what was learned: columns, training, log Z, marginals, pairs, outliers."""
+    check_target(output)
+    fitted = _load(model, device)
+    X = known_table(fitted, table, max_rows, quiet)
+    others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet)
+    with redirect_stdout(sys.stderr):
+        write_report(fitted, X, output, held_out=others)
+    if not quiet:
+        say(f"{output}: written")
+
+
+def privacy(
+    model: Path,
+    table: str,
+    holdout: str | None,
+    max_rows: int,
+    seed: int,
+    as_json: bool,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Say how much a model gives away of the rows that it was fitted to."""
+    fitted = _load(model, device)
+    X = known_table(fitted, table, max_rows, quiet)
+    others = None if holdout is None else known_table(fitted, holdout, max_rows, quiet)
+    found = audit(fitted, X, others, seed)
+    print(json.dumps(found.to_json(), indent=2) if as_json else found)
+
+
+def info(model: Path, as_json: bool) -> None:
+    """Say what a model was made of, how, and what its columns are."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed.")
+    origin = provenance(model)
+    fitted = _load(model, "cpu")
+    facts = {**fitted.describe(), "provenance": origin}
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    print_columns(facts["columns"], str(model))
+    origin = {key: shown(value) for key, value in origin.items()}
+    Console().print(
+        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
+        f"{facts['objective']}, effort {facts['effort']} · {_quality_in_words(fitted)}{_fast_in_words(facts['fast'])}\n"
+        f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
+        f"data {origin['data_sha256'][:16]}…",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _quality_in_words(model: CTEM) -> str:
+    """How good a model is, as far as it knows."""
+    if model.held_out_ is None:
+        return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
+    return str(model.held_out_)
+
+
+def _fast_in_words(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return ""
+    gap = facts["gap"]
+    return (
+        f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
+        f"rank correlation {gap['rank_correlation']:.3f}"
+    )
+
+
+def _load(path: Path, device: str) -> CTEM:
+    return CTEM.load(path, device)
+
+
+def _conditions(model: CTEM, said: list[str] | None, quiet: bool) -> dict[str, Any] | None:
+    """The conditions of --given, after a word on how likely those are that are ranges."""
+    if not said:
+        return None
+    found = conditions(said, {name: choice.codec for name, choice in model.schema_.columns.items()})
+    known, ranges = split_given(found, model.schema_)
+    if ranges and not quiet:
+        p = model.probability(ranges, known)
+        say(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
+    return found
+
+
+def _random(model: CTEM, seed: int | None) -> Any:
+    return check_random_state(model.random_state if seed is None else seed)
