@@ -121,7 +121,7 @@ def rank_p_values(held_out: Sequence[Vector], new: Sequence[Vector]) -> Vector:
 
 
 def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
-    """The rows that each member of a fit to n rows has not seen, as ``ctem.anyorder.fitting.split_rows`` has them.
+    """The rows that each member of a fit to n rows has not seen, as ``split_rows`` of the any-order density has them.
 
     >>> [len(rows) for rows in unseen_rows(20, 2, seed=0)]
     [2, 2]
