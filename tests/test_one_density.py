@@ -128,12 +128,12 @@ def test_what_comes_first_in_every_order_obeys_the_chain_rule(fitted):
             assert np.allclose(joint, each.score_samples(X), rtol=0, atol=2e-4)
 
 
-def test_every_other_split_obeys_it_to_half_a_nat(fitted):
+def test_every_other_split_obeys_it_to_three_quarters_of_a_nat(fitted):
     X, model = fitted
     for name in column_names(model):
         for one, other in (([name], rest(model, name)), (rest(model, name), [name])):
             joint = model.log_density(X, one) + model.log_density(X, other, one)
-            assert np.abs(joint - model.score_samples(X)).mean() < 0.5
+            assert np.abs(joint - model.score_samples(X)).mean() < 0.75
 
 
 def test_every_conditional_sums_or_integrates_to_one(fitted):
