@@ -91,20 +91,22 @@ def fit_anyorder(
     correlation = Inputs(base).correlation_among(x)
     net = network(base, **settings.network, correlation=correlation, seed=seed)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress)
-    anything = HiddenColumns(parents, *levels, rehearsed=rehearsed)
+    late = gaps(x, parents).double().mean(0)
+    some = late.to(x.dtype) if bool(late.any()) else None
+    anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
     phases = phases if max_time is None else phases.within(max_time, anything)
     first = phases.learn(anything)
     level = best_level(net.eval(), anything, data.held_out, seed)
-    at, late = AtLevel(net, level), gaps(x, parents).double().mean(0).tolist()
+    at, when = AtLevel(net, level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    orders = best_orders(Chain(at, parents, late), at, data.held_out, settings.orders, generator, passes)
+    orders = best_orders(Chain(at, parents, when), at, data.held_out, settings.orders, generator, passes)
     components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
     if first.interrupted:
-        return AnyOrderDensity(net, level, components, parents=parents, late=late, history=first)
+        return AnyOrderDensity(net, level, components, parents=parents, late=when, history=first)
     chosen = _rehearsing(anything, level, components, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
     level = best_level(net.eval(), chosen, data.held_out, seed)
-    return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
+    return AnyOrderDensity(net, level, components, parents=parents, late=when, history=history)
 
 
 def _rehearsing(

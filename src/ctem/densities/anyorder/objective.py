@@ -52,6 +52,7 @@ class HiddenColumns:
         finest, coarsest: range of the noise level.
         places: of each column in the orders that are rehearsed, (members, orders, d); None before they are known.
         rehearsed: share of the rows that rehearse them.
+        late: the share of missing cells of each column, (d,); None if nothing is missing.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -66,6 +67,7 @@ class HiddenColumns:
     coarsest: float = COARSEST
     places: Tensor | None = None
     rehearsed: float = REHEARSED
+    late: Tensor | None = None
 
     def __call__(self, net: AnyOrderNet, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (members, n, d); nan marks a missing cell, which stays hidden, unasked."""
@@ -106,7 +108,9 @@ class HiddenColumns:
     def visible_sets(self, x0: Tensor, generator: torch.Generator) -> Tensor:
         """A random set of columns to show for each row, of the shape of x0, its size uniform on 0 … d − 1.
 
-        The continuous part of a column is not shown without its parent.
+        The continuous part of a column is not shown without its parent. Where a chosen cell is missing, all columns with
+        fewer gaps are shown as well: what rows with a gap hold must not count more often than what other rows hold when
+        complete columns are asked, or those would lean towards the rows with gaps.
         """
         members, n, d = x0.shape
         size = _sizes(members, n, d, generator)
@@ -114,7 +118,14 @@ class HiddenColumns:
         chosen = u < u.sort(-1).values.gather(-1, size)
         for child, parent in self.parents.items():
             chosen[..., parent] |= chosen[..., child]
-        return chosen
+        return chosen if self.late is None else chosen | (self.late < self._latest_gap(x0, chosen, self.late))
+
+    def _latest_gap(self, x0: Tensor, chosen: Tensor, late: Tensor) -> Tensor:
+        """How late the latest chosen cell that is missing comes, (members, n, 1); −1 where none is."""
+        absent = x0.isnan()
+        for child, parent in self.parents.items():
+            absent[..., child] = absent[..., parent]  # the nan of a part that does not exist is none
+        return torch.where(chosen & absent, late, -1.0).amax(-1, keepdim=True)
 
     def _begun(self, places: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The places (members, count, d) of the columns in an order for each row, and how many are shown."""
