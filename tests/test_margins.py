@@ -15,7 +15,7 @@ VALUES = {"a": "uv", "b": "pq", "c": "klm"}
 DRAWS = 8000
 LONGER = {**SMALL, "max_steps": 400, "width": 32}
 TOLERANCE = (
-    0.04  # of a probability, beyond sampling error: the conditionals of a short fit disagree by as much
+    0.06  # of a probability, beyond sampling error, since a short fit answers differently asked differently
 )
 
 

@@ -108,9 +108,9 @@ class HiddenColumns:
     def visible_sets(self, x0: Tensor, generator: torch.Generator) -> Tensor:
         """A random set of columns to show for each row, of the shape of x0, its size uniform on 0 … d − 1.
 
-        The continuous part of a column is not shown without its parent. Where a chosen cell is missing, all columns with
-        fewer gaps are shown as well: what rows with a gap hold must not count more often than what other rows hold when
-        complete columns are asked, or those would lean towards the rows with gaps.
+        The continuous part of a column is not shown without its parent. Where a chosen cell is missing, all columns
+        with fewer gaps are shown as well. Otherwise such a row would be asked more often than a complete one with
+        little to see, and complete columns would lean towards what rows with gaps hold.
         """
         members, n, d = x0.shape
         size = _sizes(members, n, d, generator)
