@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo table1 figures table2 mixed digits mnist test test-all lint types format results clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -35,6 +35,9 @@ install-dev: .venv/.installed-dev ## the same, with the developer tools
 
 demo: .venv/.installed ## fit the Palmer penguins: nats, imputations, outliers, a saved model and a report
 	@$(BIN)/python -m experiments.tables.demo
+
+bench: .venv/.installed-dev ## held-out nats against seconds beside the peers, rates, memory, growth (QUICK=--quick: 5 minutes)
+	@$(BIN)/python -m experiments.tables.bench --device auto $(QUICK)
 
 table1: .venv/.installed-dev ## the paper's Table 1: continuous densities
 	@$(BIN)/python -m experiments.paper.table1 --device auto

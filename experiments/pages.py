@@ -46,6 +46,7 @@ class Page(NamedTuple):
 OUT_OF_FOLD = "a draft on the truth, then out-of-fold nats"
 PEERS = "the peers' defaults, changed once in their favour"
 DEFAULTS = "defaults, chosen on validation rows; one run"
+BENCH = "everyone's defaults; one run"
 PAGES = (
     Page(
         "tables",
@@ -79,6 +80,8 @@ PAGES = (
         "anomalies", "Outliers: ROC-AUC", {"anomalies-peers": PEERS, "anomalies*": DEFAULTS}, notes="tables"
     ),
     Page("speed", "Speed on two cores", {"speed*": "defaults; one run"}, split=None),
+    Page("bench-cpu", "Time to quality on a CPU", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
+    Page("bench-cuda", "Time to quality on a GPU", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
     Page(
         "ablation",
         "What each part of the default is worth: nats of validation rows",

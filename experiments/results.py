@@ -111,6 +111,7 @@ def write(
     *,
     quick: bool = False,
     command: str | None = None,
+    curves: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write NAME.json (NAME-quick.json if ``quick``) into the folder, whole or not at all; returns its path.
 
@@ -118,6 +119,7 @@ def write(
         device: where it ran; a torch device is written out ("cpu (2 threads)", the name of the GPU).
         wall_s: seconds the run took.
         command: the command that makes the file; by default this process's own, less its folders.
+        curves: what a figure is drawn from, if anything.
     """
     content = {
         "experiment": name,
@@ -132,7 +134,7 @@ def write(
         "command": command or _command(),
         "settings": dict(settings),
         "records": [_checked(record) for record in records],
-    }
+    } | ({} if curves is None else {"curves": dict(curves)})
     # settings are for reading, so a path or a dtype goes in as text
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
     return replace_bytes(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text.encode())

@@ -13,15 +13,20 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from experiments.results import Record, arguments, summarise, write
 
 Values = dict[str, float]  # metric → value
+FACTORS = 4  # behind the columns of a made-up table
+LONGEST, MOST = 0.5, 262_144  # a rate is taken over a call of so many seconds, or of so many rows
 
 
 class Task(NamedTuple):
@@ -148,3 +153,52 @@ def toy_table(n: int, seed: int) -> pd.DataFrame:
             "weight": np.round(size + 0.1 * rng.normal(size=n), 2),
         }
     )
+
+
+def made_up(rows: int, columns: int, seed: int) -> pd.DataFrame:
+    """Numbers and labels that hang together by a few factors, as long and as wide as asked."""
+    rng = np.random.default_rng(seed)
+    loads = rng.normal(size=(FACTORS, columns))
+    z = rng.normal(size=(rows, FACTORS)) @ loads / FACTORS**0.5 + 0.5 * rng.normal(size=(rows, columns))
+    label = np.array(list("abcd"))
+    return pd.DataFrame(
+        {
+            f"c{j}": label[np.digitize(z[:, j], (-1, 0, 1))] if j % 3 == 0 else z[:, j].round(2)
+            for j in range(columns)
+        }
+    )
+
+
+def timed(use: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.perf_counter()
+    made = use()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return made, time.perf_counter() - began
+
+
+def with_memory(use: Callable[[], Any], device: str) -> tuple[Any, float, Values]:
+    """What was made, in how many seconds, and the peak of memory meanwhile (of this process; of the device)."""
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if reset.exists():
+        reset.write_text("5")  # Linux: the peak starts anew
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    made, seconds = timed(use)
+    values = {}
+    if reset.exists():
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        values["peak memory, MB"] = int(peak.split()[1]) / 1024
+    if device == "cuda":
+        values["peak memory of the device, MB"] = torch.cuda.max_memory_allocated() / 2**20
+    return made, seconds, values
+
+
+def rate(use: Callable[[int], Any], rows: int = 250) -> float:
+    """Rows a second: ever more rows, until a call is long enough to be timed."""
+    use(rows)
+    while True:
+        _, seconds = timed(partial(use, rows))
+        if seconds > LONGEST or rows >= MOST:
+            return rows / seconds
+        rows *= 4

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from experiments.sweep import toy_table
-from experiments.tables.nats import boosted, shuffled
-from experiments.tables.peers import Copula, Flow, Independent, Margins, Tree, snapped
+from experiments.tables.nats import boosted, shuffled, snapped
+from experiments.tables.peers import Copula, Flow, Independent, Kernels, Margins, Mixture, Tree
 
 
 def small_table(n: int):
@@ -31,7 +31,7 @@ def every_row(reach: float):
     return pd.DataFrame(rows, columns=["side", "grade", "size"])
 
 
-@pytest.mark.parametrize("system", [Independent, Copula, Tree, Flow])
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels, Flow])
 def test_the_probabilities_of_all_rows_sum_to_one(system):
     if system is Flow:
         pytest.importorskip("zuko")
@@ -40,7 +40,7 @@ def test_the_probabilities_of_all_rows_sum_to_one(system):
     assert total == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("system", [Copula, Tree])
+@pytest.mark.parametrize("system", [Copula, Tree, Mixture, Kernels])
 def test_dependence_is_worth_nats_on_new_rows(system):
     rows = small_table(2000)
     train, test = rows[:1500], rows[1500:]
@@ -48,7 +48,7 @@ def test_dependence_is_worth_nats_on_new_rows(system):
     assert gain.mean() > 4 * gain.std() / np.sqrt(len(gain))
 
 
-@pytest.mark.parametrize("system", [Independent, Copula, Tree])
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels])
 def test_samples_have_the_frequencies_that_the_probabilities_say(system):
     peer = system(small_table(600), seed=1)
     every = every_row(20.0)

@@ -21,10 +21,10 @@ SCRIPTS = [
     "tables.ablation",
     "tables.adult",
     "tables.anomalies --systems CTEM",
+    "tables.bench --systems CTEM",
     "tables.demo",
     "tables.imputation --systems CTEM",
     "tables.nats --systems CTEM",
-    "tables.speed",
 ]
 
 

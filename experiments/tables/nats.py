@@ -17,21 +17,27 @@ tables-….json; nothing is tuned. --quick takes a made-up table.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from unittest import mock
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.model_selection import StratifiedKFold, cross_val_score
+from torch import Tensor
 
 from ctem import CTEM
 from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_table
 from ctem.tables.columns.codecs import Numbers
 from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import read_frame
 from experiments.sweep import TINY, Task, Values, group_name, need, sweep, sweep_arguments, tasks, toy_table
-from experiments.tables.peers import Copula, Flow, Independent, Tree, arf_samples, bound, resolution
+from experiments.tables.peers import Copula, Flow, Independent, Tree, bound, flow_loss, resolution
 
 SETS = (
     *("abalone", "german", "california", "bank", "diamonds"),
@@ -42,8 +48,11 @@ TEST_SHARE = 0.2
 DRAWS = 8  # of the place within a cell, in the mean that stands for P(cell)
 DISCRETE = 256  # a column of labels or whole numbers with at most so many values may be taken as discrete
 FLOW_STEPS = 3000  # at most
+NEAR = 0.01  # nats below the best of a curve that count as having reached it
 PEERS = {"independent columns": Independent, "Gaussian copula": Copula, "Chow–Liu tree": Tree}
 SYSTEMS = ("CTEM", *PEERS, "spline flow", "arfpy", "training rows")
+
+Curve = list[tuple[float, float]]  # (seconds, nats)
 
 
 def load(data: str, args) -> pd.DataFrame:
@@ -165,6 +174,74 @@ def peer(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args) ->
         "C2ST": boosted(test, fitted.sample(len(test)), seed),
         "fit, seconds": seconds,
     }
+
+
+class Watched:
+    """The flow's loss, which keeps the weights and the moment whenever held-out rows are judged."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[float, dict[str, Tensor]]] = []
+        self.learning = True
+
+    def __call__(self, flow: torch.nn.Module, cells: Tensor, generator: torch.Generator) -> Tensor:
+        if self.learning and not flow.training:
+            weights = {name: value.clone() for name, value in flow.state_dict().items()}
+            self.kept.append((time.perf_counter(), weights))
+        self.learning = flow.training
+        return flow_loss(flow, cells, generator)
+
+
+def flow_course(
+    train: pd.DataFrame, seed: int, device: str, **how: int
+) -> tuple[Flow, list[tuple[float, dict[str, Tensor]]]]:
+    """A flow, and its weights at each of its looks at held-out rows, with the seconds until then."""
+    watched, began = Watched(), time.perf_counter()
+    flow = Flow(train, seed, device=device, loss=watched, **how)
+    return flow, [(moment - began, weights) for moment, weights in watched.kept]
+
+
+def reached(curve: Curve, nats: float) -> float:
+    """The first second at which so many nats are reached; inf if never."""
+    return min((seconds for seconds, found in curve if found >= nats - NEAR), default=math.inf)
+
+
+def beside_the_flow(mine: Curve, flow: Curve) -> Values:
+    """How our curve compares with the flow's; the ratio only where ours reaches the flow's best."""
+    best = max(nats for _, nats in flow)
+    values = {"best nats at any time, ours less the flow's": max(nats for _, nats in mine) - best}
+    ratio = reached(mine, best) / reached(flow, best)
+    if math.isfinite(ratio):
+        values["seconds to the flow's best nats, ours / flow's own"] = ratio
+    else:
+        print(f"ours does not reach the flow's best, {best:.3f} nats", flush=True)
+    return values
+
+
+def arf_samples(train: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
+    """n rows from adversarial random forests with arfpy's defaults; numbers rounded to the lattice they came from."""
+    arf = need("arfpy.arf").arf
+    # arfpy 0.1.1 looks columns up by position, which pandas 3 allows only if that is their name
+    plain = train.reset_index(drop=True).set_axis(range(train.shape[1]), axis=1)
+    labels = [j for j in plain if not pd.api.types.is_numeric_dtype(plain[j])]
+    np.random.seed(seed)  # noqa: NPY002  arfpy draws from the global generator
+    # … and calls a name that NumPy 2.4 dropped
+    with mock.patch.object(np, "in1d", np.isin, create=True), contextlib.redirect_stdout(io.StringIO()):
+        forest = arf(plain.astype({j: "category" for j in labels}), random_state=seed)
+        forest.forde()
+        fake = forest.forge(n).set_axis(list(train), axis=1)
+    return snapped(fake, resolution(Schema.fit(read_frame(train))))
+
+
+def snapped(fake: pd.DataFrame, widths: Mapping[str, float]) -> pd.DataFrame:
+    """Numbers at the resolution of their column, so that digits alone do not give a sample away."""
+    out = fake.copy()
+    for name in fake:
+        if name in widths:
+            decimals = max(0, math.ceil(-math.log10(widths[name]) - 1e-9))
+            out[name] = (np.rint(fake[name].astype(float) / widths[name]) * widths[name]).round(decimals)
+        elif pd.api.types.is_numeric_dtype(fake[name]):
+            out[name] = np.rint(fake[name])
+    return out
 
 
 def measure(task: Task, args) -> Values:

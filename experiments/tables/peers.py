@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from unittest import mock
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from scipy.special import logsumexp, ndtr, ndtri
+from sklearn.mixture import GaussianMixture
+from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 from ctem import Recipe, train
@@ -22,11 +20,14 @@ from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
+from ctem.training import Loss
 from experiments.sweep import need
 
 EDGE = 1e-12  # of [0, 1]: z stays within ±7
 BINS = 16  # of a number, in the tree
 PSEUDO = 0.5  # added to every count
+COMPONENTS, BANDWIDTHS = (1, 4, 16, 64), (0.1, 0.2, 0.4, 0.8)  # of a mixture; of kernels
+HELD = 500  # rows that such a choice is made by, at most
 LATTICE_STEPS = 60  # halvings that find a cell
 Array = np.ndarray
 
@@ -177,9 +178,6 @@ def _plain(column: pd.Series) -> Array:
     return column.to_numpy(np.float64) if numeric else column.astype(object).to_numpy()
 
 
-Array = np.ndarray
-
-
 class Peer:
     """Margins with a dependence c on [0, 1]^d; subclasses say what c is.
 
@@ -285,6 +283,42 @@ class Tree(Peer):
         return table + max(table.shape) * (np.outer(a, b) if i != j else np.diag(a))
 
 
+class Smooth(Peer):
+    """A density q of scikit-learn on z = Φ⁻¹(u): c(u) = q(z) / Π φ(z_j); the best of a few, by a tenth of the rows."""
+
+    def candidates(self, rows: int) -> list:
+        raise NotImplementedError
+
+    def fit(self, lo: Array, hi: Array) -> None:
+        z, order = ndtri(_within(lo, hi, self.rng)), self.rng.permutation(len(lo))
+        held, kept = z[order[: len(z) // 10][:HELD]], z[order[len(z) // 10 :]]
+        fits = (q.fit(kept) for q in self.candidates(len(kept)))
+        self.density = max(fits, key=lambda q: q.score_samples(held).mean())
+
+    def log_c(self, u: Array) -> Array:
+        z = ndtri(u)
+        return self.density.score_samples(z) + (0.5 * z**2 + 0.5 * math.log(2 * math.pi)).sum(1)
+
+    def uniforms(self, n: int) -> Array:
+        drawn = self.density.sample(n)
+        return np.clip(ndtr(drawn[0] if isinstance(drawn, tuple) else drawn), EDGE, 1 - EDGE)
+
+
+class Mixture(Smooth):
+    """A mixture of Gaussians with full covariances, each with a hundred rows to learn from where there are several."""
+
+    def candidates(self, rows: int) -> list:
+        few = {"random_state": self.seed, "reg_covar": 1e-4, "tol": 1e-2, "max_iter": 300}
+        return [GaussianMixture(k, **few) for k in COMPONENTS if 100 * k <= max(rows, 100)]
+
+
+class Kernels(Smooth):
+    """A kernel density estimate."""
+
+    def candidates(self, rows: int) -> list:
+        return [KernelDensity(bandwidth=h) for h in BANDWIDTHS]
+
+
 class Flow(Peer):
     """zuko's neural spline flow on z = Φ⁻¹(u), dequantised afresh in every batch, stopped by held-out rows."""
 
@@ -296,7 +330,9 @@ class Flow(Peer):
         device: str = "cpu",
         steps: int = 4000,
         batch_size: int = 512,
+        every: int = 200,
         patience: int = 6,
+        loss: Loss | None = None,
     ) -> None:
         zuko = need("zuko")
         with torch.random.fork_rng(devices=[]):  # zuko initialises from the global generator
@@ -312,11 +348,12 @@ class Flow(Peer):
             schedule="constant",
             weight_decay=1e-4,
             clip=5.0,
-            evaluate_every=min(200, steps),
+            evaluate_every=min(every, steps),
             patience=patience,
             seed=self.seed,
         )
-        self.history = train(self.flow, _flow_loss, cells[kept], recipe, held_out=cells[held].repeat(4, 1))
+        judged = cells[held].repeat(4, 1)
+        self.history = train(self.flow, loss or flow_loss, cells[kept], recipe, held_out=judged)
 
     def log_c(self, u: Array) -> Array:
         z = torch.as_tensor(ndtri(u), dtype=torch.float32, device=self.device)
@@ -335,38 +372,11 @@ class Flow(Peer):
         return self.flow().log_prob(z)
 
 
-def arf_samples(train: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
-    """n rows from adversarial random forests with arfpy's defaults; numbers rounded to the lattice they came from."""
-    arf = need("arfpy.arf").arf
-    # arfpy 0.1.1 looks columns up by position, which pandas 3 allows only if that is their name
-    plain = train.reset_index(drop=True).set_axis(range(train.shape[1]), axis=1)
-    labels = [j for j in plain if not pd.api.types.is_numeric_dtype(plain[j])]
-    np.random.seed(seed)  # noqa: NPY002  arfpy draws from the global generator
-    # … and calls a name that NumPy 2.4 dropped
-    with mock.patch.object(np, "in1d", np.isin, create=True), contextlib.redirect_stdout(io.StringIO()):
-        forest = arf(plain.astype({j: "category" for j in labels}), random_state=seed)
-        forest.forde()
-        fake = forest.forge(n).set_axis(list(train), axis=1)
-    return snapped(fake, resolution(Schema.fit(read_frame(train))))
-
-
-def snapped(fake: pd.DataFrame, widths: Mapping[str, float]) -> pd.DataFrame:
-    """Numbers at the resolution of their column, so that digits alone do not give a sample away."""
-    out = fake.copy()
-    for name in fake:
-        if name in widths:
-            decimals = max(0, math.ceil(-math.log10(widths[name]) - 1e-9))
-            out[name] = (np.rint(fake[name].astype(float) / widths[name]) * widths[name]).round(decimals)
-        elif pd.api.types.is_numeric_dtype(fake[name]):
-            out[name] = np.rint(fake[name])
-    return out
-
-
 def _within(lo: Array, hi: Array, rng: np.random.Generator) -> Array:
     return np.clip(lo + (hi - lo) * rng.random(lo.shape), EDGE, 1 - EDGE)
 
 
-def _flow_loss(flow: torch.nn.Module, cells: Tensor, generator: torch.Generator) -> Tensor:
+def flow_loss(flow: torch.nn.Module, cells: Tensor, generator: torch.Generator) -> Tensor:
     """Mean −log q of z at a uniform point of every row's cells (n, 2d), lower edges first."""
     return -flow().log_prob(_scores(*cells.chunk(2, -1), generator)).mean()
 
