@@ -197,10 +197,7 @@ def growth(book: Book, args: argparse.Namespace) -> None:
     """The default on ever longer and wider tables, within a time."""
     by_rows, by_columns = ((1000, 3000), (5, 20)) if args.quick else (args.rows, COLUMNS)
     limit = 5 if args.quick else args.longest
-    for rows, columns in [
-        *((n, WIDTH) for n in by_rows),
-        *((LENGTH if not args.quick else 500, d) for d in by_columns),
-    ]:
+    for rows, columns in [*((n, WIDTH) for n in by_rows), *((LENGTH, d) for d in by_columns)]:
         frame = made_up(rows + JUDGED, columns, 0)
         train, test = frame[:rows], frame[rows:]
         model, seconds, memory = with_memory(
@@ -371,15 +368,13 @@ def draw_curves(axis: Any, data: str, curves: Mapping[str, Curve]) -> None:
 def draw_growth(axis: Any, word: str, grown: Mapping[tuple[str, str], float]) -> None:
     """Seconds of a fit and peak memory against the rows or the columns of a made-up table."""
     place, same = (0, f" × {WIDTH} columns") if word == "rows" else (1, f"{LENGTH} rows × ")
-    for metric in ("fit, seconds", "peak memory, MB"):
-        points = [
-            (int(d.split(" × ")[place].split()[0]), v)
-            for (d, m), v in grown.items()
-            if m == metric and same in d
-        ]
-        axis.plot(*np.array(sorted(points)).reshape(-1, 2).T, marker="o", label=metric)
-    axis.set(xscale="log", yscale="log", title=f"a made-up table, {same.strip(' ×')}", xlabel=word)
-    axis.legend(fontsize="small")
+    for metric in ("fit, seconds", "peak memory, MB", "peak memory of the device, MB"):
+        mine = {data.split(" × ")[place]: v for (data, m), v in grown.items() if m == metric and same in data}
+        if mine:
+            axis.plot([int(n.split()[0]) for n in mine], list(mine.values()), marker="o", label=metric)
+    if axis.lines:
+        axis.set(xscale="log", yscale="log", title=f"a made-up table, {same.strip(' ×')}", xlabel=word)
+        axis.legend(fontsize="small")
 
 
 def main() -> None:
