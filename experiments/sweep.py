@@ -26,7 +26,7 @@ from experiments.results import Record, arguments, summarise, write
 
 Values = dict[str, float]  # metric → value
 FACTORS = 4  # behind the columns of a made-up table
-LONGEST, MOST = 0.5, 262_144  # a rate is taken over a call of so many seconds, or of so many rows
+LONGEST, MOST = 0.2, 262_144  # a rate is taken over a call of so many seconds, or of so many rows
 
 
 class Task(NamedTuple):

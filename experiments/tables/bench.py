@@ -349,7 +349,7 @@ def figure(_: Book, args: argparse.Namespace) -> None:
         draw_growth(axis, word, grown)
     for axis in axes.flat[len(curves) + 2 :]:
         axis.axis("off")
-    axes.flat[0].legend(fontsize="small")
+    canvas.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     drawn = io.BytesIO()
     canvas.savefig(drawn, dpi=100)
     plt.close(canvas)

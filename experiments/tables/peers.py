@@ -316,7 +316,7 @@ class Kernels(Smooth):
     """A kernel density estimate."""
 
     def candidates(self, rows: int) -> list:
-        return [KernelDensity(bandwidth=h) for h in BANDWIDTHS]
+        return [KernelDensity(bandwidth=h, rtol=1e-3) for h in BANDWIDTHS]
 
 
 class Flow(Peer):
