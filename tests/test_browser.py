@@ -55,10 +55,10 @@ class Visit(NamedTuple):
     requests: list[str]
 
 
-def browse(folder, page, *options):
+def browse(folder, page, *options, quiet=QUIET):
     """Open a page; its DOM if asked for, its console messages, and what it asked the network for."""
     log = folder / "net.json"
-    command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}"]
+    command = [BROWSER, *quiet, f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}"]
     run = subprocess.run(
         [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
     )

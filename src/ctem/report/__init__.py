@@ -1,8 +1,8 @@
 """The report: one HTML file that says what a model learned of a table, and how far to trust it.
 
 ``findings`` looks, ``axes`` and ``compare`` lay out and compare columns, ``notes`` says what to watch; ``charts``,
-``pictures``, ``sections`` and ``page`` draw. The file loads nothing from outside, runs no script, and escapes what
-the table says.
+``pictures``, ``sections`` and ``page`` draw; ``explorer`` puts the fitted density into the page, to be asked there. The
+file loads nothing from outside, runs no script but the explorer's, and escapes what the table says.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ctem.atomic import is_regular, replacing
 from ctem.estimator import CTEM
+from ctem.report.explorer import explorer_section
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
 from ctem.version import __version__
@@ -57,7 +58,7 @@ def write_report(
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: no folder {target.parent}; make it first.")
     found = examine(model, X, held_out, n_samples, seed)
-    _write(target, page(found, _origin(model, found, seed), seed))
+    _write(target, page(found, _origin(model, found, seed), seed, explorer_section(model, found)))
     return target
 
 

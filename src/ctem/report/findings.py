@@ -103,15 +103,16 @@ class Surprise:
 
 @dataclass(frozen=True)
 class Strange:
-    """A strange row: its outlier score, and the columns that add most to it.
+    """A strange row: its outlier score, the columns that add most to it, and its cells.
 
-    >>> Strange(7, 30.0, ()).row
+    >>> Strange(7, 30.0, (), {}).row
     7
     """
 
     row: int
     score: float
     surprises: tuple[Surprise, ...]
+    cells: Mapping[str, Cells]  # one each
 
 
 @dataclass(frozen=True)
@@ -259,14 +260,14 @@ def _constant(model: CTEM) -> LogZ | None:
 def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64]) -> list[Strange]:
     if not isinstance(table.density, AnyOrderDensity):
         score = table.surprise(frame)
-        return [Strange(int(chosen[i]), float(score[i]), ()) for i in _strangest(score)]
+        return [Strange(int(chosen[i]), float(score[i]), (), {}) for i in _strangest(score)]
     surprises = table.surprises(frame)
     found = []
     for i in _strangest(surprises.sum(1)):
         nats, one = surprises[i], taken(frame, slice(i, i + 1))
         top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
         reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons))
+        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The page: findings as one self-contained HTML document, readable without scripts."""
+"""The page: findings as one self-contained HTML document, readable without scripts but for its explorer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from ctem.partition import LogZ
+from ctem.report.explorer import policy
 from ctem.report.findings import Findings, Mean, Scores
 from ctem.report.markup import error_bar, signed, tag, text
 from ctem.report.notes import notes
@@ -15,16 +16,18 @@ from ctem.report.sections import sections
 
 __all__ = ["page"]
 
+Section = tuple[str, str, str, str]  # mark, title, words, content
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def page(found: Findings, origin: Mapping[str, Any], seed: int) -> str:
+def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | None = None) -> str:
     """The document.
 
     Arguments:
         found: what to say.
         origin: label → value, where all this comes from.
         seed: of the choice and spread of points.
+        ask: the section of ``ctem.report.explorer``, which comes first.
 
     >>> import numpy as np
     >>> from ctem import CTEM
@@ -33,13 +36,13 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int) -> str:
     >>> page(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
     '<!DOCTYPE html>'
     """
-    shown = sections(found, origin, seed)
+    shown = [*([] if ask is None else [ask]), *sections(found, origin, seed)]
     links = "".join(tag("a", title, href=f"#{mark}") for mark, title, _, _ in shown)
     body = "".join(_section(*part) for part in shown)
     style = files("ctem.report").joinpath("style.css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}{policy(body)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>ctem report</title><style>{style}</style></head>\n"
         f"<body><header>{_opening(found)}{tag('nav', links)}</header>\n"
@@ -114,4 +117,4 @@ def _constant_tile(log_z: LogZ) -> str:
 
 
 def _ending() -> str:
-    return "Made by ctem. This file loads nothing from outside and runs no script."
+    return "Made by ctem. This file loads nothing from outside; no script runs but that of “Ask the model”."

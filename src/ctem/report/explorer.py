@@ -1,0 +1,271 @@
+"""What the explorer of a report needs: the fitted networks and columns as JSON, for ``explorer.js`` to evaluate.
+
+The page carries its data and its one script inside. The data are float32 weights, in base64 and in the order of
+``network``, and plain numbers; the script is allowed by its SHA-256 in the page's policy, so that no other can run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ctem.densities.anyorder import numbers
+from ctem.densities.anyorder.conditionals import NODES
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.inputs import Inputs
+from ctem.densities.anyorder.labels import STEEPEST
+from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.numbers import NumberHead
+from ctem.densities.residuals import LEAST, TAME
+from ctem.estimator import CTEM
+from ctem.report.axes import Ruled, lay_out, plain_text, shown
+from ctem.report.findings import Findings, Strange
+from ctem.report.markup import tag, text
+from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+from ctem.tables.columns.lookup import cells_of, find
+from ctem.tables.frames.cells import Cells
+
+__all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
+
+MAX_BYTES = 4 * 2**20  # of weights
+MAX_COLUMNS = 60  # each question looks at every pair of columns
+ABOUT = tag(
+    "p",
+    "Set any columns and leave the others unknown: each picture shows what the model then expects of a column, given "
+    "all others that are set. A column that is set shows what was expected in its place.",
+) + (
+    '<p class="keys"><span class="key">Nothing known</span><span class="key model">Given what is set</span></p>'
+)
+
+Json = dict[str, Any]
+
+
+def why_not(model: CTEM) -> str:
+    """Why a model has no explorer, as a sentence; empty if it has one.
+
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> why_not(CTEM(max_steps=2, width=8, random_state=0).fit(X))
+    ''
+    """
+    density = model.density_
+    if not isinstance(density, AnyOrderDensity):
+        return 'a model with objective="pairwise" knows whole rows only, and this asks for parts of them.'
+    if model.missing == "state":
+        return 'with missing="state" a gap is a value, which this cannot show yet.'
+    if len(model.schema_.columns) > MAX_COLUMNS:
+        return f"the table has {len(model.schema_.columns)} columns, and this is for at most {MAX_COLUMNS}."
+    size = 4 * sum(parameter.numel() for parameter in density.net.parameters())
+    if size > MAX_BYTES:
+        room = f"a page carries at most {MAX_BYTES / 2**20:.0f} MB"
+        return f"the networks have {size / 2**20:.1f} MB of weights, and {room}; smaller ones (width=, members=) fit."
+    return ""
+
+
+def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
+    """Mark, title, words and content of the section, or the sentence that says why there is none.
+
+    >>> from ctem.report.findings import examine
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(X)
+    >>> explorer_section(model, examine(model, X, None, 50, 0))[:2]
+    ('ask', 'Ask the model')
+    """
+    if reason := why_not(model):
+        return (
+            "ask",
+            "Ask the model",
+            "",
+            tag("p", text(f"There is no explorer in this report: {reason}"), "muted"),
+        )
+    without = tag("noscript", tag("p", "This part needs scripts; the rest of the report does not."))
+    data = f'<script type="application/json" id="ask-data">{explorer_data(model, found)}</script>'
+    content = tag("div", without, "explorer", id="explorer") + data + f"<script>{script()}</script>"
+    return "ask", "Ask the model", ABOUT, content
+
+
+def policy(content: str) -> str:
+    """The part of a Content-Security-Policy that lets the explorer of a page run, and no other script.
+
+    >>> policy("<p>no explorer</p>")
+    ''
+    """
+    source = script()
+    if f"<script>{source}</script>" not in content:
+        return ""
+    return f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+@cache
+def script() -> str:
+    """The script of the explorer."""
+    return files("ctem.report").joinpath("explorer.js").read_text("utf-8")
+
+
+def explorer_data(model: CTEM, found: Findings) -> str:
+    """What ``explorer.js`` reads, as JSON that may stand in a page.
+
+    Arguments:
+        model: a fitted estimator for which ``why_not`` has nothing to say.
+        found: what the report says of it.
+
+    >>> from ctem.report.findings import examine
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(X)
+    >>> sorted(json.loads(explorer_data(model, examine(model, X, None, 50, 0))))
+    ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'weights']
+    """
+    density = model.density_
+    assert isinstance(density, AnyOrderDensity)
+    network, weights = _network(density.net)
+    data = {
+        "density": _density(density),
+        "inputs": _inputs(density.net.inputs, density),
+        "numbers": _numbers(density.net.numbers),
+        "network": network,
+        "columns": _columns(model, found),
+        "outliers": [_outlier(row, model) for row in found.outliers],
+        "weights": weights,
+    }
+    found_text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return found_text.replace("<", "\\u003c")  # nothing in it can end the element that holds it
+
+
+def _network(net: AnyOrderNet) -> tuple[Json, str]:
+    """Where each weight lies in the blob, and the blob: little-endian float32 in base64."""
+    blob: list[bytes] = []
+    sizes = [0]
+
+    def place(tensor: Tensor) -> Json:
+        values = tensor.detach().cpu().numpy().astype("<f4")
+        blob.append(values.tobytes())
+        sizes.append(sizes[-1] + values.size)
+        return {"shape": list(values.shape), "start": sizes[-2]}
+
+    def linear(module: torch.nn.Module) -> Json:
+        return {name: place(parameter) for name, parameter in module.named_parameters()}
+
+    layers = {
+        "first": linear(net.first),
+        "blocks": [
+            {name: linear(part) for name, part in block.named_children() if name != "drop"}
+            for block in net.body
+        ],
+        "labels": linear(net.of_labels),
+        "numbers": linear(net.of_numbers),
+    }
+    return layers, base64.b64encode(b"".join(blob)).decode()
+
+
+def _density(density: AnyOrderDensity) -> Json:
+    return {
+        "sizes": list(density.space.sizes),
+        "parents": density.parents,
+        "components": [{"member": member, "order": list(order)} for member, order in density.components],
+    }
+
+
+def _inputs(inputs: Inputs, density: AnyOrderDensity) -> Json:
+    level = torch.full((1, 1), density.level)
+    d, values = density.space.dim, inputs.place
+    hidden = torch.zeros(1, d, dtype=torch.bool, device=inputs.scores.device)
+    seen = inputs(torch.zeros(1, d, device=hidden.device), hidden, level.to(hidden.device)).inputs[0]
+    correlation = inputs.correlation
+    return {
+        "clock": seen[d : values.start].tolist(),  # of a row that shows nothing: the same for every row
+        "ahead": float((-level).exp()),
+        "reals": list(density.space.reals),
+        "discretes": inputs.discretes.tolist(),
+        "start": inputs.start.tolist(),
+        "height": inputs.height[:-1].tolist(),
+        "mean": inputs.mean.sum(0).tolist(),  # a value belongs to one column
+        "spread": inputs.spread.tolist(),
+        "gain": density.net.labels.gain.tolist(),
+        "steepest": STEEPEST,
+        "scores": inputs.scores.tolist(),
+        "places": inputs.places.tolist(),
+        "centre": inputs.centre.tolist(),
+        "scale": inputs.scale.tolist(),
+        "noisy": inputs.noisy.tolist(),
+        "frequencies": inputs.frequencies.tolist(),
+        "correlation": None if correlation is None else correlation.tolist(),
+        "tame": TAME,
+        "least": LEAST,
+    }
+
+
+def _numbers(head: NumberHead) -> Json:
+    polygons = (head.fixed, head.moving)
+    return {
+        "lengths": list(head.lengths),
+        "scale": head.scale.tolist(),
+        "start": head.start.tolist(),
+        "polygons": [{"knots": p.knots.tolist(), "share": p.share.tolist()} for p in polygons],
+        "far": numbers.FAR,
+        "nodes": NODES,
+        "narrowest": numbers.NARROWEST,
+        "widest": numbers.WIDEST,
+        "steepest": numbers.STEEPEST,
+    }
+
+
+def _columns(model: CTEM, found: Findings) -> list[Json]:
+    pairs = zip(model.schema_.columns.items(), model.schema_.owner, strict=True)
+    return [
+        {
+            "name": plain_text(name, 60),
+            "kind": inferred.kind,
+            "owner": list(owner),
+            **_codec(name, inferred.codec, found.real[name]),
+        }
+        for (name, inferred), owner in pairs
+    ]
+
+
+def _codec(name: str, codec: Codec, cells: Cells) -> Json:
+    data = codec.to_json()
+    if isinstance(codec, Constant | Labels):
+        listed = cells_of(codec, np.arange(len(codec.values)))
+        return {**data, "values": [shown(listed, i) for i in range(len(codec.values))]}
+    axis = lay_out(name, codec, cells)
+    assert isinstance(axis, Ruled)
+    lattice = {
+        **data.pop("ruler"),
+        "per": codec.lattice.per,
+        "offset": codec.lattice.shift / codec.lattice.per,
+    }
+    return {**data, "lattice": lattice, "edges": axis.edges.tolist()}
+
+
+def _outlier(row: Strange, model: CTEM) -> Json:
+    blamed = [list(row.cells).index(cause.column) for cause in row.surprises]
+    return {"row": row.row, "blamed": blamed, "cells": row_cells(model, row.cells)}
+
+
+def row_cells(model: CTEM, columns: Mapping[str, Cells]) -> list[float | str | None]:
+    """The first row of some columns as the explorer knows it, a cell for each column.
+
+    X of a number, the place of a listed value, a text for one that was never seen, None for a gap.
+
+    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(np.random.default_rng(0).normal(size=(100, 2)))
+    >>> row_cells(model, model.as_frame(np.array([[0.5, np.nan]])).columns)
+    [0.5, None]
+    """
+    return [_cell(name, inferred.codec, columns[name]) for name, inferred in model.schema_.columns.items()]
+
+
+def _cell(name: str, codec: Codec, cells: Cells) -> float | str | None:
+    if bool(cells.missing[0]):
+        return None
+    if isinstance(codec, Numbers):
+        return float(codec.lattice.measure(cells)[0])
+    place = int(find(name, cells, codec)[0])
+    return shown(cells, 0) if place == -2 else place

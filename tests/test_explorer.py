@@ -1,0 +1,233 @@
+"""The explorer of the report: what the page answers, in a real browser, is what Python answers."""
+
+import html
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import SMALL
+from test_browser import BROWSER, QUIET, browse
+
+from ctem import CTEM
+from ctem.report import explorer, write_report
+from ctem.report.explorer import row_cells, why_not
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
+
+ASKED = 200
+in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium found: the explorer was not asked")
+HARNESS = """<script id="harness">addEventListener("load", () => {{
+  const data = JSON.parse(document.getElementById("ask-data").textContent), questions = {questions};
+  const answer = () => {{ {body} }};
+  document.body.append(element("pre", {{ id: "answers" }}, JSON.stringify(answer())));
+}});</script></body>"""
+
+
+def table(n=400, seed=0):
+    """One column of every kind: labels, rare ones, atoms, whole and rounded numbers, gaps, dates, a constant."""
+    rng = np.random.default_rng(seed)
+    side = rng.integers(3, size=n)
+    height = rng.normal(170 + 10 * side, 5)
+    price = np.round(rng.lognormal(1, 0.5, n), 2)
+    return pd.DataFrame(
+        {
+            "<b>city</b>": np.array(["Oslo", "Bergen", "Røros & co"])[side],
+            "word": rng.choice([f"w{i}" for i in range(40)], n, p=np.arange(1, 41) / 820),
+            "rain": np.where(rng.random(n) < 0.3, 0.0, rng.lognormal(side, 0.5)),
+            "age": rng.integers(18, 80, n),
+            "height": np.where(rng.random(n) < 0.1, np.nan, height),
+            "weight": height / 2 + rng.normal(0, 3, n),
+            "price": np.where(rng.random(n) < 0.4, 2.99, price),
+            "smoker": rng.random(n) < 0.2 + 0.3 * side,
+            "born": pd.Timestamp("2000-01-01")
+            + pd.to_timedelta(rng.integers(0, 900, n) + 100 * side, unit="D"),
+            "rooms": rng.integers(1, 6, n) + side,
+            "planet": 3,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    X = table()
+    model = CTEM(**SMALL).fit(X)
+    return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
+
+
+def in_page(path, folder, body, questions=(), options=QUIET):
+    """What a script, put into the report, answers; its console must stay empty."""
+    page = re.sub(r"<meta http-equiv[^>]*>", "", path.read_text("utf-8"))
+    ending = HARNESS.format(questions=json.dumps(list(questions)).replace("<", "\\u003c"), body=body)
+    (folder / "asked.html").write_text(page.replace("</body>", ending), "utf-8")
+    visit = browse(folder, folder / "asked.html", "--dump-dom", quiet=options)
+    assert visit.console == []
+    return json.loads(html.unescape(re.search(r'<pre id="answers">(.*?)</pre>', visit.dom, re.S)[1]))
+
+
+def random_questions(model, X, count, seed=0):
+    """Rows of the table of which some cells are hidden, and a column to ask for."""
+    rng, frame = np.random.default_rng(seed), model.as_frame(X)
+    for _ in range(count):
+        i, share = int(rng.integers(len(frame))), rng.random()
+        row = taken(frame, slice(i, i + 1))
+        hidden = {
+            name: cells if rng.random() < share else replace(cells, missing=np.ones(1, bool))
+            for name, cells in row.columns.items()
+        }
+        yield Frame(row.table_type, hidden), int(rng.integers(len(hidden) - 1))  # the last is constant
+
+
+def probabilities(found):
+    if "values" in found:
+        return np.array(found["values"])
+    return np.concatenate([found["continuous"] * np.array(found["nodes"]), found["atoms"]])
+
+
+@pytest.mark.long
+@in_browser
+def test_the_page_answers_what_python_answers(asked, tmp_path):
+    X, model, path = asked
+    rows = list(random_questions(model, X, ASKED))
+    body = """const model = new Model(data);
+      return questions.map(([cells, j]) => {
+        const question = model.question(cells);
+        return [question.logDensity(), question.conditional(j)];
+      });"""
+    questions = [(row_cells(model, row.columns), j) for row, j in rows]
+    answers = in_page(path, tmp_path, body, questions)
+    density = TableDensity(model.schema_, model.density_)
+    for (row, j), (log_density, found) in zip(rows, answers, strict=True):
+        expected = density.conditional(row, j).probability[0]
+        assert log_density == pytest.approx(density.log_prob(row)[0], abs=1e-3)
+        assert np.abs(probabilities(found) - expected).sum() < 1e-3
+        likely = expected > 1e-6
+        assert np.abs(np.log(probabilities(found)[likely] / expected[likely])).max() < 1e-3
+
+
+@pytest.mark.long
+@in_browser
+def test_the_page_draws_what_python_draws(asked, tmp_path):
+    X, model, path = asked
+    row, n = taken(model.as_frame(X), slice(0, 1)), 2000
+    city = "<b>city</b>"
+    known = {
+        name: cells if name == city else replace(cells, missing=np.ones(1, bool))
+        for name, cells in row.columns.items()
+    }
+    body = f"""const random = generator(1), question = new Model(data).question(questions[0]);
+      return Array.from({{ length: {n} }}, () => question.draw(random));"""
+    page = np.array(in_page(path, tmp_path, body, [row_cells(model, known)]), float)
+    many = taken(Frame(row.table_type, known), np.zeros(n, np.int64))
+    drawn = TableDensity(model.schema_, model.density_).completed(many, torch.Generator().manual_seed(0))
+    frame = Frame(row.table_type, drawn)
+    python = np.array([row_cells(model, taken(frame, slice(i, i + 1)).columns) for i in range(n)], float)
+    assert (page[:, 0] == python[:, 0]).all()
+    for j in range(1, page.shape[1] - 1):  # the last is constant
+        one, two = page[:, j], python[:, j]
+        cuts = np.unique(np.quantile(two, [0.1, 0.3, 0.5, 0.7, 0.9]))
+        shares = np.array([[(part <= cut).mean() for cut in cuts] for part in (one, two)])
+        error = np.sqrt(2 * shares[1] * (1 - shares[1]) / n)
+        assert (np.abs(shares[0] - shares[1]) <= 4.5 * error).all(), list(known)[j]
+
+
+@pytest.mark.long
+@in_browser
+def test_menus_sliders_and_outliers_change_what_is_set(asked, tmp_path):
+    X, model, path = asked
+    body = """
+      const say = (node, value, type) => { node.value = value; node.dispatchEvent(new Event(type)); };
+      const told = () => ["b", "span"].map((name) => document.querySelector(`.standing ${name}`).textContent);
+      const cards = [...document.querySelectorAll(".card")], out = [told()];
+      say(cards[0].querySelector("select"), "1", "change");
+      out.push(told());
+      say(cards[5].querySelector("input[type=number]"), "90", "change");
+      out.push(told());
+      say(cards[5].querySelector("input[type=range]"), "0", "input");
+      out.push(Number(cards[5].querySelector("input[type=number]").value));
+      document.querySelectorAll(".load")[0].click();
+      out.push(told(), document.querySelector(".news").textContent, document.activeElement.className);
+      [...document.querySelectorAll(".standing button")][0].click();
+      out.push(told());
+      const controls = [...document.querySelectorAll(".explorer button, .explorer select, .explorer input")];
+      const nameless = controls.filter((node) => !(node.getAttribute("aria-label") || node.textContent));
+      const markup = document.querySelectorAll(".explorer bdi *, .explorer option *");
+      out.push(nameless.length + markup.length, controls.length > 20);
+      return out;"""
+    before, one, two, lowest, loaded, news, focus, cleared, nameless, many = in_page(path, tmp_path, body)
+    assert before[1].startswith("Nothing is set")
+    cities = list(model.classes("<b>city</b>"))
+    row = pd.DataFrame({name: [None] for name in X}).assign(**{"<b>city</b>": cities[1]})
+    assert float(one[0].split()[0].replace("−", "-")) == pytest.approx(model.score_samples(row)[0], abs=6e-3)
+    assert one[1] == "log-density of the 1 of 10 columns that are set"
+    row = row.assign(weight=90.0)
+    assert float(two[0].split()[0].replace("−", "-")) == pytest.approx(model.score_samples(row)[0], abs=6e-3)
+    assert lowest == pytest.approx(X["weight"].quantile(0.005), abs=0.5)
+    strangest = model.outliers(X, 1)[0]
+    score = model.score_samples(X.iloc[[strangest.row]])[0]
+    assert float(loaded[0].split()[0].replace("−", "-")) == pytest.approx(score, abs=6e-3)
+    assert news.startswith(f"Row {strangest.row} is set. {next(iter(strangest.columns)).capitalize()} is ")
+    assert "expected: " in news
+    assert focus == "news"
+    assert cleared == before
+    assert (nameless, many) == (0, True)
+
+
+@pytest.mark.long
+@in_browser
+def test_the_explorer_runs_under_the_policy_of_the_page(asked, tmp_path):
+    visit = browse(tmp_path, asked[2], "--dump-dom")
+    assert visit.console == []
+    assert visit.dom.count('class="card"') == 10
+
+
+@pytest.mark.long
+@in_browser
+def test_a_question_to_networks_for_a_small_table_takes_less_than_a_tenth_of_a_second(tmp_path):
+    X = table(120)
+    model = CTEM(max_steps=2, random_state=0).fit(X)
+    path = write_report(model, X, tmp_path / "report.html", n_samples=20)
+    body = """const model = new Model(data);
+      return questions.map((cells) => Math.min(...[1, 2, 3, 4, 5].map(() => {
+        const start = performance.now(), question = model.question(cells);
+        question.logDensity();
+        model.columns.forEach((column, j) => cells[j] === null && column.owner.length && question.conditional(j));
+        return performance.now() - start;
+      })));"""
+    questions = [row_cells(model, row.columns) for row, _ in random_questions(model, X, 30)]
+    real_time = [option for option in QUIET if "virtual-time" not in option]
+    took = in_page(path, tmp_path, body, questions, real_time)
+    assert 0 < np.median(took) < 100
+
+
+REASONS = {
+    "pairwise": 'objective="pairwise"',
+    "state": 'missing="state"',
+    "wide": "the table has 2 columns",
+    "large": "MB of weights",
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_a_report_without_an_explorer_says_why_and_has_no_script(case, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.integers(2, size=(120, 2)).astype(str)).add_prefix("x")
+    if case == "state":
+        X.iloc[0, 0] = None
+    if case == "wide":
+        monkeypatch.setattr(explorer, "MAX_COLUMNS", 1)
+    if case == "large":
+        monkeypatch.setattr(explorer, "MAX_BYTES", 1000)
+    settings = {"missing": "state"} if case == "state" else {}
+    if case == "pairwise":
+        settings = {"objective": "pairwise", "effort": "quick", "blocks": None, "orders": None}
+    model = CTEM(**{**SMALL, "max_steps": 2, **settings}).fit(X)
+    page = write_report(model, X, tmp_path / "r.html", n_samples=20).read_text("utf-8")
+    assert REASONS[case] in why_not(model)
+    assert f"There is no explorer in this report: {html.escape(why_not(model))}" in page
+    assert "<script" not in page
+    assert "script-src" not in page
