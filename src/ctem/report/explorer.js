@@ -8,6 +8,7 @@
 "use strict";
 
 const LOG_SQRT_2PI = 0.5 * Math.log(2 * Math.PI), PEAK = Math.exp(-LOG_SQRT_2PI);
+const TAIL = 8; // |t| beyond which probabilities are taken as logarithms
 const FAR = 38; // standard deviations at which a normal density is 0 in float64
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const sum = (values) => values.reduce((total, value) => total + value, 0);
@@ -25,15 +26,18 @@ function logSoftmax(values) {
 /* Φ: a series near 0, a continued fraction in the tails; as exact as float64 allows. */
 function normalCdf(t) {
   if (t > 0) return 1 - normalCdf(-t);
+  if (t < -3) return Math.exp(logNormalCdf(t));
   const density = Math.exp(-0.5 * t * t - LOG_SQRT_2PI);
-  if (t < -3) {
-    let fraction = -t;
-    for (let k = 80; k > 0; k--) fraction = -t + k / fraction;
-    return density / fraction;
-  }
   let term = t, total = t;
   for (let k = 3; Math.abs(term) > 1e-17 * Math.abs(total); k += 2) total += term *= (t * t) / k;
   return 0.5 + density * total;
+}
+
+/* log Φ(t) for t far below 0. */
+function logNormalCdf(t) {
+  let fraction = -t;
+  for (let k = 80; k > 0; k--) fraction = -t + k / fraction;
+  return -0.5 * t * t - LOG_SQRT_2PI - Math.log(fraction);
 }
 
 /* Φ⁻¹: Acklam's rational approximation, then Halley's steps. */
@@ -147,6 +151,55 @@ class PreferredValues {
   }
 }
 
+/* A map that is cut at the ends of a column and stretched again: bounds.py. */
+class Bounded {
+  constructor({ inner, low, high, margin }) {
+    Object.assign(this, { inner: mapOf(inner), low: low ?? -Infinity, high: high ?? Infinity });
+    this.edges = [this.low - margin, this.high + margin];
+    const [t, u] = this.edges.map((X) => (Number.isFinite(X) ? this.inner.withLogSlope(X)[0] : NaN));
+    this.tails = [t, -u].map((end) => (Number.isNaN(end) ? 0 : normalCdf(end)));
+    this.logMass = Math.log(1 - sum(this.tails));
+  }
+
+  withLogSlope(X) {
+    const [t, logSlope] = this.inner.withLogSlope(X), x = this.through(t, Bounded.squeezed);
+    return [x, logSlope + ((x - t) * (x + t)) / 2 - this.logMass];
+  }
+
+  inverse(x) {
+    return clamp(this.inner.inverse(this.through(x, Bounded.stretched)), ...this.edges);
+  }
+
+  /* From the end that is nearer, where probabilities are exact. */
+  through(t, step) {
+    return t < 0 ? step(t, this.tails[0], this.logMass) : -step(-t, this.tails[1], this.logMass);
+  }
+
+  static squeezed(t, below, logMass) {
+    if (below === 0) return Bounded.shifted(t, -logMass);
+    return normalQuantile(Math.max((normalCdf(t) - below) / Math.exp(logMass), 1e-300));
+  }
+
+  static stretched(x, below, logMass) {
+    if (below === 0) return Bounded.shifted(x, logMass);
+    return normalQuantile(below + Math.exp(logMass) * normalCdf(x));
+  }
+
+  /* The x with log Φ(x) = log Φ(t) + logFactor, for t ≤ 0. */
+  static shifted(t, logFactor) {
+    if (t > -TAIL) return normalQuantile(Math.min(normalCdf(t) * Math.exp(logFactor), 1));
+    const wanted = logNormalCdf(t) + logFactor;
+    let x = t;
+    for (let step = 0; step < 6; step++) {
+      const logP = logNormalCdf(x);
+      x -= (logP - wanted) * Math.exp(logP + (x * x) / 2 + LOG_SQRT_2PI);
+    }
+    return x;
+  }
+}
+
+const mapOf = (data) => new (data.inner ? Bounded : data.heights ? PreferredValues : MonotoneMap)(data);
+
 class LabelColumn {
   constructor(data) {
     Object.assign(this, data);
@@ -178,20 +231,33 @@ class LabelColumn {
 class NumberColumn {
   constructor(data) {
     Object.assign(this, data);
-    this.map = data.curve.heights ? new PreferredValues(data.curve) : new MonotoneMap(data.curve);
+    this.map = mapOf(data.curve);
     this.atomic = this.atoms.length > 0;
   }
 
   encode(cell) {
-    if (cell === null) return [this.atomic ? [NaN, NaN] : [NaN], 0];
-    const atom = this.atoms.indexOf(cell) + 1, { width } = this.lattice;
-    if (atom) return [[atom, NaN], width ? -Math.log(width) : 0];
+    const hidden = this.atomic ? [NaN, NaN] : [NaN];
+    if (cell === null) return [hidden, 0];
+    if (this.beyond(cell)) return [hidden, Math.log(this.reserve)];
+    const atom = this.atoms.indexOf(cell) + 1, { width } = this.lattice, kept = Math.log1p(-this.reserve);
+    if (atom) return [[atom, NaN], kept - (width ? Math.log(width) : 0)];
     const [x, logSlope] = this.map.withLogSlope(cell);
-    return [this.atomic ? [0, Math.fround(x)] : [Math.fround(x)], logSlope];
+    return [this.atomic ? [0, Math.fround(x)] : [Math.fround(x)], kept + logSlope];
+  }
+
+  /* Whether X lies beyond the ends of the column, where there is no density. */
+  beyond(X) {
+    const [low, high] = this.map.edges ?? [-Infinity, Infinity];
+    return (X < low || X > high) && !this.atoms.includes(X);
   }
 
   decode(x) {
-    return this.atomic && x[0] > 0 ? this.atoms[x[0] - 1] : this.snap(this.map.inverse(x.at(-1)));
+    return this.atomic && x[0] > 0 ? this.atoms[x[0] - 1] : this.restored(x.at(-1));
+  }
+
+  /* The value that encoded x stands for. */
+  restored(x) {
+    return this.snap(clamp(this.map.inverse(x), this.map.low ?? -Infinity, this.map.high ?? Infinity));
   }
 
   /* The point of the lattice nearest to X. */
@@ -614,7 +680,7 @@ class NumberSummary {
       else high = x;
     }
     const atom = this.atomPlaces.findIndex((x) => Math.abs(x - high) < 1e-9);
-    return atom >= 0 ? this.column.atoms[atom] : this.column.snap(this.column.map.inverse(high));
+    return atom >= 0 ? this.column.atoms[atom] : this.column.restored(high);
   }
 
   /* How likely it is to be as unusual as X, or more: the mass where the encoded density is no higher. */
@@ -622,7 +688,7 @@ class NumberSummary {
     const atom = this.column.atoms.indexOf(X);
     if (atom >= 0) return sum([this.continuous, ...this.atoms].filter((p) => p <= this.atoms[atom]));
     const x = this.column.map.withLogSlope(X)[0], last = this.nodes.length - 1;
-    if (Math.abs(x) > this.far) return 0;
+    if (this.column.beyond(X) || Math.abs(x) > this.far) return 0;
     const own = this.height[Math.round(((x + this.far) / (2 * this.far)) * last)];
     return this.continuous * sum(this.nodes.filter((p, i) => this.height[i] <= own));
   }
