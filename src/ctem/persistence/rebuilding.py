@@ -148,7 +148,9 @@ def _check_components(
 ) -> None:
     fine = 1 <= len(components) <= MOST_ORDERS
     for member, order in components:
-        fine &= 0 <= member < members and sorted(order) == list(range(dim))
+        fine &= (
+            0 <= member < members and all(type(j) is int for j in order) and sorted(order) == list(range(dim))
+        )
         fine &= all(order.index(parent) < order.index(child) for child, parent in parents.items())
     if not fine:
         raise ValueError(f"components: expected orders of {dim} columns, each of one of {members} members.")

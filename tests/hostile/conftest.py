@@ -1,0 +1,60 @@
+"""A small table and a model of it, for all attacks; and what was counted, printed at the end."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ctem import CTEM
+
+TALLIES = []
+TINY = {"width": 8, "blocks": 1, "members": 2, "orders": 2, "batch_size": 32, "random_state": 3}
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line per attack: how many, and how they ended."""
+    if TALLIES:
+        terminalreporter.section("hostile")
+        for line in TALLIES:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def tally():
+    """Called with what was tried and how it ended, name by name: printed at the end."""
+
+    def note(what, **endings):
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in endings.items() if count)
+        TALLIES.append(f"{sum(endings.values())} {what}: {counts}")
+
+    return note
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """Children are forked: threads of their parent would be missing in them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def table():
+    """Declared categories, a number with an atom, whole numbers with gaps, dates."""
+    rng, n = np.random.default_rng(0), 150
+    age = np.where(rng.random(n) < 0.1, None, rng.integers(18, 80, n))
+    return pd.DataFrame(
+        {
+            "city": pd.Categorical(rng.choice(["Oslo", "Bergen"], n), ["Bergen", "Oslo", "Røros"]),
+            "rain": np.where(rng.random(n) < 0.3, 0.0, rng.lognormal(size=n)),
+            "age": pd.array(age, dtype="Int64"),
+            "born": pd.Timestamp("2000-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D"),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def model(table):
+    """A model with everything that a file can hold."""
+    return CTEM(**TINY, max_steps=10, fast=True).fit(table)
