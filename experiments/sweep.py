@@ -26,7 +26,8 @@ from experiments.results import Record, arguments, summarise, write
 
 Values = dict[str, float]  # metric → value
 FACTORS = 4  # behind the columns of a made-up table
-LONGEST, MOST = 0.2, 262_144  # a rate is taken over a call of so many seconds, or of so many rows
+MOST = 256_000  # rows of the call that a rate is taken over (250 · 4⁵); fewer if it is long
+LONG, TOO_LONG, ENOUGH = 0.2, 3.0, 4000  # seconds: with enough rows, and with any
 
 
 class Task(NamedTuple):
@@ -199,6 +200,6 @@ def rate(use: Callable[[int], Any], rows: int = 250) -> float:
     use(rows)
     while True:
         _, seconds = timed(partial(use, rows))
-        if seconds > LONGEST or rows >= MOST:
+        if rows >= MOST or seconds > (LONG if rows >= ENOUGH else TOO_LONG):
             return rows / seconds
         rows *= 4

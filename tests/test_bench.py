@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.sweep import made_up, rate
-from experiments.tables.bench import Counted, product_speed
+from experiments.sweep import MOST, made_up, rate
+from experiments.tables.bench import Counted
 from experiments.tables.nats import beside_the_flow, flow_course, reached, split
 
 FLOW = [(1.0, -9.0), (4.0, -5.0), (8.0, -5.002), (16.0, -6.0)]  # best at 4 seconds
@@ -59,13 +59,20 @@ def test_operations_are_counted_forward_and_backward():
     assert backward.count > 2
 
 
-def test_a_rate_is_rows_over_seconds_of_a_call_that_is_long_enough():
-    asked = []
+def asked_of(seconds_a_row, monkeypatch):
+    """The rows of each call of a use that takes so long."""
+    clock, asked = [0.0], []
 
     def use(rows):
         asked.append(rows)
-        torch.ones(rows).sum()
+        clock[0] += seconds_a_row * rows
 
-    assert rate(use, rows=100_000) > 0
-    assert asked == [100_000, 100_000, 400_000]
-    assert product_speed("cpu", size=64) > 0
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    assert rate(use) == pytest.approx(1 / seconds_a_row)
+    return asked
+
+
+def test_a_rate_is_taken_over_many_rows_unless_they_take_long(monkeypatch):
+    assert asked_of(1e-9, monkeypatch)[-1] == MOST
+    assert asked_of(1e-4, monkeypatch) == [250, 250, 1000, 4000]
+    assert asked_of(1e-1, monkeypatch) == [250, 250]

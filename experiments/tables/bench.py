@@ -70,7 +70,7 @@ ROWS, COLUMNS = (1000, 10_000, 100_000, 1_000_000), (5, 50, 500)  # of the made-
 SHOWN = 12  # nats below the best, in the figure
 WIDTH, LENGTH = 15, 5000  # columns where rows grow, rows where columns grow
 GROUP = 65_536  # rows of the long file written at a time
-PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
+PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_"))
 
 Found = dict[tuple[str, str, str], list[float]]  # (data, system, metric) → one value a seed
 
@@ -226,7 +226,7 @@ class Counted(TorchDispatchMode):
 
 def step(book: Book, args: argparse.Namespace) -> None:
     """What a training step of the default on Adult consists of: operations, products, milliseconds."""
-    frame = toy_table(1500, 0) if args.quick else load_table("adult", args.data)
+    frame = toy_table(1500, 0) if args.quick else load_table("adult", args.data).dropna()
     model = CTEM(max_steps=2, random_state=0, device=args.device).fit(frame)
     schema, net = model.schema_, model.density_.net
     x = schema.encode(read_frame(frame)).x.to(args.device)
