@@ -38,6 +38,7 @@ import ctem
 __all__ = [
     "QUICK",
     "RESULTS",
+    "ROOT",
     "Arrays",
     "Record",
     "arguments",
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 EXPERIMENTS = Path(__file__).resolve().parent
+ROOT = EXPERIMENTS.parent  # of the repository
 LIBRARY = Path(ctem.__file__).resolve().parent
 RESULTS = EXPERIMENTS / "results"
 FOLDERS = ("--out", "--arrays", "--build", "--data", "--fits", "--folder", "--samples")
@@ -285,9 +287,7 @@ def _described(device: torch.device | str) -> str:
 
 def _command() -> str:
     script = Path(sys.argv[0]).resolve()
-    inside = (
-        script.relative_to(EXPERIMENTS.parent) if script.is_relative_to(EXPERIMENTS) else Path(script.name)
-    )
+    inside = script.relative_to(ROOT) if script.is_relative_to(EXPERIMENTS) else Path(script.name)
     return without_folders(
         shlex.join(["python", "-m", ".".join(inside.with_suffix("").parts), *sys.argv[1:]])
     )

@@ -29,9 +29,9 @@ from experiments.images.judge import Judge, train_classifier
 from experiments.images.run import Deadline, Run
 from experiments.images.settings import SCALES, Images, Scale, load_images, quick
 from experiments.images.uses import curves, likelihood, use
-from experiments.results import Arrays, arguments
+from experiments.results import ROOT, Arrays, arguments
 
-BUILD = Path("build")
+BUILD = ROOT / "build"
 CHAINED = "slopes"  # sampled by the chain rule
 TITLES = {
     "soft": "soft target",

@@ -42,9 +42,9 @@ from experiments.paper.sets import GROUPS, TARGETS, Density, exam, grad_of
 from experiments.paper.systems import FITS, Energy
 from experiments.paper.systems import settings_of as settings_of_ours
 from experiments.paper.table1 import FAMILIES, Run, table1
-from experiments.results import QUICK, arguments, summarise, write
+from experiments.results import QUICK, ROOT, arguments, summarise, write
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 ARRAYS = FITS.parent / "figures"
 DSM_NOISE = 0.1
 CHAINS, STEP = 1000, 5e-3  # the paper's, from N(0, 4I)

@@ -40,6 +40,7 @@ from experiments.paper.sets import (
     together,
     units,
 )
+from experiments.results import ROOT
 
 PAPER_C = {
     "CTEM-S": dict(zip(TARGETS, (0.50, 0.75, 0.75, 0.50, 0.08, 0.20), strict=True)),
@@ -271,7 +272,7 @@ def candidate_nats(
     return found
 
 
-FITS = Path(__file__).resolve().parent.parent / "build" / "fits"  # git ignores it
+FITS = ROOT / "build" / "fits"  # git ignores it
 KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Energy, Ours, Flow, KDE)}
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,10 @@ from ctem.datasets import load_penguins
 from ctem.report import write_report
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import read_frame
-from experiments.results import QUICK
+from experiments.results import QUICK, ROOT
 from experiments.sweep import TINY
 
-FOLDER = Path(__file__).resolve().parent.parent / "build" / "demo"
+FOLDER = ROOT / "build" / "demo"
 SEED = 0
 Penguins = Any  # pyarrow.Table
 
