@@ -9,7 +9,7 @@ nats: log P of test rows as written (``nats.py``), the same rows for every syste
 ``CTEM()``: the default, and the default told to end within an eighth, a quarter and a half of the seconds that it took.
 The flow is trained once; its weights are kept, and judged afterwards, at several of its own looks. The others have one
 point. Seconds are from the table to the model, all choices included. "seconds to the flow's best nats" is when each is
-first within NEAR of the best that the flow reaches at any look: ours over the flow's own, below 1 if ours is sooner.
+first within 0.01 of the best that the flow reaches at any look: ours over the flow's own, below 1 if ours is sooner.
 growth: a made-up table of 10³ … 10⁶ rows and of 5 … 500 columns. step: what one training step consists of.
 file: peak memory of ``ctem score --fast`` on a Parquet file at a tenth of the rows and at all of them.
 One result for each of ``--what`` and device, bench-….json, and the figure bench-….png. Peers other than the flow run on
@@ -49,7 +49,6 @@ from experiments.sweep import MOST, TINY, Values, made_up, need, rate, timed, to
 from experiments.tables.nats import (
     DRAWS,
     FLOW_STEPS,
-    NEAR,
     PEERS,
     Curve,
     beside_the_flow,
@@ -86,8 +85,7 @@ class Book:
     """What is measured by one ``--what``, printed and saved as it comes."""
 
     def __init__(self, what: str, args: argparse.Namespace):
-        part = "" if tuple(args.sets) == SETS or what != "nats" else f"-{'-'.join(args.sets)}"
-        self.name, self.args = f"bench-{what}{part}-{args.device}", args
+        self.name, self.args = "-".join(filter(None, ["bench", what, args.name, args.device])), args
         self.began, self.found = time.perf_counter(), Found()
         self.curves: dict[str, dict[str, Curve]] = {}
 
@@ -95,7 +93,7 @@ class Book:
         for metric, value in values.items():
             self.found.setdefault((data, system, metric), []).append(value)
             print(f"{data}, {system}: {metric} {value:.4g}", flush=True)
-        settings = {"model": "CTEM()", "test rows, at most": JUDGED, "draws in a cell": DRAWS, "near": NEAR}
+        settings = {"model": "CTEM()", "test rows, at most": JUDGED, "draws in a cell": DRAWS}
         records = [summarise(*key, of) for key, of in self.found.items()]
         seconds, args = time.perf_counter() - self.began, self.args
         more = {"curves": self.curves} if self.curves else {}
@@ -341,15 +339,20 @@ def figure(_: Book, args: argparse.Namespace) -> None:
         for data, of in result.get("curves", {}).items():
             curves.setdefault(data, {}).update(of)
         grown |= {(r["dataset"], r["metric"]): r["mean"] for r in result["records"] if " × " in r["dataset"]}
+    if not curves and not grown:
+        raise SystemExit(
+            f"--what figure: no curves in {args.out}/bench-*-{end}.json; measure nats or growth first."
+        )
     across = (len(curves) + 3) // 2
     canvas, axes = plt.subplots(2, across, figsize=(4 * across, 7), layout="constrained")
     for axis, (data, of) in zip(axes.flat, curves.items(), strict=False):
         draw_curves(axis, data, of)
     for axis, word in zip(axes.flat[len(curves) :], ("rows", "columns"), strict=False):
         draw_growth(axis, word, grown)
-    for axis in axes.flat[len(curves) + 2 :]:
+    for axis in (axis for axis in axes.flat if not axis.lines):
         axis.axis("off")
-    canvas.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    named = {line.get_label(): line for axis in axes.flat[: len(curves)] for line in axis.lines}
+    canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
     drawn = io.BytesIO()
     canvas.savefig(drawn, dpi=100)
     plt.close(canvas)
@@ -359,7 +362,7 @@ def figure(_: Book, args: argparse.Namespace) -> None:
 def draw_curves(axis: Any, data: str, curves: Mapping[str, Curve]) -> None:
     """Seconds to the right, nats up; what is far below the best is not shown."""
     for system, curve in curves.items():
-        axis.plot(*np.array(curve).T, marker="o", label=system)
+        axis.plot(*np.array(curve).T, marker="o", label=system, color=f"C{SYSTEMS.index(system)}")
     values = [nats for curve in curves.values() for _, nats in curve]
     axis.set(xscale="log", title=data, xlabel="seconds", ylabel="test nats")
     axis.set_ylim(bottom=max(min(values), max(values) - SHOWN) - 0.5)
@@ -386,6 +389,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", type=int, default=ROWS, help="of the made-up table that grows")
     parser.add_argument("--longest", type=float, default=60.0, help="seconds of a fit to the made-up table")
     parser.add_argument("--lines", type=int, default=200_000, help="rows of the long file")
+    parser.add_argument("--name", help="in the name of the file, for a part of the sets or systems")
     args = parser.parse_args()
     measures = {"nats": nats, "growth": growth, "step": step, "file": file, "figure": figure}
     for what in args.what:
