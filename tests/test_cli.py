@@ -395,7 +395,7 @@ def test_a_value_never_seen_is_scored_and_said(folder, tmp_path, monkeypatch):
     assert "t.csv: 1 row holds a value never seen in fit, first 'city' in row 150" in err
     out, _ = ctem("outliers", folder / "m.ctem", tmp_path / "t.csv", "-n", 151)
     found = {int(each["row"]): each["why"] for each in csv.DictReader(io.StringIO(out))}
-    assert "(a value never seen)" in found[150]
+    assert "city Rome, a value never seen" in found[150]
     assert not any("never seen" in why for row, why in found.items() if row != 150)
 
 

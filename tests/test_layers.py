@@ -32,6 +32,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "learning",
     "questions",
     "estimator",
+    "wrappers",
     "outliers",
     "imputer",
     "privacy",

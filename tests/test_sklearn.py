@@ -101,3 +101,21 @@ def test_the_contamination_share_of_the_rows_of_fit_are_outliers():
 def test_contamination_beyond_one_half_is_refused():
     with pytest.raises(ValueError, match=r"contamination: expected a share in \(0, 0.5\]; got 0.7"):
         CTEMOutlier(contamination=0.7).fit(X)
+
+
+@pytest.mark.parametrize("made", [CTEMOutlier, CTEMImputer])
+def test_estimators_around_a_density_take_its_arguments(made):
+    wrapped = made(**TINY)
+    assert wrapped.get_params()["width"] == TINY["width"]
+    again = clone(wrapped).set_params(width=4, missing="hidden")
+    assert again.fit(X).estimator_.width == 4
+    assert clone(again).get_params() == again.get_params()
+    assert made(CTEM(**TINY), width=5).fit(X).estimator_.get_params()["width"] == 5
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+        made(depth=3)
+
+
+def test_an_outlier_estimator_takes_held_out_rows():
+    model = CTEMOutlier(**TINY).fit(X[:200], X_val=X[200:])
+    assert model.estimator_.held_out_.rows == 40
+    assert np.array_equal(model.p_values(X), model.estimator_.p_values(X))

@@ -14,7 +14,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
@@ -24,6 +24,7 @@ from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.frames.frame import Frame, build_frame
 from ctem.tables.frames.rows import indexed
+from ctem.wrappers import AroundCTEM, taking_settings
 
 __all__ = ["CTEMImputer"]
 
@@ -31,17 +32,18 @@ Vector = NDArray[np.float64]
 STRATEGIES = ("mean", "mode", "sample")
 
 
-class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
     """Missing cells of numbers, labels and dates, filled in given the observed cells of their row.
 
     Answers are tables of the kind that came in (NumPy, pandas, polars, pyarrow), or what ``set_output`` asks for.
     Observed cells stay bit for bit. A column without any value in fit stays missing.
 
     Arguments:
-        estimator: the density, fitted as a clone; ``CTEM(random_state=random_state)`` when None.
+        estimator: the density, fitted as a clone; ``CTEM()`` when None.
         strategy: "mean", "mode" or "sample".
         add_indicator: append a column ``missingindicator_NAME`` for every column with gaps in fit.
-        random_state: a seed for the draws of "sample"; that of the estimator when None.
+        random_state: a seed of the fit and of the draws of "sample"; that of the estimator when None.
+        and the arguments of ``CTEM``: where they differ from its defaults, they are set in the density.
 
     Attributes:
         estimator_: the fitted ``CTEM``.
@@ -61,6 +63,7 @@ class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     estimator_: CTEM
     indicated_: tuple[str, ...]
 
+    @taking_settings
     def __init__(
         self,
         estimator: CTEM | None = None,
@@ -76,7 +79,7 @@ class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags = (CTEM() if self.estimator is None else self.estimator).__sklearn_tags__().input_tags
+        tags.input_tags = self.density().__sklearn_tags__().input_tags
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -84,7 +87,7 @@ class CTEMImputer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Fit the density to the observed cells."""
         if self.strategy not in STRATEGIES:
             raise ValueError(f"strategy: expected one of {STRATEGIES}; got {self.strategy!r}.")
-        density = CTEM(random_state=self.random_state) if self.estimator is None else clone(self.estimator)
+        density = self.density()
         if getattr(density, "missing", "hidden") == "state":
             raise ValueError("estimator: missing='state' makes a missing cell a value; use missing='hidden'.")
         fitted = density.fit(X)

@@ -6,23 +6,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.base import OutlierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ctem.estimator import CTEM
+from ctem.wrappers import AroundCTEM, taking_settings
 
 __all__ = ["CTEMOutlier"]
 
 Vector = NDArray[np.float64]
 
 
-class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
+class CTEMOutlier(OutlierMixin, AroundCTEM):  # type: ignore[misc]
     """Outliers by ``CTEM.outlier_scores``: a row is one if −score < offset, the contamination quantile over fit.
 
     Arguments:
         estimator: the density, fitted as a clone; ``CTEM()`` when None.
         contamination: share of the rows of fit that are called outliers, in (0, 0.5].
+        and the arguments of ``CTEM``: where they differ from its defaults, they are set in the density.
 
     Attributes:
         estimator_: the fitted ``CTEM``; its ``outliers`` names the columns.
@@ -38,21 +40,21 @@ class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     estimator_: CTEM
     offset_: float
 
+    @taking_settings
     def __init__(self, estimator: CTEM | None = None, *, contamination: float = 0.1):
         self.estimator = estimator
         self.contamination = contamination
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags = (CTEM() if self.estimator is None else self.estimator).__sklearn_tags__().input_tags
+        tags.input_tags = self.density().__sklearn_tags__().input_tags
         return tags
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> CTEMOutlier:
-        """Fit the density and set the threshold."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None) -> CTEMOutlier:
+        """Fit the density, as ``CTEM.fit`` does, and set the threshold."""
         if not 0 < self.contamination <= 0.5:
             raise ValueError(f"contamination: expected a share in (0, 0.5]; got {self.contamination!r}.")
-        density = CTEM() if self.estimator is None else clone(self.estimator)
-        self.estimator_ = density.fit(X, sample_weight=sample_weight)
+        self.estimator_ = self.density().fit(X, sample_weight=sample_weight, X_val=X_val)
         self.n_features_in_ = self.estimator_.n_features_in_
         if hasattr(self.estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.estimator_.feature_names_in_
@@ -67,6 +69,11 @@ class CTEMOutlier(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Vector:
         """The score less the threshold: negative for outliers."""
         return self.score_samples(X) - self.offset_
+
+    def p_values(self, X: Any) -> Vector:
+        """Conformal p-values of the rows, as ``CTEM.p_values`` has them."""
+        check_is_fitted(self)
+        return self.estimator_.p_values(X)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """1 for inliers, −1 for outliers."""
