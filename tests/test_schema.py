@@ -148,10 +148,13 @@ def test_the_kinds_are_read_off_the_values_with_the_reason():
     assert told["heavy"][1].startswith("numbers; heavy tails: up to")
     assert told["rounded"] == ("real", "rounded to 0.01: dequantised by a width of 0.01")
     assert told["single"] == ("real", "rounded to 0.1: dequantised by a width of 0.1")
-    assert told["atoms"] == ("real", "31% are 0: an atom plus a continuous part; numbers; never below 0")
+    assert told["atoms"] == (
+        "real",
+        "0 in 31% of the rows: an atom plus a continuous part; numbers; never below 0",
+    )
     assert told["whole"] == ("real", "whole numbers: dequantised by a width of 1")
     assert told["few whole"][0] == "ordinal"
-    assert told["hours"][1].startswith("43% are 40: an atom plus a continuous part; whole numbers")
+    assert told["hours"][1].startswith("40 in 43% of the rows: an atom plus a continuous part; whole numbers")
     assert told["steps"] == ("real", "whole numbers: dequantised by a width of 50; never below 0")
     assert told["few"] == ("ordinal", "numbers, 3 values")
     assert told["city"] == ("category", "text, 4 values")

@@ -31,6 +31,25 @@ FEW_FLOATS = 10
 MAX_ORDERED = 64
 MAX_SPAN = 256  # whole numbers from the least to the greatest, gaps included
 MAX_ORDINAL = 1024
+LAST = (
+    6,
+    7,
+    11,
+    12,
+    23,
+    24,
+    30,
+    31,
+    52,
+    53,
+    59,
+    60,
+    99,
+    100,
+    364,
+    365,
+    366,
+)  # of hours, minutes, days, percent, …
 
 BY_NAME: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
 
@@ -194,11 +213,12 @@ def _listed(
     dense = whole and span <= min(MAX_SPAN, 2 * len(distinct))
     if dense and (len(distinct) < span or len(distinct) > FEW_WHOLE):
         room = span // 10 if len(distinct) > FEW_WHOLE else 0  # a new row may lie a little outside
-        low, high = int(low) - room if low < 0 else max(0, int(low) - room), int(high) + room
+        low, top = int(low) - room if low < 0 else max(0, int(low) - room), int(high)
+        high = top if top in LAST else top + room
         every = np.arange(low, high + 1).astype(distinct.dtype)
         weights = np.zeros(len(every), np.int64)
         weights[np.searchsorted(every, distinct)] = counts
-        return tuple(every.tolist()), weights, f", all from {low} to {high} allowed"
+        return tuple(every.tolist()), weights, f", and any from {low} to {high} may come"
     return tuple(distinct.tolist()), counts, ""
 
 

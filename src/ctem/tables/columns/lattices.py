@@ -17,6 +17,8 @@ __all__ = ["Lattice", "check_whole"]
 PER_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 SMALL = 2**40  # whole numbers up to here keep enough digits for a point within their cell
 ROOM = 2**62
+FAR_OUT, FEW_FAR = 1e9, 0.05  # in central ranges, and the share of values that may be beyond
+CLOSER = 0.01  # share of neighbours that may be closer than a lattice allows
 TIED = 0.01  # share of rows that repeat another's value from which a column counts as rounded
 
 ROUNDABLE = 1e15
@@ -200,8 +202,28 @@ def _inward(low: int, high: int) -> tuple[float, float]:
 
 
 def _float_lattice(distinct: Vector, n: int) -> Lattice:
+    """The lattice of floats, read off those that are not many orders of magnitude beyond the others."""
     if len(distinct) > (1 - TIED) * n or len(distinct) < 2:
         return Lattice("float")
+    core = _core(distinct)
+    found = _core_lattice(core)
+    if found.width and float((np.diff(core) < found.width / 2).mean()) > CLOSER:
+        decimals = _decimals(core, np.float64)
+        rounded = core if decimals < 0 else np.unique(np.round(core, decimals))  # 0.1 + 0.2 is 0.3
+        if float((np.diff(rounded) < found.width / 2).mean()) > CLOSER:
+            return Lattice("float")
+    return found
+
+
+def _core(distinct: Vector) -> Vector:
+    """The values without a few that are so far out that no digit of the others would count beside them."""
+    low, middle, high = np.quantile(distinct, [0.1, 0.5, 0.9])
+    with np.errstate(over="ignore"):
+        near = np.abs(distinct - middle) <= FAR_OUT * (high - low)
+    return distinct[near] if near.sum() >= max(2, (1 - FEW_FAR) * len(distinct)) else distinct
+
+
+def _core_lattice(distinct: Vector) -> Lattice:
     with np.errstate(over="ignore"):
         single = bool((distinct.astype(np.float32).astype(np.float64) == distinct).all())
     decimals = _decimals(distinct, np.float64)

@@ -24,6 +24,9 @@ CHUNK = 16_384  # rows at a time, so that the steps between stay in the cache
 LARGEST = float(np.finfo(np.float64).max)
 LARGEST_ASINH = 709.0
 FARTHEST, STEEPEST = 40.0, 1e15  # score and slope of a knot; beyond, a file is not from here
+MANY_ORDERS = (
+    1e4  # between the 5 and 95 % quantiles of numbers of one sign, from which their logarithm is taken
+)
 NEGLIGIBLE = 1e-304  # a scale so much smaller than the range would overflow
 
 Vector = NDArray[np.float64]
@@ -63,7 +66,7 @@ class MonotoneMap:
     def fit(cls, X: Vector) -> MonotoneMap:
         """The curve through normal scores at a few quantiles of X, which holds at least two values."""
         values = np.sort(X)
-        location, scale = _centre(values), _scale(values)
+        location, scale = _units(values)
         u = _squash(torch.as_tensor(values), location, scale)[0].numpy()
         knots, scores = _knots(u)
         inner = np.diff(scores) / np.diff(knots)
@@ -179,6 +182,20 @@ def _squash(X: Tensor, location: float, scale: float) -> tuple[Tensor, Tensor]:
     size, r = torch.where(below, -y, y), torch.hypot(y, torch.ones_like(y))
     u = torch.log1p(size + size / (1 + r) * size)
     return torch.where(below, -u, u), r
+
+
+def _units(values: Vector) -> tuple[float, float]:
+    """Location and scale of sorted values; 0 and the smallest, near which asinh is a logarithm, over many orders.
+
+    >>> _units(np.array([1e-3, 1.0, 1e9]))
+    (0.0, 0.001)
+    """
+    low, high = np.quantile(values, [0.05, 0.95])
+    if values[0] > 0 and high > MANY_ORDERS * low:
+        return 0.0, max(float(values[0]), float(values[-1]) * NEGLIGIBLE)
+    if values[-1] < 0 and low < MANY_ORDERS * high:
+        return 0.0, max(-float(values[-1]), -float(values[0]) * NEGLIGIBLE)
+    return _centre(values), _scale(values)
 
 
 def _centre(values: Vector) -> float:

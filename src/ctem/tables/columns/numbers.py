@@ -16,6 +16,7 @@ from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
+from ctem.tables.columns.sentinels import sentinels
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["fit_numbers"]
@@ -23,6 +24,7 @@ __all__ = ["fit_numbers"]
 # a share of the rows, and so many times its neighbours' median count
 ATOM_RULES = ((0.05, 5.0), (0.02, 20.0))
 STRAYS, MAX_STRAYS = 0.1, 8  # at most this share of the rows, and so many values, beside a coarser lattice
+ATOM_ROWS = 10  # at least, by these rules
 LONE_ROWS, LONE_TIMES = 20, 50.0  # so many rows, and so many times the rows per cell around
 MAX_ATOMS = 128
 FEW_WHOLE = 32  # values that a coarser lattice must have more of
@@ -52,13 +54,14 @@ def fit_numbers(
     >>> fit_numbers("n", cells, distinct, counts, Real(), False, False)[1]
     'whole numbers: dequantised by a width of 1; never below 0'
     """
-    ends = _ends(name, cells, distinct, said)
+    codes = sentinels(cells, distinct, counts)
+    ends = _ends(name, cells, distinct[~codes], said)
     if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
         raise ValueError(
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
             "Rescale it, or drop the extreme rows."
         )
-    heavy = _atoms(distinct, counts) | _off_lattice(cells, distinct, counts)
+    heavy = _atoms(distinct, counts) | _off_lattice(cells, distinct, counts) | codes
     lattice = Lattice.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
     X = lattice.measure(cells)
     atoms = (
@@ -74,7 +77,8 @@ def fit_numbers(
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new)
     why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
-    return codec, why if cut is transform else f"{why}; {ends.in_words()}"
+    words = [why, *([] if cut is transform else [ends.in_words()]), *_codes_in_words(cells, distinct[codes])]
+    return codec, "; ".join(words)
 
 
 class Ends(NamedTuple):
@@ -117,12 +121,15 @@ def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
     found = []
     total, last = counts.sum(), len(counts) - 1
     cell = float(_apart(distinct[1:], distinct[:-1]).min(initial=np.inf))
-    for i in np.flatnonzero(counts >= min(ATOM_RULES[-1][0] * total, LONE_ROWS)).tolist():
+    for i in np.flatnonzero(counts >= min(max(ATOM_RULES[-1][0] * total, ATOM_ROWS), LONE_ROWS)).tolist():
         first = max(0, i - 3)
         near = np.delete(counts[first : i + 4], i - first)
         room = float(_apart(distinct[[min(last, i + 3)]], distinct[[first]])[0])
         excess = counts[i] / max(float(np.median(near)), 1.0)
-        listed = any(counts[i] >= share * total and excess >= times for share, times in ATOM_RULES)
+        least = (max(share * total, ATOM_ROWS) for share, _ in ATOM_RULES)
+        listed = any(
+            counts[i] >= rows and excess >= times for rows, (_, times) in zip(least, ATOM_RULES, strict=True)
+        )
         with np.errstate(over="ignore"):
             spread = counts[i] * room >= LONE_TIMES * near.sum() * cell
         if listed or (counts[i] >= LONE_ROWS and spread and excess > 1):
@@ -183,9 +190,8 @@ def _why(
     n, words = int((~cells.missing).sum()), []
     if len(atoms):
         most = [_shown(atoms[i], cells) for i in np.argsort(-counts, kind="stable")]
-        some, part = ", ".join(most[:3]) + ", …" * (len(most) > 3), f"{counts.sum() / n:.0%}"
         kind = "an atom" if len(most) == 1 else f"{len(most)} atoms"
-        words.append(f"{part} are {some}: {kind} plus a continuous part")
+        words.append(f"{_some(most)} in {_share(int(counts.sum()), n)}: {kind} plus a continuous part")
     if state:
         words.append("missing is an atom")
     if lattice.step:
@@ -201,11 +207,45 @@ def _why(
         values, times = np.unique(rest, return_counts=True)
         often = lattice.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
         some = ", ".join(_shown(value, cells) for value in often)
-        words.append(f"some values are preferred ({some}, …): a step at each")
+        words.append(f"some values are preferred ({some}, …): each has its own share")
     distance = float(np.abs(rest[[0, -1]] / transform.scale - transform.location / transform.scale).max())
-    if distance > HEAVY:
+    if transform.location == 0 and distance > HEAVY and (rest[0] > 0 or rest[-1] < 0):
+        orders = math.log10(max(abs(rest[0]), abs(rest[-1]))) - math.log10(min(abs(rest[0]), abs(rest[-1])))
+        words.append(f"over {orders:.0f} orders of magnitude: by its logarithm")
+    elif distance > HEAVY:
         words.append(f"heavy tails: up to {distance:.3g} robust deviations out, through asinh")
     return "; ".join(words)
+
+
+def _some(shown: list[str]) -> str:
+    """The first three of several values.
+
+    >>> _some(["1", "2"]), _some(["1", "2", "3", "4"])
+    ('1 and 2', '1, 2, 3, …')
+    """
+    if len(shown) > 3:
+        return ", ".join(shown[:3]) + ", …"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _share(rows: int, n: int) -> str:
+    """A number of rows, as a share where that says something.
+
+    >>> _share(31, 100), _share(3, 891), _share(1, 891)
+    ('31% of the rows', '3 rows', '1 row')
+    """
+    if rows >= 0.01 * n:
+        return f"{rows / n:.0%} of the rows"
+    return f"{rows} row{'s' * (rows > 1)}"
+
+
+def _codes_in_words(cells: Cells, codes: NDArray[Any]) -> list[str]:
+    if not len(codes):
+        return []
+    shown = " and ".join(_shown(value, cells) for value in codes)
+    one = len(codes) == 1
+    words = f"{shown} {'looks' if one else 'look'} like {'a code' if one else 'codes'} for missing"
+    return [f"{words}: if so, make {'it' if one else 'them'} missing"]
 
 
 def _shown(value: Any, cells: Cells) -> str:
