@@ -170,8 +170,9 @@ def test_menus_sliders_and_outliers_change_what_is_set(asked, tmp_path):
     strangest = model.outliers(X, 1)[0]
     score = model.score_samples(X.iloc[[strangest.row]])[0]
     assert float(loaded[0].split()[0].replace("−", "-")) == pytest.approx(score, abs=6e-3)
-    assert news.startswith(f"Row {strangest.row} is set. {next(iter(strangest.columns)).capitalize()} is ")
-    assert "expected: " in news
+    strange = next(iter(strangest.columns))
+    assert news.startswith(f"Row {strangest.row} is set. Strange about it: “{strange}” is ")
+    assert "(expected: " in news
     assert focus == "news"
     assert cleared == before
     assert (nameless, many) == (0, True)

@@ -275,7 +275,7 @@ class NumberColumn {
       return unit === "D" || (step / per) % 1 === 0 ? day : `${day} ${time.slice(0, 5)}`;
     }
     if (type === "duration") return `${plain(value)} days`;
-    if (type === "int") return Math.round(value).toLocaleString("en", { useGrouping: Math.abs(value) >= 1e5 }).replace("-", "−");
+    if (type === "int") return (Math.round(value) + 0).toLocaleString("en", { useGrouping: Math.abs(value) >= 1e4 }).replace("-", "−");
     return plain(decimals >= 0 && Math.abs(value) < 1e9 ? Number(value.toFixed(decimals)) : value);
   }
 }
@@ -715,7 +715,7 @@ class LabelSummary {
   }
 }
 
-const percent = (p) => (p >= 0.0995 ? `${Math.round(100 * p)}%` : p >= 0.0005 ? `${(100 * p).toFixed(1)}%` : "under 0.1%");
+const percent = (p) => (p >= 0.0995 ? `${Math.round(100 * p)}%` : p >= 0.0005 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
 const signed = (value) => value.toFixed(2).replace("-", "−");
 
 /* 1, 2 or 5 times a power of ten, at least so large. */
@@ -821,10 +821,53 @@ class LabelCard extends Card {
   }
 }
 
+/* Many ordered values: a slider, and steps instead of bars. */
+class OrderedCard extends LabelCard {
+  controls() {
+    const last = this.column.values.length - 1;
+    this.slider = element("input", { type: "range", min: 0, max: last, step: 1, "aria-label": this.column.name, input: () => this.set(Number(this.slider.value)) });
+    const ends = [0, last].map((place) => element("span", {}, this.column.values[place]));
+    return [...super.controls(), this.slider, element("div", { class: "ends", "aria-hidden": "true" }, ...ends)];
+  }
+
+  synchronise() {
+    super.synchronise();
+    const known = typeof this.cell === "number", { values } = this.explorer.before[this.j];
+    this.slider.value = known ? this.cell : values.indexOf(Math.max(...values));
+    this.slider.setAttribute("aria-valuetext", known ? this.column.text(this.cell) : "unknown");
+  }
+
+  draw({ values }) {
+    const before = this.explorer.before[this.j].values, top = Math.max(...values, ...before), n = values.length;
+    const here = typeof this.cell === "number" ? (100 * (this.cell + 0.5)) / n : null;
+    this.picture.replaceChildren(picture([before, values].map((heights) => steps(heights, top)), [], here));
+  }
+}
+
+/* Grey for what nothing says, a line for what is set; thick lines for single values [x, p], a dashed one at the cell. */
+function picture([before, after], atoms, here) {
+  const svg = element("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" });
+  svg.append(element("path", { class: "before", d: before }), element("path", { class: "after", d: after }));
+  for (const [x, p] of atoms) svg.append(element("path", { class: "atom", d: `M${x} 100V${100 - 96 * p}` }));
+  if (here !== null) svg.append(element("path", { class: "here", d: `M${here} 100V0` }));
+  return svg;
+}
+
+function steps(heights, top) {
+  const parts = heights.map((height, i) => `V${(100 - (96 * height) / top).toFixed(2)}H${((100 * (i + 1)) / heights.length).toFixed(2)}`);
+  return `M0 100${parts.join("")}V100`;
+}
+
+function curve(heights, top) {
+  const y = (height) => (100 - (96 * height) / top).toFixed(2), n = heights.length;
+  const middle = heights.map((height, i) => `L${((100 * (i + 0.5)) / n).toFixed(2)} ${y(height)}`);
+  return `M0 100L0 ${y(heights[0])}${middle.join("")}L100 ${y(heights[n - 1])}L100 100`;
+}
+
 /* A box, a slider, and a curve (steps for rounded numbers) above it. */
 class NumberCard extends Card {
   controls() {
-    const { type, offset, width, step, per } = this.column.lattice, { edges } = this.column;
+    const { type, offset, step, per } = this.column.lattice, { edges } = this.column;
     [this.low, this.high] = [edges[0], edges.at(-1)];
     const half = step ? step / per / 2 : 0;
     this.delta = niceStep((this.high - this.low) / STEPS);
@@ -838,7 +881,7 @@ class NumberCard extends Card {
     this.box = element("input", { type: kind, step: "any", placeholder: "unknown", ...names, change: () => this.type() });
     this.offset = offset;
     this.places = this.encodedEdges(step ? edges : evenly(this.low, this.high, POINTS));
-    const ends = element("div", { class: "ends", "aria-hidden": "true" }, ...[this.low, this.high].map((X) => element("span", {}, this.column.text(X))));
+    const ends = element("div", { class: "ends", "aria-hidden": "true" }, ...[this.first, this.first + count * this.delta].map((X) => element("span", {}, this.column.text(X))));
     return [this.box, this.picture, this.slider, ends];
   }
 
@@ -868,14 +911,10 @@ class NumberCard extends Card {
 
   draw(summary) {
     const heights = [this.explorer.before[this.j], summary].map((one) => this.heights(one));
-    const top = Math.max(...heights.flat(), 1e-9), svg = element("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" });
-    svg.append(element("path", { class: "before", d: this.outline(heights[0], top) }), element("path", { class: "after", d: this.outline(heights[1], top) }));
-    summary.atoms.forEach((p, i) => {
-      const x = this.across(this.column.atoms[i]);
-      svg.append(element("path", { class: "atom", d: `M${x} 100V${100 - 96 * p}` }));
-    });
-    if (this.cell !== null) svg.append(element("path", { class: "here", d: `M${this.across(this.cell)} 100V0` }));
-    this.picture.replaceChildren(svg);
+    const top = Math.max(...heights.flat(), 1e-9), outline = this.stepped ? steps : curve;
+    const atoms = summary.atoms.map((p, i) => [this.across(this.column.atoms[i]), p]);
+    const here = this.cell === null ? null : this.across(this.cell);
+    this.picture.replaceChildren(picture(heights.map((one) => outline(one, top)), atoms, here));
   }
 
   across(X) {
@@ -887,13 +926,11 @@ class NumberCard extends Card {
     const below = this.places.map((x) => summary.continuous * summary.cdf(x));
     return below.slice(1).map((share, i) => share - below[i]);
   }
+}
 
-  outline(heights, top) {
-    const n = heights.length, y = (height) => (100 - (96 * height) / top).toFixed(2), x = (i) => ((100 * i) / n).toFixed(2);
-    if (this.stepped) return `M0 100${heights.map((height, i) => `V${y(height)}H${x(i + 1)}`).join("")}V100`;
-    const middle = heights.map((height, i) => `L${x(i + 0.5)} ${y(height)}`).join("");
-    return `M0 100L0 ${y(heights[0])}${middle}L100 ${y(heights[n - 1])}L100 100`;
-  }
+function cardOf({ listed, ordered, values }) {
+  if (!listed) return NumberCard;
+  return ordered && values.length > MOST_BARS ? OrderedCard : LabelCard;
 }
 
 const evenly = (low, high, count) => Array.from({ length: count + 1 }, (_, i) => low + ((high - low) * i) / count);
@@ -906,7 +943,7 @@ class Explorer {
     this.shown = this.cells.flatMap((_, j) => (this.model.columns[j].owner.length ? [j] : []));
     this.seed = 0;
     this.before = this.summaries(this.model.question(this.cells), this.shown);
-    this.cards = this.shown.map((j) => new (this.model.columns[j].listed ? LabelCard : NumberCard)(this, j));
+    this.cards = this.shown.map((j) => new (cardOf(this.model.columns[j]))(this, j));
     this.build(root);
     this.answer();
   }
@@ -1001,9 +1038,10 @@ class Explorer {
     const question = this.model.question(cells), causes = blamed.filter((j) => cells[j] !== null).map((j) => {
       const column = this.model.columns[j];
       const expected = column.owner.length ? this.summary(question, j).words() : "always the same";
-      return `${column.name} is ${column.text(cells[j])}; expected: ${expected}.`;
+      return `“${column.name}” is ${column.text(cells[j])} (expected: ${expected})`;
     });
-    this.load(cells, [`Row ${row.toLocaleString("en")} is set.`, ...causes.map(capital)].join(" "));
+    const strange = causes.length ? ` Strange about it: ${causes.join("; ")}.` : "";
+    this.load(cells, `Row ${row.toLocaleString("en")} is set.${strange}`);
     document.getElementById("ask").scrollIntoView();
     this.news.focus({ preventScroll: true });
   }
