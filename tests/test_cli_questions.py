@@ -7,10 +7,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 from small import SMALL
 from test_cli import ctem, rows, table
 
 from ctem import CTEM
+from ctem.densities.anyorder import Settings
+from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.privacy import audit
 
 CITY = 'Røros, "the" old'
@@ -111,6 +114,60 @@ def test_privacy_is_the_audit_of_the_api(folder, model):
     assert "150 held-out rows" in out
     _, err = ctem("privacy", folder / "m.ctem", others, code=1)
     assert "holdout: expected rows that were not in the fit" in err
+
+
+@pytest.mark.parametrize("text", ["city,n\n" + "Røros,1\n" * 9, "størrelse,n\n1,2\n"], ids=["cell", "name"])
+def test_text_of_an_older_encoding_is_told_how_to_become_utf_8(tmp_path, text):
+    (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
+    _, err = ctem("fit", tmp_path / "old.csv", "-o", tmp_path / "m.ctem", code=1)
+    assert "iconv -f ISO-8859-1 -t UTF-8 old.csv > new.csv" in " ".join(err.split())
+
+
+@pytest.mark.filterwarnings("default:training was interrupted:UserWarning")
+def test_an_interrupted_fit_leaves_its_best_model_and_mentions_resume(folder, tmp_path, monkeypatch):
+    steps, calls = HiddenColumns.__call__, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 14:
+            raise KeyboardInterrupt
+        return steps(self, *arguments)
+
+    settings = Settings(width=8, blocks=1, members=2, orders=2, steps=40, batch_size=32, evaluate_every=5)
+    monkeypatch.setattr(Settings, "suited", lambda *sizes: settings)
+    monkeypatch.setattr(HiddenColumns, "__call__", interrupted)
+    fit = ["fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--device", "cpu"]
+    _, err = ctem(*fit, code=130)
+    assert "m.ctem holds what was learned so far: held-out rows" in err
+    assert "--resume" in err
+    assert np.isfinite(CTEM.load(tmp_path / "m.ctem", "cpu").score(rows()))
+    _, err = ctem(*fit, "--resume", "-q")
+    assert not list(tmp_path.glob("*.checkpoint*"))
+
+
+def test_a_fit_that_was_interrupted_before_anything_was_learned_is_none(monkeypatch):
+    def interrupted(self, *arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HiddenColumns, "__call__", interrupted)
+    model = CTEM(**SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows())
+    for ask in (model.score_samples, model.sample, model.outliers, model.predict, model.p_values):
+        with pytest.raises(NotFittedError):
+            ask(rows())
+
+
+def test_one_column_is_written_in_a_list(model):
+    with pytest.raises(ValueError, match=r"columns: expected a list of columns; write columns=\['rain'\]"):
+        model.log_density(rows(), columns="rain")
+
+
+def test_fit_and_info_end_with_how_good_the_model_is(folder, model):
+    out, _ = ctem("info", folder / "m.ctem")
+    held = model.held_out_
+    said = f"held-out rows {held.log_density:.2f} nats, {held.gain:.2f} ± {held.stderr:.2f} better than independent"
+    assert said in " ".join(out.split())
 
 
 def test_help_and_version_wait_for_no_library():

@@ -86,6 +86,15 @@ def fit(
             say("what was learned is kept: the same command with --resume goes on from there")
         raise
     model.save(output)
+    _end(model, output, checkpoint, quiet)
+
+
+def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> None:
+    """Say what a fit has come to, and forget how to go on unless it was interrupted."""
+    if model.density_.history.interrupted:
+        say(f"{output} holds what was learned so far: {_quality_in_words(model)}")
+        say("the same command with --resume goes on from there")
+        raise KeyboardInterrupt
     forget(checkpoint)
     if not quiet:
         facts = model.describe()

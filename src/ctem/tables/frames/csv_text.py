@@ -16,6 +16,7 @@ __all__ = ["CsvWriter", "completed", "read_csv", "typed"]
 BLOCK = 2**22  # bytes at a time; also the longest line
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
          "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+IN_UTF8 = "Text of an older encoding becomes UTF-8 by: iconv -f ISO-8859-1 -t UTF-8 old.csv > new.csv"
 SPELLINGS = (("True", "False"), ("TRUE", "FALSE"), ("1", "0"))
 SPECIAL = '[",\r\n]|^ | $|^$'  # cells that are written in quotes
 Table = Any  # pyarrow.Table; pyarrow is optional
@@ -146,7 +147,7 @@ def _header(name: str, line: bytes) -> tuple[list[str], str]:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(
-            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text."
+            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. {IN_UTF8}"
         ) from None
     delimiter = max(",;\t|", key=text.count)
     return next(csv.reader([text], delimiter=delimiter), [""]), delimiter

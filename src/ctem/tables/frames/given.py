@@ -59,6 +59,8 @@ def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> 
     >>> positions("given", ["b", 0], ("a", "b"))
     [1, 0]
     """
+    if isinstance(columns, str):
+        raise ValueError(f"{what}: expected a list of columns; write {what}=[{columns!r}].")
     asked = list(columns)
     for column in asked:
         whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
