@@ -232,3 +232,29 @@ def test_a_report_without_an_explorer_says_why_and_has_no_script(case, tmp_path,
     assert f"There is no explorer in this report: {html.escape(why_not(model))}" in page
     assert "<script" not in page
     assert "script-src" not in page
+
+
+@pytest.mark.long
+@in_browser
+def test_extreme_numbers_times_and_empty_columns_can_be_asked_about_too(tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {
+            "ids": np.arange(120) + 10**18,
+            "huge": rng.normal(size=120) * 1e300,
+            "tiny": rng.normal(size=120) * 1e-300,
+            "never": [None] * 120,
+            "scarce": np.where(rng.random(120) < 0.97, np.nan, rng.normal(size=120)),
+            "seen": pd.Timestamp("1999-12-31 23:00") + pd.to_timedelta(rng.integers(0, 10**7, 120), unit="s"),
+            "took": pd.to_timedelta(rng.integers(0, 10**5, 120), unit="s"),
+            "share": rng.random(120),
+        }
+    )
+    model = CTEM(**{**SMALL, "max_steps": 5}).fit(X)
+    path = write_report(model, X, tmp_path / "report.html", n_samples=30)
+    body = """document.querySelectorAll(".load").forEach((button) => button.click());
+      const told = [...document.querySelectorAll(".explorer b, .explorer .said, .explorer .ends, .rows li, .news")];
+      return told.map((node) => node.textContent);"""
+    told = in_page(path, tmp_path, body)
+    assert len(told) > 15
+    assert not any(re.search(r"NaN|Infinity|undefined", text) for text in told)
