@@ -15,6 +15,7 @@ from ctem import CTEM
 from ctem.densities.anyorder import Settings
 from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.privacy import audit
+from ctem.tables.answers.realism import realism
 
 CITY = 'Røros, "the" old'
 
@@ -163,11 +164,30 @@ def test_one_column_is_written_in_a_list(model):
         model.log_density(rows(), columns="rain")
 
 
-def test_fit_and_info_end_with_how_good_the_model_is(folder, model):
+def test_fit_and_info_end_with_how_good_the_model_is(folder, model, monkeypatch):
     out, _ = ctem("info", folder / "m.ctem")
     held = model.held_out_
     said = f"held-out rows {held.log_density:.2f} nats, {held.gain:.2f} ± {held.stderr:.2f} better than independent"
     assert said in " ".join(out.split())
+    assert held.realism is None  # only the command looks
+    settings = Settings(width=8, blocks=1, members=2, orders=2, steps=5, batch_size=32, evaluate_every=5)
+    monkeypatch.setattr(Settings, "suited", lambda *sizes: settings)
+    _, err = ctem("fit", folder / "t.csv", "-o", folder / "again.ctem", "--max-steps", 5, "--device", "cpu")
+    again = CTEM.load(folder / "again.ctem", "cpu").held_out_
+    assert str(again) in err
+    assert str(again).endswith(f"({again.realism.ceiling:.2f})".replace("(", "(real rows themselves: "))
+
+
+def test_samples_of_a_model_pass_better_than_independent_columns():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 1))
+    X = np.column_stack([x, 2 * x + 0.3 * rng.normal(size=(600, 1))])
+    model = CTEM(**{**SMALL, "max_steps": 150}).fit(X)
+    found = model.realism(X, random_state=0)
+    real, mixed = (np.float32(rows) for rows in (X, np.column_stack([X[:, 0], rng.permutation(X[:, 1])])))
+    assert realism(real, mixed).samples < found.samples <= 1
+    assert found.ceiling > 0.7
+    assert model.realism(X[:20]) is None
 
 
 def test_help_and_version_wait_for_no_library():

@@ -17,6 +17,7 @@ from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.outliers import find_outliers, outlier_table
+from ctem.tables.answers.realism import ROWS, Realism, realism
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
@@ -184,6 +185,18 @@ class Questions:
         """
         frame = self.as_frame(X)
         return self._table.surprises(frame) if by_column else self._table.surprise(frame)
+
+    def realism(self, X: Any, random_state: Any = None) -> Realism | None:
+        """How well sampled rows pass for those of X (``ctem.tables.answers.realism``); None for too few rows of X.
+
+        1 if boosted trees cannot tell them apart, 0 if always; beside it the same of real rows among themselves.
+        """
+        frame = self.as_frame(X)
+        generator = self._generator(random_state)
+        real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * ROWS])
+        sampled = Frame(self.table_type_, self._table.sample(ROWS, generator))
+        x, drawn = (self.schema_.encode(each).x.numpy() for each in (real, sampled))
+        return realism(x, drawn)
 
     def unseen(self, X: Any) -> NDArray[np.bool_]:
         """Which cells hold a value that fit never saw, shape (n, columns)."""

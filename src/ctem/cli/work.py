@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ def fit(
         if files_of(checkpoint):
             say("what was learned is kept: the same command with --resume goes on from there")
         raise
+    if model.held_out_ is not None:
+        model.held_out_ = replace(model.held_out_, realism=model.realism(X))
     model.save(output)
     _end(model, output, checkpoint, quiet)
 

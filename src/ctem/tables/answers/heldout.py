@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import FOLDS
 from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.realism import Realism
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
@@ -57,6 +58,7 @@ class HeldOut:
         independent: mean log-density of independent columns.
         gain, stderr: the mean difference of the two, and its standard error.
         folds: the scores.
+        realism: how well samples pass for real rows, if that was looked at.
 
     >>> HeldOut(100, -3.0, -5.0, 2.0, 0.1, ()).gain
     2.0
@@ -68,6 +70,7 @@ class HeldOut:
     gain: float
     stderr: float
     folds: tuple[Fold, ...]
+    realism: Realism | None = None
 
     def p_values(self, table: TableDensity, frame: Frame, score: Score | None = None) -> Vector:
         """The conformal p-value of every row; the score must be that of the folds."""
@@ -77,7 +80,8 @@ class HeldOut:
     def summary(self) -> dict[str, Any]:
         """Everything but the scores, as plain values; a standard error that is not known is None."""
         stderr = self.stderr if math.isfinite(self.stderr) else None
-        return {**{name: getattr(self, name) for name in PLAIN}, "stderr": stderr}
+        realism = None if self.realism is None else self.realism._asdict()
+        return {**{name: getattr(self, name) for name in PLAIN}, "stderr": stderr, "realism": realism}
 
     def to_json(self) -> dict[str, Any]:
         """This record as plain JSON."""
@@ -98,12 +102,15 @@ class HeldOut:
             raise ValueError("held_out: expected finite scores, as many as there are rows, and finite means.")
         sorted_folds = tuple(Fold(fold.member, np.sort(fold.scores)) for fold in folds)
         log_density, independent, gain = means
-        return cls(int(rows), log_density, independent, gain, stderr, sorted_folds)
+        return cls(
+            int(rows), log_density, independent, gain, stderr, sorted_folds, _realism(data.get("realism"))
+        )
 
     def __str__(self) -> str:
+        passing = "" if self.realism is None else f"; {self.realism}"
         return (
             f"held-out rows {self.log_density:.2f} nats, {self.gain:.2f} ± {self.stderr:.2f} better than independent "
-            f"columns ({self.rows} rows)"
+            f"columns ({self.rows} rows){passing}"
         )
 
 
@@ -189,6 +196,15 @@ def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> HeldOut:
     gain = log_p - alone
     stderr = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
     return HeldOut(len(gain), float(log_p.mean()), float(alone.mean()), float(gain.mean()), stderr, folds)
+
+
+def _realism(data: Mapping[str, Any] | None) -> Realism | None:
+    if data is None:
+        return None
+    found = Realism(float(data["samples"]), float(data["ceiling"]))
+    if not all(0 <= value <= 1 for value in found):
+        raise ValueError(f"realism: expected shares in [0, 1]; got {found}.")
+    return found
 
 
 def _size(fold: Fold) -> int:
