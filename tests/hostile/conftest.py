@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ctem import CTEM
+from ctem.densities.anyorder import Settings, fitting
 
 TALLIES = []
 TINY = {"width": 8, "blocks": 1, "members": 2, "orders": 2, "batch_size": 32, "random_state": 3}
@@ -37,6 +38,17 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_fits():
+    """The command line has no option for the size of networks: small ones make the attacks quick."""
+    small = Settings(width=8, blocks=1, members=2, orders=2, steps=60, batch_size=32, evaluate_every=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Settings, "suited", lambda *sizes: small)
+        patch.setattr(fitting, "STEADY", 16)
+        patch.setattr(fitting, "COPIES", 100)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -93,5 +93,5 @@ def over_quota(name):
 
 def broken(name):
     """The disk does not answer."""
-    if name != "remove":
+    if name not in ("replaced", "remove"):
         raise OSError(errno.EIO, os.strerror(errno.EIO))

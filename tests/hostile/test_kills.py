@@ -11,21 +11,10 @@ from faults import Faults, broken, full, killed, over_quota
 from safetensors.numpy import load_file
 
 from ctem import CTEM, cli
-from ctem.densities.anyorder import Settings, fitting
 
 pytestmark = pytest.mark.long
 
 KILLS = 100
-SMALL = Settings(width=8, blocks=1, members=2, orders=2, steps=60, batch_size=32, evaluate_every=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Settings, "suited", lambda *sizes: SMALL)
-        patch.setattr(fitting, "STEADY", 16)
-        patch.setattr(fitting, "COPIES", 100)
-        yield
 
 
 @pytest.fixture(scope="module")

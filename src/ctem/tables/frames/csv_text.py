@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -142,15 +143,20 @@ def _first_line(name: str, stream: Any) -> tuple[bytes, Any]:
 
 
 def _header(name: str, line: bytes) -> tuple[list[str], str]:
-    """The names in the first line, and the delimiter: of comma, semicolon, tab and bar, what occurs most in it."""
+    """The names in the first line, and the delimiter: of comma, semicolon, tab and bar, what is most in it."""
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(
             f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. {IN_UTF8}"
         ) from None
-    delimiter = max(",;\t|", key=text.count)
-    return next(csv.reader([text], delimiter=delimiter), [""]), delimiter
+    delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", text).count)
+    try:
+        return next(csv.reader([text], delimiter=delimiter), [""]), delimiter
+    except csv.Error as error:
+        raise ValueError(
+            f"{name}: expected a line of names; the first one cannot be read ({error})."
+        ) from None
 
 
 def _gaps(column: Any) -> Any:

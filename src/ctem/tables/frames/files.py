@@ -278,6 +278,8 @@ def _readable(name: str) -> Iterator[None]:
         raise ValueError(f"{name}: {_line(error)}{advice}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None
+    except OSError as error:  # pyarrow says a damaged Arrow file so
+        raise OSError(f"{name}: cannot be read ({_line(error)}).") from None
 
 
 def _opened(name: str, stream: Any, types: Mapping[str, Any] | None, stack: ExitStack) -> Source:
