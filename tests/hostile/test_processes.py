@@ -85,5 +85,6 @@ def test_a_signal_leaves_a_checkpoint_and_no_other_file(folder, tmp_path, number
         err = run.communicate(timeout=60)[1]
     assert run.returncode == code
     assert "the same command with --resume goes on from there" in err
+    assert "Traceback" not in err
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
     assert not (tmp_path / "m.ctem").exists()

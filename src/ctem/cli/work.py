@@ -82,6 +82,10 @@ def fit(
     try:
         with redirect_stdout(sys.stderr):
             model.fit(X)
+        if (
+            model.density_.history.interrupted
+        ):  # the half-learned model must not take the place of a whole one
+            raise KeyboardInterrupt
     except (KeyboardInterrupt, Stopped):
         if files_of(checkpoint):
             say("what was learned is kept: the same command with --resume goes on from there")
