@@ -12,6 +12,7 @@ from ctem.datasets import (
     TABLES,
     Splits,
     digits,
+    downloads,
     load_binarized_mnist,
     load_binary,
     load_mnist,
@@ -60,6 +61,21 @@ def test_a_member_of_a_zip_file_is_downloaded_once(abalone, tmp_path, monkeypatc
     assert len(load_table("abalone", tmp_path)) == 2
     packed.unlink()
     assert len(load_table("abalone", tmp_path)) == 2
+
+
+def test_a_packed_file_without_end_is_refused_before_it_fills_the_memory(abalone, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "LARGEST", 1000)
+    zeros = bytes(10**6)
+    path = tmp_path / "tables" / f"{abalone.path}.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(zeros))
+    with pytest.raises(ValueError, match=r"abalone\.data\.gz: expected at most 1000 bytes; there are more"):
+        load_table("abalone", tmp_path)
+    for name, content in (("bomb.gz", gzip.compress(zeros)), ("plain", zeros)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match="expected at most 1000 bytes; there are more"):
+            downloads.read(tmp_path / "absent", f"file://{tmp_path}/{name}", "")
+    assert not (tmp_path / "absent").exists()
 
 
 def test_a_binary_benchmark_is_three_files_of_bits(monkeypatch, tmp_path):

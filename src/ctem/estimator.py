@@ -37,6 +37,7 @@ from ctem.tables.frames.given import positions, renamed
 from ctem.tables.frames.observed import with_observed
 from ctem.terminal import print_columns
 from ctem.training.checkpoints import claimed
+from ctem.training.devices import single_thread_after_fork
 
 __all__ = ["CTEM"]
 
@@ -345,6 +346,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _adopt(self, density: AnyOrderDensity | PairwiseDensity, fast: FastDensity | None) -> None:
         """Take a density as one's own."""
+        single_thread_after_fork()
         history = density.history
         self.density_, self.fast_ = density, fast
         self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}

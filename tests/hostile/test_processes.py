@@ -88,3 +88,25 @@ def test_a_signal_leaves_a_checkpoint_and_no_other_file(folder, tmp_path, number
     assert "Traceback" not in err
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
     assert not (tmp_path / "m.ctem").exists()
+
+
+FORKED = """
+import os, sys
+import numpy as np
+import torch
+from ctem import CTEM
+torch.set_num_threads(2)
+X = np.random.default_rng(0).normal(size=(2000, 4))
+model = CTEM(width=64, blocks=2, members=2, orders=2, max_steps=4, random_state=0).fit(X)
+expected = model.score_samples(X)
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os._exit(0 if np.array_equal(model.score_samples(X), expected) else 1)
+"""
+
+
+def test_a_forked_process_answers_with_the_same_bits_and_does_not_hang():
+    run = subprocess.run(
+        [sys.executable, "-c", FORKED], timeout=120, env={**os.environ, "OMP_NUM_THREADS": "2"}
+    )
+    assert run.returncode == 0

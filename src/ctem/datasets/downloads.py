@@ -6,13 +6,16 @@ import gzip
 import hashlib
 import io
 import os
-import secrets
 import urllib.request
 import zipfile
 from pathlib import Path
+from typing import Any
+
+from ctem.atomic import replacing
 
 __all__ = ["BENCHMARKS", "check", "read", "root"]
 
+LARGEST = 2**28  # bytes of a file of data: five times the largest that is known here
 BENCHMARKS = "https://raw.githubusercontent.com/UCLA-StarAI/Density-Estimation-Datasets/master/datasets"
 
 
@@ -28,6 +31,9 @@ def root(folder: str | Path | None) -> Path:
 def read(path: Path, source: str, checksum: str) -> bytes:
     """The bytes of a file, or of its .gz, or of its download, checked by their SHA-256.
 
+    What is packed is unpacked up to ``LARGEST`` bytes and no further, whatever it claims; nothing is kept on disk
+    before its SHA-256 is right.
+
     >>> read(Path("no/such.data"), "file:///nowhere", "")
     Traceback (most recent call last):
     ...
@@ -37,20 +43,20 @@ def read(path: Path, source: str, checksum: str) -> bytes:
     if path.exists():
         text = path.read_bytes()
     elif packed.exists():
-        text = gzip.decompress(packed.read_bytes())
+        with gzip.open(packed) as file:
+            text = _bounded(file, packed.name)
     else:
         try:
             with urllib.request.urlopen(source, timeout=60) as reply:
-                text = _member(reply.read(), source)
+                text = _member(_bounded(reply, source), source)
         except OSError as error:
             raise FileNotFoundError(
                 f"{path} is not there and {source} could not be read ({error})."
             ) from None
         if hashlib.sha256(text).hexdigest() == checksum:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-            part.write_bytes(text)
-            os.replace(part, path)
+            with replacing(path) as file:
+                file.write(text)
     return check(path.name, text, checksum)
 
 
@@ -70,5 +76,17 @@ def _member(content: bytes, source: str) -> bytes:
     """The content, unpacked if it is a .gz, or the member of a zip file that the source names after a #."""
     _, mark, member = source.partition("#")
     if source.endswith(".gz"):
-        return gzip.decompress(content)
-    return zipfile.ZipFile(io.BytesIO(content)).read(member) if mark else content
+        return _bounded(gzip.GzipFile(fileobj=io.BytesIO(content)), source)
+    if not mark:
+        return content
+    with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as file:
+        return _bounded(file, source)
+
+
+def _bounded(file: Any, name: str) -> bytes:
+    content: bytes = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(
+            f"{name}: expected at most {LARGEST} bytes; there are more. It is not what was asked for."
+        )
+    return content

@@ -1,13 +1,32 @@
-"""What a training step needs of its device: a dropout state of its own, and capture as a CUDA graph."""
+"""What training needs of its device: a dropout state of its own, capture as a CUDA graph, forks that do not hang."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
-__all__ = ["DropoutState", "StepGraph"]
+__all__ = ["DropoutState", "StepGraph", "single_thread_after_fork"]
+
+
+@cache
+def single_thread_after_fork() -> None:
+    """From now on, a process that is forked from this one computes with one thread, as torch's own workers do.
+
+    The threads of torch do not exist in a forked child, and would be waited for without end. Answers are the same with
+    any number of threads.
+
+    >>> single_thread_after_fork()
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_single_thread)
+
+
+def _single_thread() -> None:
+    torch.set_num_threads(1)
 
 
 class DropoutState:
