@@ -63,6 +63,7 @@ def fit(
     checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
     if resume and checkpoint is None:
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
+    older = checkpoint is not None and output.exists()
     X = fit_table(table, drop or [], max_rows, seed, quiet)
     with claimed(checkpoint):
         if not resume:
@@ -82,9 +83,7 @@ def fit(
     try:
         with redirect_stdout(sys.stderr):
             model.fit(X)
-        if (
-            model.density_.history.interrupted
-        ):  # the half-learned model must not take the place of a whole one
+        if model.density_.history.interrupted and older:  # a whole model gives its place to a whole one only
             raise KeyboardInterrupt
     except (KeyboardInterrupt, Stopped):
         if files_of(checkpoint):
@@ -257,6 +256,7 @@ def info(model: Path, as_json: bool) -> None:
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,
         markup=False,
+        soft_wrap=True,
     )
 
 
