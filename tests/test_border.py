@@ -116,7 +116,8 @@ def test_an_error_that_nobody_foresaw_is_one_line(folder, monkeypatch, error):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(CTEM, "score_samples", fail)
+    for name in ("score_samples", "log_density"):
+        monkeypatch.setattr(CTEM, name, fail)
     _, err = ctem("score", folder / "m.ctem", folder / "t.csv", code=1)
     assert len(err.splitlines()) == 1
     assert ("not enough memory" if isinstance(error, MemoryError) else type(error).__name__) in err
