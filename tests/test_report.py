@@ -13,6 +13,7 @@ from sklearn.metrics import mutual_info_score
 from small import SMALL
 
 from ctem import CTEM
+from ctem.privacy import audit
 from ctem.report import write_report
 from ctem.report.axes import lay_out, nice, plain_text
 from ctem.report.compare import compare_column, mutual_information
@@ -154,6 +155,62 @@ def test_the_numbers_are_those_of_the_estimator(mixed):
         assert plain_text(column) in reader.text
         assert f"{nats:.1f}" in reader.text
     assert model.data_hash_ in reader.text
+
+
+def test_the_headline_is_of_rows_that_were_not_fitted_whoever_held_them_out(mixed, tmp_path):
+    X, held_out, model, _, reader = mixed
+    scores = model.score_samples(held_out) - model._table.independent(model.as_frame(held_out))
+    assert f"{signed(scores.mean(), '+.2f')}" in reader.text
+    alone = read(write_report(model, X, tmp_path / "r.html", n_samples=60, name="people & co.csv"))[1].text
+    assert f"{signed(model.held_out_.gain, '+.2f')} ± " in alone
+    assert "on rows that the fit held out" in alone
+    assert "density report · people & co.csv · 20" in alone
+
+
+def test_samples_are_judged_beside_the_ceiling_of_real_rows(mixed):
+    *_, reader = mixed
+    assert re.search(
+        r"0\.\d\d how well 200 samples pass for real rows, 1 at best \(real rows themselves: [01]\.",
+        reader.text,
+    )
+
+
+def test_missing_cells_are_shown_by_pattern(mixed):
+    X, _, _, _, reader = mixed
+    gone = int(X["height"].isna().sum())
+    assert f"height {gone} {gone / len(X):.1%}" in reader.text
+    assert f"nothing {len(X) - gone} {1 - gone / len(X):.1%}" in reader.text
+
+
+def test_a_map_shows_the_dependence_of_all_pairs(mixed):
+    *_, page, reader = mixed
+    assert "The map of dependence" in reader.text
+    assert page.count('aria-label="map of dependence') + page.count("map of dependence, ") >= 2
+
+
+def test_the_privacy_of_the_rows_of_fit_is_audited(mixed):
+    X, held_out, model, _, reader = mixed
+    found = audit(model, X, held_out, 0, 500)
+    assert (
+        f"Membership by likelihood ratio, AUC {found.attack:.3f} ± {found.attack_stderr:.3f}" in reader.text
+    )
+    assert ("No alarm." in reader.text) == (found.alarms() == [])
+
+
+def test_a_margin_that_differs_beyond_chance_is_an_alarm():
+    rng = np.random.default_rng(0)
+    frame = read_frame(rng.integers(3, size=(900, 1)).astype(str))
+    axis = lay_out("x0", Schema.fit(frame).columns["x0"].codec, frame.columns["x0"])
+
+    def classes(p, n):
+        return read_frame(rng.choice(3, size=(n, 1), p=p).astype(str)).columns["x0"]
+
+    same = [
+        compare_column(axis, *(classes([0.25, 0.2, 0.55], n) for n in (900, 1000))).is_off for _ in range(300)
+    ]
+    assert np.mean(same) < 0.02
+    off = compare_column(axis, classes([0.25, 0.2, 0.55], 900), classes([0.345, 0.2, 0.455], 1000))
+    assert off.is_off
 
 
 def test_missing_cells_are_counted(mixed):

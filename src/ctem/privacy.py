@@ -125,7 +125,7 @@ class Privacy:
         )
 
 
-def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0) -> Privacy:
+def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0, n_samples: int = ROWS) -> Privacy:
     """Compare what a model does with the rows of its fit and with others.
 
     Without held-out rows each network of the model is asked alone, about the rows that it has not seen itself; that is
@@ -136,6 +136,7 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0) -> Pr
         X: the rows of fit, or some of them.
         holdout: rows of the same kind that were not in the fit.
         random_state: a seed, of the samples and of which rows are looked at.
+        n_samples: how many samples are drawn, and how many rows of both kinds are looked at, at most.
 
     >>> rng = np.random.default_rng(0)
     >>> X, others = rng.normal(size=(200, 2)), rng.normal(size=(200, 2))
@@ -151,7 +152,7 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0) -> Pr
         parts = list(_folds(model, table, frame))
     else:
         parts = [_Part(table, np.arange(len(frame)), frame, model.as_frame(holdout))]
-    return _pooled([_judged(part, max(2, ROWS // len(parts)), rng) for part in parts])
+    return _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
 
 
 class _Part(NamedTuple):

@@ -214,7 +214,7 @@ def report(
     X = known_table(fitted, table, max_rows, quiet)
     others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet)
     with redirect_stdout(sys.stderr):
-        write_report(fitted, X, output, held_out=others)
+        write_report(fitted, X, output, held_out=others, name="" if table == "-" else Path(table).name)
     if not quiet:
         say(f"{output}: written")
 

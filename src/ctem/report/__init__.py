@@ -33,6 +33,7 @@ def write_report(
     held_out: Any = None,
     n_samples: int = 1000,
     seed: int = 0,
+    name: str = "",
 ) -> Path:
     """Write a report on a fitted model, atomically, and return its path.
 
@@ -43,6 +44,7 @@ def write_report(
         held_out: rows that the fit did not see, for an honest log-density.
         n_samples: rows to draw from the model.
         seed: of the draws; the same one gives the same report but for its time.
+        name: of the table, for the title.
 
     >>> import tempfile, numpy as np
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
@@ -57,7 +59,7 @@ def write_report(
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: no folder {target.parent}; make it first.")
-    found = examine(model, X, held_out, n_samples, seed)
+    found = examine(model, X, held_out, n_samples, seed, name)
     _write(target, page(found, _origin(model, found, seed), seed, explorer_section(model, found)))
     return target
 

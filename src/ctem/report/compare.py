@@ -19,6 +19,7 @@ from ctem.tables.frames.cells import Cells
 
 __all__ = ["Marginal", "Pair", "compare_column", "compare_pairs", "mutual_information"]
 
+SURE, SMALL = 5.0, 0.02  # spreads beyond chance, and least share, of a difference that is an alarm
 GROUPS = 8  # of an ordered column, in dependence
 Vector = NDArray[np.float64]
 Slots = NDArray[np.int64]
@@ -39,6 +40,15 @@ class Marginal:
     difference: float
     chance: float
     missing: int
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the difference is beyond chance, about one time in a thousand, and large enough to matter.
+
+        A sum of k absolute normal deviations spreads by √(π/2 − 1)/√k of its mean.
+        """
+        spread = math.sqrt((math.pi / 2 - 1) / self.axis.size)
+        return self.difference > max(self.chance * (1 + SURE * spread), SMALL)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,13 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.fast.potential import Gap
 from ctem.estimator import CTEM
 from ctem.partition import LogZ
+from ctem.privacy import Privacy, audit
 from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
+from ctem.report.patterns import Pattern, missing_patterns
 from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.heldout import EVERY, HeldOut
+from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import chunks, taken
@@ -28,6 +32,7 @@ __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "
 
 LARGEST = 20_000  # rows that are scored; a random choice of a larger table
 PAIRED = 4_000  # rows in the dependence of pairs
+AUDITED = 500  # samples and rows of the privacy section
 STRANGE, REASONS = 10, 3  # outliers, and columns named for each
 
 Vector = NDArray[np.float64]
@@ -113,6 +118,7 @@ class Strange:
     score: float
     surprises: tuple[Surprise, ...]
     cells: Mapping[str, Cells]  # one each
+    p_value: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -141,9 +147,22 @@ class Findings:
     sampled: Mapping[str, Cells]
     outliers: list[Strange]
     history: History
+    judged: HeldOut | None  # what the held-out rows of the fit said
+    realism: Realism | None
+    patterns: list[Pattern]
+    privacy: Privacy | None
+    name: str
+
+    @property
+    def gain(self) -> tuple[Mean, str]:
+        """The gain over independent columns on the most honest rows that are there, and which these are."""
+        scores, judged = self.scores[0], self.judged
+        if len(self.scores) > 1 or judged is None or not self.same_rows:
+            return scores.gain, scores.rows
+        return Mean(judged.gain, judged.stderr, judged.rows), "rows that the fit held out"
 
 
-def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Findings:
+def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name: str = "") -> Findings:
     """Look at a fitted model through a table.
 
     Arguments:
@@ -152,6 +171,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
         held_out: rows that the fit did not see, or None.
         n_samples: rows to draw from the model.
         seed: of the draws and of the choice of rows.
+        name: of the table.
 
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
     >>> found = examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0)
@@ -184,8 +204,13 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int) -> Fi
         pairs=_pairs(marginals, frame, sampled),
         real=frame.columns,
         sampled=sampled,
-        outliers=_outliers(table, frame, chosen),
+        outliers=_outliers(table, frame, chosen, model.held_out_),
         history=model.density_.history,
+        judged=model.held_out_,
+        realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
+        patterns=missing_patterns(whole),
+        privacy=_privacy(model, X, held_out, seed) if same else None,
+        name=name,
     )
 
 
@@ -202,6 +227,19 @@ def _fingerprint(table: TableDensity, frame: Frame) -> str:
     for part in chunks(frame):
         digest.update(table.encode(part)[0].cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Realism | None:
+    real, drawn = (table.encode(each)[0].cpu().numpy() for each in (frame, sampled))
+    return realism(real, drawn, seed)
+
+
+def _privacy(model: CTEM, X: Any, held_out: Any, seed: int) -> Privacy | None:
+    """The audit; none of a model that knows whole rows only, or kept no rows back."""
+    folds = model.held_out_ is not None and all(fold.member != EVERY for fold in model.held_out_.folds)
+    if not isinstance(model.density_, AnyOrderDensity) or (held_out is None and not folds):
+        return None
+    return audit(model, X, held_out, seed, AUDITED)
 
 
 def _scores(table: TableDensity, frame: Frame, rows: str) -> Scores:
@@ -257,7 +295,9 @@ def _constant(model: CTEM) -> LogZ | None:
     return None if isinstance(model.density_, AnyOrderDensity) else model.density_.log_z
 
 
-def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64]) -> list[Strange]:
+def _outliers(
+    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut | None
+) -> list[Strange]:
     if not isinstance(table.density, AnyOrderDensity):
         score = table.surprise(frame)
         return [Strange(int(chosen[i]), float(score[i]), (), {}) for i in _strangest(score)]
@@ -267,7 +307,8 @@ def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64]) -> l
         nats, one = surprises[i], taken(frame, slice(i, i + 1))
         top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
         reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns))
+        p = math.nan if judged is None else float(judged.p_values(table, one)[0])
+        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, p))
     return found
 
 

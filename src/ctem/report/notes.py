@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ctem.partition import LogZ
 from ctem.report.axes import plain_text
 from ctem.report.findings import Findings
@@ -14,7 +16,10 @@ __all__ = ["constant_in_words", "notes"]
 FEW_ROWS = 100
 FEW_DRAWS = 100.0
 APART = 0.5  # nats between the fast potential and the density
-OFF = 0.05  # beyond twice what chance explains, in a column's shares
+SURE, LARGE = (
+    1.95,
+    0.1,
+)  # of Kolmogorov's distance: what chance gives once in a thousand times, and what matters
 
 
 def notes(found: Findings) -> list[str]:
@@ -25,9 +30,13 @@ def notes(found: Findings) -> list[str]:
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
     >>> notes(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0))[-1]
-    'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model.'
+    'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model; ...'
     """
     each = [_gain(found), _generality(found), _constant(found), _shapes(found), _dependence(found)]
+    each += [
+        _levels(found),
+        *(f"Privacy: {each}." for each in (found.privacy.alarms() if found.privacy else [])),
+    ]
     return [note for note in [*each, _training(found), _few(found), _seen(found)] if note]
 
 
@@ -44,12 +53,12 @@ def constant_in_words(log_z: LogZ) -> str:
 
 
 def _gain(found: Findings) -> str:
-    scores = found.scores[0]
-    if scores.gain.value > 2 * (scores.gain.stderr if scores.gain.n > 1 else math.inf):
+    gain, rows = found.gain
+    if gain.value > 2 * (gain.stderr if gain.n > 1 else math.inf):
         return ""
     return (
-        f"On the {scores.rows} the model is not clearly better than independent columns "
-        f"({signed(scores.gain.value, '+.2f')} ± {scores.gain.stderr:.2f} nats per row): "
+        f"On the {rows} the model is not clearly better than independent columns "
+        f"({signed(gain.value, '+.2f')} ± {gain.stderr:.2f} nats per row): "
         "there is little dependence, or too few rows to learn it."
     )
 
@@ -79,11 +88,14 @@ def _constant(found: Findings) -> str:
 
 
 def _shapes(found: Findings) -> str:
-    off = [m for m in found.marginals if m.difference > 2 * m.chance + OFF]
+    off = [m for m in found.marginals if m.is_off]
     if not off:
         return ""
     worst = sorted(off, key=lambda m: -m.difference)[:4]
-    names = ", ".join(f"“{plain_text(m.axis.name)}”" for m in worst) + ", …" * (len(off) > 4)
+    names = ", ".join(
+        f"“{plain_text(m.axis.name)}” ({m.difference:.1%}, chance {m.chance:.1%})" for m in worst
+    )
+    names += ", …" * (len(off) > 4)
     total = len(found.marginals)
     return f"Sampled and real values differ by more than chance in {len(off)} of {total} columns: {names}."
 
@@ -96,6 +108,19 @@ def _dependence(found: Findings) -> str:
     return (
         f"In {len(lost)} of {len(strong)} dependent pairs the samples keep less than half of the dependence."
     )
+
+
+def _levels(found: Findings) -> str:
+    """Whether real rows have other log-densities than sampled ones."""
+    real, drawn = np.sort(found.scores[0].each), np.sort(found.sampled_scores)
+    at = np.concatenate([real, drawn])
+    shares = [np.searchsorted(each, at, side="right") / len(each) for each in (real, drawn)]
+    apart = float(np.abs(shares[0] - shares[1]).max())
+    if apart < max(LARGE, SURE * math.sqrt(1 / len(real) + 1 / len(drawn))):
+        return ""
+    lower = np.median(real) < np.median(drawn)
+    what = "rows that the model does not expect" if lower else "samples that are rougher than the data"
+    return f"The log-densities of {found.scores[0].rows} and of samples differ beyond chance: {what}."
 
 
 def _training(found: Findings) -> str:
@@ -116,4 +141,5 @@ def _seen(found: Findings) -> str:
     if len(found.scores) > 1:
         return ""
     what = "rows that the fit has seen" if found.same_rows else "the table that was given"
-    return f"No held-out rows were given: log-densities here are of {what} and may flatter the model."
+    words = f"No held-out rows were given: log-densities here are of {what} and may flatter the model"
+    return f"{words}; the gain above is not." if found.gain[1] != found.scores[0].rows else f"{words}."

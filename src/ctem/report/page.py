@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
 from ctem.partition import LogZ
 from ctem.report.explorer import policy
-from ctem.report.findings import Findings, Mean, Scores
+from ctem.report.findings import Findings, Mean
 from ctem.report.markup import error_bar, signed, tag, text
 from ctem.report.notes import notes
 from ctem.report.sections import sections
@@ -59,13 +60,12 @@ def _opening(found: Findings) -> str:
     scores, rows, columns = found.scores[0], found.rows, len(found.columns)
     share = found.missing / (rows * columns)
     gaps = "no cell is missing" if not found.missing else f"{found.missing:,} cells ({share:.1%}) are missing"
+    gain, of_rows = found.gain
     tiles = [
         _tile(
-            signed(scores.gain.value, "+.2f"),
-            scores.gain,
-            f"nats per row over independent columns, on {scores.rows}",
-            "main",
+            signed(gain.value, "+.2f"), gain, f"nats per row over independent columns, on {of_rows}", "main"
         ),
+        *([] if found.realism is None else [_realism_tile(found)]),
         _tile(
             signed(scores.model.value, ".2f"),
             scores.model,
@@ -78,16 +78,20 @@ def _opening(found: Findings) -> str:
     listed = "".join(tag("li", text(note)) for note in watch)
     body = tag("ul", listed) if watch else tag("p", "Nothing stands out.")
     return (
-        tag("p", "ctem · density report", "eyebrow")
-        + tag("h1", _headline(scores))
+        tag("p", _eyebrow(found), "eyebrow")
+        + tag("h1", _headline(gain))
         + tag("p", _lead(found), "lead")
         + tag("div", "".join(tiles), "tiles")
         + tag("div", tag("h2", "What to watch") + body, "watch")
     )
 
 
-def _headline(scores: Scores) -> str:
-    gain = scores.gain
+def _eyebrow(found: Findings) -> str:
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return " · ".join(["ctem", "density report", *([text(found.name, 80)] if found.name else []), when])
+
+
+def _headline(gain: Mean) -> str:
     if not gain.value > 2 * (gain.stderr if gain.n > 1 else math.inf):
         return "The columns look almost independent to this model"
     ratio = math.exp(min(gain.value, 700.0))
@@ -107,6 +111,13 @@ def _lead(found: Findings) -> str:
 def _tile(number: str, mean: Mean | None, caption: str, kind: str = "") -> str:
     error = "" if mean is None else f" <small>± {error_bar(mean.stderr)}</small>"
     return tag("div", f"<b>{number}{error}</b>{tag('span', text(caption))}", f"tile {kind}".strip())
+
+
+def _realism_tile(found: Findings) -> str:
+    assert found.realism is not None
+    ceiling = f"real rows themselves: {found.realism.ceiling:.2f}"
+    caption = f"how well {found.n_samples:,} samples pass for real rows, 1 at best ({ceiling})"
+    return _tile(f"{found.realism.samples:.2f}", None, caption)
 
 
 def _constant_tile(log_z: LogZ) -> str:

@@ -37,7 +37,8 @@ def marginal_figure(marginal: Marginal, kind: str) -> str:
         gap = 0.12 if isinstance(axis, Listed) and axis.size <= 12 else 0.0
         picture = histograms(label, marginal.real, marginal.sampled, axis.ticks(), gap)
     head = tag("div", tag("h3", name_of(axis.name)) + tag("span", text(kind), "kind"), "head")
-    caption = f"Differs by {marginal.difference:.1%}; chance alone gives about {marginal.chance:.1%}."
+    beyond = ": beyond chance" if marginal.is_off else ""
+    caption = f"Differs by {marginal.difference:.1%}; chance alone gives about {marginal.chance:.1%}{beyond}."
     return tag("figure", head + picture + tag("figcaption", caption))
 
 

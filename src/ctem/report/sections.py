@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from ctem.partition import LogZ
 from ctem.report.axes import nice
 from ctem.report.charts import curves, diagonal, histograms
+from ctem.report.extras import dependence_map, missing, privacy
 from ctem.report.findings import ColumnFacts, Findings, Mean, Scores, Strange
 from ctem.report.markup import error_bar, name_of, signed, tag, text
 from ctem.report.notes import constant_in_words
@@ -38,16 +40,18 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
     >>> found = examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0)
     >>> [mark for mark, *_ in sections(found, {}, 0)]  # one column has no pairs
-    ['columns', 'training', 'density', 'marginals', 'outliers', 'provenance']
+    ['columns', 'training', 'density', 'marginals', 'outliers', 'privacy', 'provenance']
     """
     every = [
         ("columns", "Columns", _columns(found)),
+        ("missing", "Missing cells", missing(found)),
         ("training", "Training", _training(found)),
         ("density", "Log-density", _density(found)),
         ("constant", "The constant", _constant(found)),
         ("marginals", "Column by column", _marginals(found)),
         ("pairs", "Pairs", _pairs(found, seed)),
         ("outliers", "Outliers", _outliers(found)),
+        ("privacy", "Privacy", privacy(found)),
         ("provenance", "Provenance", _provenance(origin)),
     ]
     return [(mark, title, *parts) for mark, title, parts in every if parts is not None]
@@ -213,7 +217,7 @@ def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
     )
     figures = "".join(pair_figure(pair, found, seed) for pair in top)
     overview = _overview(found) if count > 2 else ""
-    return about, tag("div", overview + figures, "pairs")
+    return about, tag("div", overview + dependence_map(found) + figures, "pairs")
 
 
 def _overview(found: Findings) -> str:
@@ -238,10 +242,14 @@ def _outliers(found: Findings) -> tuple[str, str]:
     return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
 
 
+def _p(row: Strange) -> str:
+    return "" if math.isnan(row.p_value) else f", p {row.p_value:.2g}"
+
+
 def _outlier(row: Strange, most: float) -> str:
     head = tag(
         "div",
-        tag("h3", f"Row {row.row:,}") + tag("span", f"score {signed(row.score, '.2f')}", "muted"),
+        tag("h3", f"Row {row.row:,}") + tag("span", f"score {signed(row.score, '.2f')}{_p(row)}", "muted"),
     )
     causes = []
     for cause in row.surprises:
