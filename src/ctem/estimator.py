@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from ctem.questions import Questions
 from ctem.tables.answers.density import TableDensity, find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.frames.given import positions, renamed
-from ctem.tables.frames.observed import with_observed
+from ctem.tables.frames.frame import Frame, TableType, read_frame
+from ctem.tables.frames.given import matched, positions, renamed
+from ctem.tables.frames.observed import filled
 from ctem.terminal import print_columns
 from ctem.training.checkpoints import claimed
 from ctem.training.devices import single_thread_after_fork
@@ -208,10 +208,10 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(text, UserWarning, stacklevel=2)
         return self
 
-    def as_frame(self, X: Any) -> Frame:
+    def as_frame(self, X: Any, needed: Collection[str] | None = None) -> Frame:
         """X as a ``tables.frames.frame.Frame`` in the names of fit, after the checks that every method here makes."""
         check_is_fitted(self)
-        return self._read(X)
+        return self._read(X, needed)
 
     def score_samples(self, X: Any, fast: bool = False) -> Vector:
         """log ρ of every row, per unit of each real column, shape (n,): ``log_density(X)``.
@@ -240,7 +240,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         as far as the network's conditionals disagree with each other: hundredths to tenths of a nat.
 
         Arguments:
-            X: a table with all columns; missing cells are marginalised too.
+            X: a table with these columns at least; missing cells are marginalised too.
             columns: names or positions; all that are not given when None.
             given: names or positions.
         """
@@ -250,7 +250,8 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         asked = others if columns is None else positions("columns", columns, self.table_type_.names)
         if set(asked) & set(known):
             raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
-        return self._table.log_conditional(self._read(X), asked, known)
+        needed = [self.table_type_.names[j] for j in (*asked, *known)]
+        return self._table.log_conditional(self._read(X, needed), asked, known)
 
     def log_density_grad(self, X: Any) -> Vector:
         """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
@@ -281,13 +282,12 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
-        frame = self._read(X)
-        gone = {name: cells.missing for name, cells in frame.columns.items()}
+        own, frame = read_frame(X), self._read(X)
+        own = own if frame.table_type.backend != "numpy" else frame
         if method != "sample":
-            return with_observed(build_frame(frame.table_type, self._table.expected(frame, method)), X, gone)
+            return filled(own, self._table.expected(frame, method), X)
         generator = self._generator(random_state)
-        drawn = (self._table.completed(frame, generator) for _ in range(n_draws))
-        tables = [with_observed(build_frame(frame.table_type, columns), X, gone) for columns in drawn]
+        tables = [filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws)]
         return tables[0] if n_draws == 1 else tables
 
     def describe(self) -> dict[str, Any]:
@@ -339,21 +339,25 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def _table(self) -> TableDensity:
         """The answers of the density, kept because they remember what is typical."""
-        found: TableDensity | None = self.__dict__.get("_answers")
-        if found is None or found.density is not self.density_:
-            found = self._answers = TableDensity(self.schema_, self.density_)
-        return found
+        return self._answers
 
     def _adopt(self, density: AnyOrderDensity | PairwiseDensity, fast: FastDensity | None) -> None:
         """Take a density as one's own."""
         single_thread_after_fork()
         history = density.history
-        self.density_, self.fast_ = density, fast
+        self.density_, self.fast_, self._answers = density, fast, TableDensity(self.schema_, density)
         self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}
 
-    def _read(self, X: Any) -> Frame:
-        """X as a frame; scikit-learn's checks of the names of columns and their number included."""
+    def _read(self, X: Any, needed: Collection[str] | None = None) -> Frame:
+        """X as a frame in the columns of fit: by name where there are names, else by position.
+
+        Arguments:
+            needed: columns that are missed if they are not there; all of the density when None.
+        """
         frame = read_frame(X)
+        if hasattr(self, "feature_names_in_") and frame.table_type.backend != "numpy":
+            wanted = self.table_type_.names if needed is None else needed
+            return matched(frame, self.table_type_, [n for n in wanted if n not in self.schema_.left_out])
         validate_data(self, X, skip_check_array=True, reset=False)
         return renamed(frame, self.table_type_)
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from ctem.estimator import CTEM
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
-from ctem.tables.frames.frame import Frame, build_frame
+from ctem.tables.frames.frame import Frame, build_frame, read_frame
 from ctem.tables.frames.rows import indexed
 from ctem.wrappers import AroundCTEM, taking_settings
 
@@ -143,6 +143,10 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         return TableDensity(self.estimator_.schema_, self.estimator_.density_)
 
     def _read(self, X: Any) -> Frame:
+        read_frame(X)  # whose words on a wrong shape come first
+        validate_data(
+            self, X, skip_check_array=True, reset=False
+        )  # names in the order of fit, as those that come out
         return self.estimator_.as_frame(X)
 
     def _answer(self, filled: Any, frame: Frame) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,14 @@ class Questions:
     def _generator(self, random_state: Any) -> torch.Generator:
         raise NotImplementedError
 
-    def as_frame(self, X: Any) -> Frame:
+    def as_frame(self, X: Any, needed: Collection[str] | None = None) -> Frame:
         """X as a frame in the names of fit."""
         raise NotImplementedError
+
+    @property
+    def sampled_type_(self) -> TableType:
+        """The type of tables that are drawn: that of fit, without columns that name the rows."""
+        return self.table_type_.without(self.schema_.left_out)
 
     def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
         """A table of new rows, of the kind that was fitted.
@@ -65,15 +70,15 @@ class Questions:
         check_count("n_samples", n_samples)
         n, generator = int(n_samples), self._generator(random_state)
         if given is None:
-            return build_frame(self.table_type_, self._table.sample(n, generator))
+            return build_frame(self.sampled_type_, self._table.sample(n, generator))
         known, ranges = split_given(given, self.schema_) if isinstance(given, Mapping) else (given, {})
         if ranges:
             event = TableEvent.of(self._table, self.table_type_, known, ranges)
-            return build_frame(self.table_type_, event.sample(n, generator))
+            return build_frame(self.sampled_type_, event.sample(n, generator))
         rows, names = partial_frame(known, self.table_type_)
         self.schema_.check_seen(rows)
         many = taken(rows, np.repeat(np.arange(len(rows)), n))
-        return build_frame(self.table_type_, self._table.completed(many, generator, names))
+        return build_frame(self.sampled_type_, self._table.completed(many, generator, names))
 
     def conditional_sample(self, given: Any, n_samples: int = 1, random_state: Any = None) -> Any:
         """``sample(n_samples, random_state, given)``: rows for what is known, or for every row of a table of it."""
@@ -139,8 +144,10 @@ class Questions:
         Arguments:
             column: its name or position; the last one when None.
         """
-        frame = self.as_frame(X)
-        return self._table.conditional(frame, self._position(column))
+        check_is_fitted(self)
+        j = self._position(column)
+        frame = self.as_frame(X, [name for i, name in enumerate(self.table_type_.names) if i != j])
+        return self._table.conditional(frame, j)
 
     def outliers(
         self, X: Any, n: int | None = None, alpha: float | None = None, as_frame: bool = False

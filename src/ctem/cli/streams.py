@@ -120,7 +120,9 @@ def model_input(model: CTEM, table: Table) -> Any:
 
 def column_names(model: CTEM, table: Table) -> list[str]:
     """The columns of the table that the model knows, in its order."""
-    return list(model.table_type_.names) if hasattr(model, "feature_names_in_") else list(table.column_names)
+    if not hasattr(model, "feature_names_in_"):
+        return list(table.column_names)
+    return [name for name in model.table_type_.names if name in table.column_names]
 
 
 def _check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
@@ -131,7 +133,7 @@ def _check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
                 f"{path}: expected {len(known)} columns, as in the array that was fitted; got {len(names)}."
             )
         return
-    absent = [name for name in known if name not in names]
+    absent = [name for name in known if name not in names and name not in model.schema_.left_out]
     if absent:
         raise ValueError(
             f"{path}: expected column {absent[0]!r}, as in fit; got {', '.join(map(repr, names))}."
@@ -147,6 +149,8 @@ def _types(model: CTEM) -> dict[str, Any] | None:
         return None
     pa = pyarrow()
     cells = model.schema_.decode(torch.zeros(1, model.schema_.space.dim), torch.Generator().manual_seed(0))
+    for name in model.schema_.left_out:  # some value of its type
+        cells[name] = replace(cells[name], missing=np.zeros(1, bool))
     schema = as_arrow(build_frame(model.table_type_, cells), model.table_type_.names).schema
     types = {}
     for field in schema:

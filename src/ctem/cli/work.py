@@ -156,7 +156,7 @@ def sample(
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
             rows = fitted.sample(min(BATCH, n - start), random_state=rng, given=known)
-            sink.write(as_arrow(rows, fitted.table_type_.names))
+            sink.write(as_arrow(rows, fitted.sampled_type_.names))
             advance(len(rows))
 
 

@@ -31,6 +31,7 @@ from ctem.report.axes import Ruled, lay_out, plain_text, shown
 from ctem.report.findings import Findings, Strange
 from ctem.report.markup import tag, text
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import cells_of, find
 from ctem.tables.frames.cells import Cells
 
@@ -231,6 +232,8 @@ def _columns(model: CTEM, found: Findings) -> list[Json]:
 
 
 def _codec(name: str, codec: Codec, cells: Cells) -> Json:
+    if isinstance(codec, LeftOut):  # to the page it is a column that holds nothing
+        codec = Constant(codec.type, (), codec.unit)
     data = codec.to_json()
     if isinstance(codec, Constant | Labels):
         listed = cells_of(codec, np.arange(len(codec.values)))
@@ -263,7 +266,7 @@ def row_cells(model: CTEM, columns: Mapping[str, Cells]) -> list[float | str | N
 
 
 def _cell(name: str, codec: Codec, cells: Cells) -> float | str | None:
-    if bool(cells.missing[0]):
+    if bool(cells.missing[0]) or isinstance(codec, LeftOut):
         return None
     if isinstance(codec, Numbers):
         return float(codec.lattice.measure(cells)[0])

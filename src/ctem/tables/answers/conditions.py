@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 
 from ctem.densities.anyorder.numbers import FAR
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import read_frame
@@ -152,6 +153,8 @@ def compiled(
             _check_constant(name, items, codec, what)
         elif isinstance(codec, Labels):
             found[name] = LabelCondition(codec, _allowed(name, items, codec, what))
+        elif isinstance(codec, LeftOut):
+            raise ValueError(f"{what}: column {name!r} names the rows and is left out of the density.")
         else:
             found[name] = _numbers(name, items, codec, what)
         if name in found and not found[name].encoded((0, 1)):
@@ -167,7 +170,8 @@ def check_state(name: str, codec: Codec, what: str) -> None:
     ...
     ValueError: given: column 'city': None asks for a missing cell, but the model does not say how likely those are; ...
     """
-    if not (not codec.values if isinstance(codec, Constant) else codec.state):
+    known = codec.values if isinstance(codec, Constant) else isinstance(codec, LeftOut) or not codec.state
+    if known:
         raise ValueError(
             f"{what}: column {name!r}: None asks for a missing cell, but the model does not say how likely those are; "
             "leave the column out, or fit with missing='state'."

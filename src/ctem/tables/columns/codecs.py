@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 
 from ctem.spaces import Category, Column, Ordinal, Real
 from ctem.tables.columns.bounds import Bounded, Map, bounded_from_json
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import cells_of, find, in_words
 from ctem.tables.frames.cells import Cells, Label
@@ -56,6 +57,10 @@ class Constant:
         index = find(name, cells, self)
         terms = _log_terms(self, np.zeros(len(self.values)), 0.0)[index]
         return torch.empty(len(index), 0, dtype=torch.float64), torch.from_numpy(terms)
+
+    def unseen(self, name: str, cells: Cells) -> Tensor:
+        """Which cells hold another value, (n,)."""
+        return torch.from_numpy(find(name, cells, self) == -2)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """The value in every row; missing if none was ever seen."""
@@ -115,6 +120,10 @@ class Labels:
         seen = math.log1p(-self.reserve)
         terms = _log_terms(self, np.log(self.shares), seen if self.state else 0.0)[index]
         return torch.from_numpy(codes)[:, None], torch.from_numpy(terms)
+
+    def unseen(self, name: str, cells: Cells) -> Tensor:
+        """Which cells hold a value that is not listed, (n,)."""
+        return torch.from_numpy(find(name, cells, self) == -2)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """Values from codes (n, 1); a shared code is drawn by the shares."""
@@ -287,7 +296,7 @@ class Numbers:
         return self.lattice.measure(cells)
 
 
-Codec = Constant | Labels | Numbers
+Codec = Constant | LeftOut | Labels | Numbers
 
 
 def codec_from_json(data: Mapping[str, Any]) -> Codec:
@@ -303,6 +312,8 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
             raise ValueError(f"codec: expected finite atoms, each once; got {atoms[:3]} …")
         lattice, transform = Lattice.from_json(data["ruler"]), bounded_from_json(data["curve"])
         return Numbers(lattice, transform, atoms, _flag(data["state"]), _reserve(data["reserve"]))
+    if kind == "left out" and data["type"] in TYPES:
+        return LeftOut(data["type"], str(data["unit"]))
     if kind not in ("constant", "labels") or data["type"] not in TYPES:
         raise ValueError(f"codec: expected constant, labels or numbers of a known type; got {kind!r}.")
     values = tuple(data["values"])

@@ -1,6 +1,7 @@
 """Which codec a column gets, and why: the kind is read off the values, or said by the user.
 
-* text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
+* text that differs in (nearly) every row, prose, keys: left out;
+* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
 * ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
 * whole numbers, dates, rounded numbers: real, dequantised by the width of their lattice;
 * other numbers: real;
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from ctem.spaces import Category, Column, Ordinal, Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels
+from ctem.tables.columns.identifiers import LeftOut, left_out
 from ctem.tables.columns.numbers import fit_numbers
 from ctem.tables.frames.cells import Cells, Label
 
@@ -83,7 +85,7 @@ def requested_kind(name: str, said: Any) -> Column:
 
 
 def infer_column(
-    name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False
+    name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False, named: bool = False
 ) -> InferredColumn:
     """The codec of one column, fitted.
 
@@ -91,6 +93,7 @@ def infer_column(
         said: the kind that the user asked for, or None to read the kind off the values.
         state: a missing cell is a value of its own, if there is one.
         reserve: listed values keep some probability for those that were never seen.
+        named: leave out columns that name the rows, which an array without names cannot.
 
     >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
     >>> infer_column("n", cells, None, False).kind, infer_column("n", cells, Real(), False).reason
@@ -111,6 +114,8 @@ def infer_column(
             "one value" if len(distinct) < 2 else "booleans" if cells.type == "bool" else "text or categories"
         )
         raise ValueError(f"column {name!r} holds {what}: it cannot be Real(); say Category() or Ordinal().")
+    if said is None and named and (odd := left_out(name, cells, distinct)):
+        return InferredColumn(LeftOut(cells.type, cells.unit), *odd)
     few = _few(cells, distinct, len(known))
     if isinstance(said, Category) or (said is None and few):
         return _discrete(name, cells, distinct, counts, said, state, few, new)

@@ -14,17 +14,18 @@ import torch
 from torch import Generator, Tensor
 
 from ctem.spaces import Column, Space
-from ctem.tables.columns.codecs import Numbers, codec_from_json
+from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
 from ctem.tables.columns.lattices import check_whole
-from ctem.tables.columns.lookup import find, never_seen
+from ctem.tables.columns.lookup import never_seen
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 
 __all__ = ["Description", "Encoded", "Schema"]
 
 VERSION = 1
-KINDS = ("real", "ordinal", "category", "constant")
+KINDS = ("real", "ordinal", "category", "constant", "identifier", "text")
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,23 @@ class Schema:
         strange = [name for name in said if name not in frame.columns]
         if strange:
             raise ValueError(f"kinds: {strange[0]!r} is not in the table, which has {_some(frame.columns)}.")
-        how = missing == "state", unknown == "reserve"
+        how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
             name: infer_column(name, cells, said.get(name), *how) for name, cells in frame.columns.items()
         }
-        if all(inferred.kind == "constant" for inferred in columns.values()):
+        if not any(inferred.codec.columns(name) for name, inferred in columns.items()):
+            kept = [name for name, inferred in columns.items() if isinstance(inferred.codec, LeftOut)]
+            insist = f" {kept[0]!r} is left out: kinds={{{kept[0]!r}: 'category'}} insists." if kept else ""
             raise ValueError(
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
+                + insist
             )
         return cls(columns)
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that the density leaves out."""
+        return tuple(name for name, inferred in self.columns.items() if isinstance(inferred.codec, LeftOut))
 
     @cached_property
     def space(self) -> Space:
@@ -160,15 +169,7 @@ class Schema:
         tensor([[ True, False]])
         """
         pairs = zip(self.columns.items(), self._matched(frame), strict=True)
-        return torch.stack(
-            [
-                inferred.codec.unseen(name, cells)
-                if isinstance(inferred.codec, Numbers)
-                else torch.from_numpy(find(name, cells, inferred.codec) == -2)
-                for (name, inferred), cells in pairs
-            ],
-            1,
-        )
+        return torch.stack([inferred.codec.unseen(name, cells) for (name, inferred), cells in pairs], 1)
 
     def check_seen(self, frame: Frame) -> None:
         """An error that names the first cell with a value that fit never saw, or that its column cannot hold."""
@@ -180,11 +181,10 @@ class Schema:
             j = int(found.any(0).long().argmax())
             name, codec = list(self.columns)[j], list(self.columns.values())[j].codec
             row, cells = int(found[:, j].long().argmax()), self._matched(frame)[j]
-            raise (
-                codec.outside(name, cells, row)
-                if isinstance(codec, Numbers)
-                else never_seen(name, cells, codec, row)
-            )
+            if isinstance(codec, Constant | Labels):
+                raise never_seen(name, cells, codec, row)
+            if isinstance(codec, Numbers):
+                raise codec.outside(name, cells, row)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> dict[str, Cells]:
         """Encoded rows (n, d) to the table's values, for ``build_frame``; nan cells come back missing.

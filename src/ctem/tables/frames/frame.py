@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -66,6 +66,14 @@ class TableType:
     def names(self) -> tuple[str, ...]:
         """The column names, as text."""
         return tuple(field.name for field in self.fields)
+
+    def without(self, names: Collection[str]) -> TableType:
+        """The same, less some columns.
+
+        >>> read_frame(np.zeros((3, 2))).table_type.without(["x0"]).names
+        ('x1',)
+        """
+        return replace(self, fields=tuple(field for field in self.fields if field.name not in names))
 
     def to_json(self) -> dict[str, Any]:
         """This record as plain JSON."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.zones import check_zones, given_moments
 
-__all__ = ["partial_frame", "positions", "renamed"]
+__all__ = ["matched", "partial_frame", "positions", "renamed"]
 
 
 def renamed(frame: Frame, table_type: TableType) -> Frame:
@@ -28,6 +29,38 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
     pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
     return Frame(replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs})
+
+
+def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Frame:
+    """The columns of fit by name, in its order; others are not used, and those that are not there count as missing.
+
+    Both are said in a warning, the second only of columns that are needed. Other names in place of needed ones are an
+    error: they are likely the same columns renamed.
+
+    >>> import pandas as pd
+    >>> fitted = read_frame(pd.DataFrame({"a": [1.0], "b": [2.0]})).table_type
+    >>> matched(read_frame(pd.DataFrame({"b": [3.0]})), fitted, needed=["b"]).columns["a"].missing
+    array([ True])
+    """
+    names = table_type.names
+    extra = [name for name in frame.columns if name not in names]
+    absent = [name for name in needed if name not in frame.columns]
+    if (extra and absent) or len(extra) == len(frame.columns):
+        raise ValueError(
+            "X: The feature names should match those that were passed during fit. "
+            f"Not seen in fit: {_listed(extra)}; seen in fit, now absent: {_listed(absent) or 'none'}. Rename them."
+        )
+    if extra:
+        warnings.warn(f"X: not in the model, and not used: {_listed(extra)}.", UserWarning, stacklevel=4)
+    if absent:
+        warnings.warn(f"X: without {_listed(absent)}, counted as missing.", UserWarning, stacklevel=4)
+    check_zones(frame, table_type)
+    gap = Cells("label", np.full(len(frame), -1), np.ones(len(frame), bool))
+    return Frame(frame.table_type, {name: frame.columns.get(name, gap) for name in names})
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + ", …" * (len(names) > 5)
 
 
 def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:

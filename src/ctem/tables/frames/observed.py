@@ -8,9 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.csv_text import completed
+from ctem.tables.frames.frame import Frame, build_frame
 
-__all__ = ["with_observed"]
+__all__ = ["filled", "with_observed"]
+
+
+def filled(own: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
+    """The table X, read as ``own``, with the missing cells of some columns filled in; other columns stay as they are.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> X = np.array([[1.0, np.nan]])
+    >>> filled(own := read_frame(X), {"x1": own.columns["x0"]}, X)
+    array([[1., 1.]])
+    """
+    gone = {name: cells.missing for name, cells in own.columns.items()}
+    made = build_frame(
+        own.table_type, {name: columns.get(name, cells) for name, cells in own.columns.items()}
+    )
+    return with_observed(made, X, gone)
 
 
 def with_observed(filled: Any, X: Any, missing: Mapping[str, Any]) -> Any:
