@@ -48,6 +48,7 @@ def _small_fits():
         patch.setattr(Settings, "suited", lambda *sizes: small)
         patch.setattr(fitting, "STEADY", 16)
         patch.setattr(fitting, "COPIES", 100)
+        patch.setattr(CTEM, "realism", lambda self, X, random_state=None: None)  # a second of boosted trees
         yield
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 __all__ = ["DropoutState", "StepGraph", "single_thread_after_fork"]
@@ -16,8 +17,8 @@ __all__ = ["DropoutState", "StepGraph", "single_thread_after_fork"]
 def single_thread_after_fork() -> None:
     """From now on, a process that is forked from this one computes with one thread, as torch's own workers do.
 
-    The threads of torch do not exist in a forked child, and would be waited for without end. Answers are the same with
-    any number of threads.
+    The threads of torch, and of scikit-learn's trees, do not exist in a forked child, which would wait for them without
+    end. Answers are the same with any number of threads.
 
     >>> single_thread_after_fork()
     """
@@ -27,6 +28,7 @@ def single_thread_after_fork() -> None:
 
 def _single_thread() -> None:
     torch.set_num_threads(1)
+    threadpool_limits(1, user_api="openmp")
 
 
 class DropoutState:
