@@ -155,3 +155,17 @@ def test_a_closed_stream_is_an_error_in_one_line(folder, monkeypatch, capsys, st
         cli.app([command, str(folder / "m.ctem")])
     monkeypatch.undo()
     assert "is closed" in capsys.readouterr().err
+
+
+def test_names_and_cells_do_not_steer_a_terminal_that_tables_are_written_to(tmp_path):
+    X = rows().rename(columns={"size": EVIL}).assign(city=lambda X: X["city"] + EVIL)
+    CTEM(**{**SMALL, "max_steps": 2}).fit(pa.Table.from_pandas(X)).save(tmp_path / "m.ctem")
+    ours, theirs = os.openpty()
+    with open(theirs, "w", encoding="utf8") as terminal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        with pytest.raises(SystemExit, match="0"):
+            cli.app(["sample", str(tmp_path / "m.ctem"), "-n", "3", "-q"])
+    found = os.read(ours, 2**16).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert not steers(found)
+    assert found.count("\\x1b[2J") >= 2

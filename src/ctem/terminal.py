@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["print_columns", "say", "shown"]
+__all__ = ["Shown", "print_columns", "say", "shown"]
 
 
 def shown(text: Any) -> str:
@@ -53,3 +53,29 @@ def print_columns(columns: Iterable[Mapping[str, str]], title: str) -> None:
     for column in columns:
         table.add_row(*(escape(shown(column[key])) for key in ("name", "kind", "reason")))
     Console().print(table)
+
+
+class Shown:
+    """A stream of bytes to a terminal, which shows the lines and obeys none: what is not printable is written out.
+
+    >>> import io
+    >>> out = io.BytesIO()
+    >>> Shown(out).write(b"a,b\\nx,\\x1b[2J\\n")
+    11
+    >>> print(out.getvalue().decode(), end="")
+    a,b
+    x,\\x1b[2J
+    """
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+
+    def write(self, content: bytes) -> int:
+        """Write lines."""
+        lines = content.decode("utf8", "backslashreplace").split("\n")
+        self.stream.write("\n".join(map(shown, lines)).encode("utf8", "backslashreplace"))
+        return len(content)
+
+    def flush(self) -> None:
+        """Send what is waiting."""
+        self.stream.flush()

@@ -25,6 +25,7 @@ import numpy as np
 
 from ctem.atomic import replacing
 from ctem.tables.frames.csv_text import IN_UTF8, CsvWriter, read_csv, typed
+from ctem.terminal import Shown
 
 __all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir"]
 
@@ -184,8 +185,10 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     """
     pyarrow()
     if path == "-":
-        made = format or "csv"
-        sink = Sink(_standard(sys.stdout, "standard output"), "stream" if made == "arrow" else made)
+        made, stream = format or "csv", _standard(sys.stdout, "standard output")
+        if made == "csv" and sys.stdout.isatty():
+            stream = Shown(stream)
+        sink = Sink(stream, "stream" if made == "arrow" else made)
         yield sink
         sink.close()
         return
