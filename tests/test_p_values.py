@@ -146,6 +146,17 @@ def test_arrays_and_the_outlier_estimator_answer_too(model):
     assert fitted.estimator_.outliers(X, 2, as_frame=True).shape == (2, 6)
 
 
+def test_the_rows_of_the_fit_compare_among_themselves(model):
+    X = people(1500, 0)
+    scores = model.outlier_scores(X)
+    p = model.p_values(X)
+    assert np.allclose(p, [(scores >= score).mean() for score in scores])
+    found = model.outliers(X, alpha=0.01)
+    assert len(found) == 15
+    assert [each.p_value for each in found] == pytest.approx(np.arange(1, 16) / 1500)
+    assert (model.p_values(X[::-1][1:]) > 0).all()  # others are new rows
+
+
 def test_a_pairwise_model_has_no_p_values():
     X = np.random.default_rng(0).integers(2, size=(120, 2))
     model = CTEM(objective="pairwise", effort="quick", max_steps=10, random_state=0).fit(X)

@@ -58,6 +58,8 @@ def test_without_held_out_rows_each_network_is_asked_about_those_that_it_has_not
     X, model = modest
     found = audit(model, X)
     assert found.unseen == model.held_out_.rows
+    assert found.networks == len(model.held_out_.folds)
+    assert len({each.row for each in found.exposed}) == len(found.exposed)
     with pytest.raises(ValueError, match="holdout: expected rows that were not in the fit"):
         audit(model, X[:-1])
 

@@ -68,6 +68,7 @@ class Privacy:
         ratio, ratio_unseen: median ratio of the nearest two distances to rows of fit.
         attack, attack_stderr: AUC of the likelihood-ratio test, and its standard error.
         exposed: the rows of fit of highest likelihood ratio.
+        networks: how many were asked alone, if no held-out rows were given; 1 for the model as a whole.
 
     >>> Privacy(100, 50, 50, 0.51, 0.05, 0.0, 0.0, 0.8, 0.8, 0.5, 0.06, ()).alarms()
     []
@@ -85,6 +86,7 @@ class Privacy:
     attack: float
     attack_stderr: float
     exposed: tuple[Exposed, ...]
+    networks: int = 1
 
     def alarms(self) -> list[str]:
         """What should not be, in words."""
@@ -111,9 +113,11 @@ class Privacy:
     def __str__(self) -> str:
         rows = ", ".join(f"{each.row} ({each.nats:+.1f})" for each in self.exposed)
         found = self.alarms()
+        how = f"each of {self.networks} networks alone, which gives away more than their mixture"
         verdict = ["no alarm"] if not found else [f"ALARM: {each}" for each in found]
         return "\n".join(
             [
+                *([how] if self.networks > 1 else []),
                 f"{self.samples} samples, {self.seen} rows of fit, {self.unseen} held-out rows",
                 f"nearer to rows of fit than to others: {self.nearer:.3f} ± {self.nearer_stderr:.3f}  (0.5 is best)",
                 f"copies of rows of fit: {self.copies:.2%} of samples, {self.copies_unseen:.2%} of held-out rows",
@@ -224,7 +228,9 @@ def _pooled(parts: Sequence[_Judged]) -> Privacy:
     each = [_area(part.scores, part.scores_unseen) for part in parts]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _Judged._fields}
     n, unseen = len(joined["nearer"]), len(joined["scores_unseen"])
-    worst = np.argsort(-joined["scores"], kind="stable")[:WORST]
+    order = np.argsort(-joined["scores"], kind="stable")
+    best = np.unique(joined["rows"][order], return_index=True)[1]  # of each row, where it is most exposed
+    worst = order[np.sort(best)[:WORST]]
     return Privacy(
         samples=n,
         seen=len(joined["scores"]),
@@ -238,6 +244,7 @@ def _pooled(parts: Sequence[_Judged]) -> Privacy:
         attack=float(np.mean([area for area, _ in each])),
         attack_stderr=math.sqrt(sum(stderr**2 for _, stderr in each)) / len(each),
         exposed=tuple(Exposed(int(joined["rows"][i]), float(joined["scores"][i])) for i in worst),
+        networks=len(parts),
     )
 
 

@@ -111,7 +111,9 @@ def _dependence(found: Findings) -> str:
 
 
 def _levels(found: Findings) -> str:
-    """Whether real rows have other log-densities than sampled ones."""
+    """Whether real rows have other log-densities than sampled ones; of rows that the fit has seen they do."""
+    if len(found.scores) < 2 and found.same_rows:
+        return ""
     real, drawn = np.sort(found.scores[0].each), np.sort(found.sampled_scores)
     at = np.concatenate([real, drawn])
     shares = [np.searchsorted(each, at, side="right") / len(each) for each in (real, drawn)]

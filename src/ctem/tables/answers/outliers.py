@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
-from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.answers.heldout import HeldOut, own_p_values
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
@@ -21,6 +21,7 @@ __all__ = ["Outlier", "SuspiciousCell", "find_outliers", "outlier_columns", "out
 
 Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
+LIKELY = 0.2  # a p-value from which a cell is no reason
 COVERAGE = 0.9  # of the interval that is expected
 
 
@@ -96,12 +97,18 @@ class Outlier:
         return cls(row, float(surprise.sum()), columns, log_density, unseen=new)
 
     def why(self, most: int = REASONS) -> str:
-        """The cells that add most, in words."""
-        return "; ".join(map(str, self.cells[:most]))
+        """The cells that add most, in words; beside the first only those that are unlikely given the others."""
+        told = [cell for i, cell in enumerate(self.cells) if not i or cell.unseen or cell.p_value < LIKELY]
+        return "; ".join(map(str, told[:most]))
 
 
 def find_outliers(
-    table: TableDensity, frame: Frame, held_out: HeldOut | None, n: int | None, alpha: float | None = None
+    table: TableDensity,
+    frame: Frame,
+    held_out: HeldOut | None,
+    n: int | None,
+    alpha: float | None = None,
+    own: bool = False,
 ) -> list[Outlier]:
     """The n strangest rows, or those with a p-value of at most alpha; the strangest first.
 
@@ -109,6 +116,7 @@ def find_outliers(
         held_out: of the fit, for p-values.
         n: how many rows at most; all when None.
         alpha: the share of ordinary rows that may be called strange.
+        own: these are the rows of the fit, which compare among themselves.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -118,13 +126,18 @@ def find_outliers(
     """
     surprises, names = table.surprises(frame), list(frame.columns)
     rows = np.argsort(-surprises.sum(1), kind="stable")
+    p = own_p_values(surprises.sum(1)) if own else None
     if alpha is not None and held_out is not None:
-        rows = rows[held_out.p_values(table, frame)[rows] <= alpha]
+        p = held_out.p_values(table, frame) if p is None else p
+        rows = rows[p[rows] <= alpha]
     rows = rows[:n]
     if not len(rows):
         return []
     strange = taken(frame, rows)
-    p = np.full(len(rows), np.nan) if held_out is None else held_out.p_values(table, strange)
+    if p is not None:
+        p = p[rows]
+    else:
+        p = np.full(len(rows), np.nan) if held_out is None else held_out.p_values(table, strange)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
     found = [
         Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
