@@ -134,6 +134,7 @@ REFUSED = {  # what is asked, of a model of x (numbers), k (whole numbers) and t
     "a width of half": lambda m: CTEM(**{**TINY, "width": 0.5}).fit(numbers()),
     "a kind of a column that is not there": lambda m: CTEM(**TINY, kinds={"q": "real"}).fit(frame()),
     "half of a whole number": lambda m: m.sample(given={"k": 2.5}),
+    "a number that names a row": lambda m: m.sample(given={"id": 7}),
     "a time without its zone": lambda m: m.sample(given={"t": dt.datetime(2020, 1, 5)}),
     "a table of times without their zone": lambda m: m.score_samples(asked_frame().assign(t=DAYS)),
     "a column that nobody knows": lambda m: m.sample(given={"q": 1}),
@@ -157,7 +158,7 @@ def with_cell(values, cell):
 
 
 def asked_frame():
-    return frame(k=np.arange(N), t=DAYS.tz_localize("Asia/Tokyo"))
+    return frame(k=np.arange(N) * 37 % 90, id=np.arange(N), t=DAYS.tz_localize("Asia/Tokyo"))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from ctem.densities.anyorder.events import (
 )
 from ctem.tables.answers.conditions import LabelCondition, NumberCondition, check_state, compiled, is_range
 from ctem.tables.answers.density import TableDensity
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import TableType
@@ -47,6 +48,11 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
         raise ValueError(f"given: expected some of the columns {list(schema.columns)}; got {unknown[0]!r}.")
     ranges = {name: said for name, said in given.items() if is_range(said)}
     for name, said in given.items():
+        if isinstance(schema.columns[name].codec, LeftOut):
+            raise ValueError(
+                f"given: column {name!r} names the rows and is left out of the density; say its kind in kinds= of fit "
+                "to keep it."
+            )
         if said is None:
             check_state(name, schema.columns[name].codec, "given")
     return {name: said for name, said in given.items() if name not in ranges}, ranges
