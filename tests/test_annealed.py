@@ -59,8 +59,8 @@ class Skewed:
 
     def __call__(self, x: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
         """Multilinear in x: Σ_states log ρ_s(state) Π_i [x_i if state_i else 1 − x_i]."""
-        tables = {float(s): self.table(float(s)).log() for s in level.detach().unique()}
-        log_rho = torch.stack([tables[float(s)] for s in level.detach()]).to(x.dtype)
+        levels, which = level.detach().unique(return_inverse=True)
+        log_rho = torch.stack([self.table(float(s)).log() for s in levels])[which].to(x.dtype)
         hit = torch.where(self.states.bool(), x.unsqueeze(1), 1 - x.unsqueeze(1)).prod(-1).to(x.dtype)
         return (log_rho * hit).sum(-1)
 

@@ -230,6 +230,7 @@ def test_a_pipe_in_and_a_pipe_out(folder, model, ending):
     assert np.array_equal(found, model.score_samples(rows()))
 
 
+@pytest.mark.long
 def test_a_reader_that_has_had_enough_is_no_error(folder):
     command = [sys.executable, "-m", "ctem", "score", "m.ctem", "many.csv", "--append"]
     pd.concat([rows().dropna()] * 60).to_csv(folder / "many.csv", index=False)
@@ -529,7 +530,7 @@ def test_resuming_with_other_data_is_refused(folder, tmp_path, monkeypatch):
     ctem("fit", folder / "t.csv", *options, "--seed", 9)
 
 
-@pytest.mark.parametrize("command", ["fit", "sample"])
+@pytest.mark.parametrize("command", ["fit", pytest.param("sample", marks=pytest.mark.long)])
 def test_a_full_disk_leaves_the_old_file_untouched(folder, tmp_path, command, pytestconfig):
     target = tmp_path / "old.csv"
     shutil.copy(folder / "m.ctem", target)

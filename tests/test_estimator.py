@@ -378,7 +378,7 @@ def test_bad_questions_are_named(mixed):
 
 def test_of_all_steps_only_those_are_planned_that_fit_in_max_time():
     X = np.random.default_rng(0).normal(size=(300, 2))
-    assert fitted(X, max_steps=100_000, max_time=1e-6).density_.history.step == [1]
+    assert fitted(X, max_steps=100_000, max_time=1e-6).density_.history.step[-1] <= 2  # one of each phase
     assert fitted(X, max_steps=20, max_time=1e6).density_.history.step[-1] == 20
 
 

@@ -87,6 +87,7 @@ def test_smooth_energies_are_normalised_and_beat_the_uniform_table():
     assert bool((fitted.nats < math.log(SIZE * SIZE)).all())
 
 
+@pytest.mark.long
 def test_mixtures_of_several_sets_are_normalised_and_keep_to_their_own_rows():
     generator = torch.Generator().manual_seed(0)
     codes = [(torch.randn(1000, 2, generator=generator) * 8 + centre).round() for centre in (25, 65)]

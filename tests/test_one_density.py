@@ -16,7 +16,7 @@ from ctem.densities.anyorder import Settings
 from ctem.learning import settings_for
 from ctem.tables.columns.codecs import Labels, Numbers
 
-DRAWS = 20_000
+DRAWS = 10_000
 STEP = 1e-3  # of a finite difference, in encoded units: float32 sums then give slopes to about 1e-3
 
 

@@ -249,6 +249,7 @@ def test_a_report_that_cannot_be_written_leaves_nothing_behind(mixed, tmp_path):
         write_report(model, X, tmp_path / "r.html", n_samples=1)
 
 
+@pytest.mark.long
 def test_hundreds_of_columns_give_a_small_file_that_says_what_it_leaves_out(tmp_path):
     rng = np.random.default_rng(0)
     side = rng.integers(2, size=(150, 1))

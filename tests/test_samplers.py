@@ -163,7 +163,7 @@ def test_discrete_samplers_find_a_skewed_target_from_a_point(name):
     f, g = Quadratic(STATES), seeded(4)
     x = torch.zeros(1500, 4)
     assert not agrees_with_states(x, f, STATES)
-    assert agrees_with_states(run(DISCRETE[name], f, x, 200, g).x, f, STATES)
+    assert agrees_with_states(run(DISCRETE[name], f, x, 120, g).x, f, STATES)
 
 
 def test_mala_leaves_unequal_gaussians_invariant_and_finds_them():

@@ -530,7 +530,7 @@ def random_columns(draw):
 @given(
     random_columns(), st.sampled_from(["hidden", "state"]), st.sampled_from(["polars", "pyarrow", "pandas"])
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_table_is_encoded_finitely_and_comes_back_or_is_refused_for_a_stated_reason(
     table, missing, backend
 ):

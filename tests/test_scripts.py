@@ -52,5 +52,5 @@ def test_the_readme_examples_run_as_written(pytestconfig, tmp_path, monkeypatch)
     text = (pytestconfig.rootpath / "README.md").read_text(encoding="utf8")
     monkeypatch.chdir(tmp_path)
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(code.replace("verbose=1", "max_steps=20"), {})
+        exec(code.replace("verbose=1", "max_steps=20, width=16, blocks=1, members=2"), {})
     assert (tmp_path / "penguins.ctem").exists()
