@@ -159,7 +159,7 @@ class AnyOrderNet(nn.Module):
         flat = x.flatten(0, 1), visible.flatten(0, 1)
         sparse = not x.is_cuda and len(self.labels.owner) > 0
         seen, prediction = self.inputs(*flat, level.flatten(0, 1), indicators=not sparse)
-        seen = seen.view(*x.shape[:2], -1)
+        seen = seen.view(*x.shape[:2], seen.shape[-1])
         if not sparse:
             return self.first(seen, member), prediction
         return self._summed(seen, self.inputs.values_shown(*flat), member), prediction
@@ -177,7 +177,7 @@ class AnyOrderNet(nn.Module):
         rows = pad(labels * self.inputs.height[:-1].unsqueeze(1), (0, 0, 0, 1))  # the last is for none: zero
         start = torch.arange(len(weight), device=values.device) * rows.shape[1]
         at = values + start.repeat_interleave(seen.shape[1]).unsqueeze(1)
-        total = embedding_bag(at, rows.flatten(0, 1), mode="sum").view(*seen.shape[:2], -1)
+        total = embedding_bag(at, rows.flatten(0, 1), mode="sum").view(*seen.shape[:2], rows.shape[-1])
         return torch.baddbmm(self.first.bias[member], seen, rest) + total
 
 
