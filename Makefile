@@ -60,11 +60,11 @@ mnist: .venv/.installed-dev ## binary MNIST: samples and likelihood, in 11 minut
 # Two processes of one thread each; a file's tests stay together, so that they share what they fit.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-test: lint types ## lint, types, and every law: tests and doctests, in under 5 minutes on two cores
+test: lint types ## lint, types, and every law: tests and doctests; what CI runs
 	@echo "running the tests and doctests"
 	@$(PYTEST)
 
-test-all: test ## the same, then the long ones: fuzzed tables, scripts, processes, the browser; what CI runs
+test-all: test ## the same, then the long ones: fuzzed tables, scripts, processes, the browser
 	@echo "running the long tests"
 	@$(PYTEST) -m long
 
