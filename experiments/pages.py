@@ -76,6 +76,7 @@ PAGES = (
         {"imputation-peers": PEERS, "imputation*": DEFAULTS},
         notes="tables",
     ),
+    Page("uses", "Adult: filling in before a classifier, classifying, and privacy", {"uses*": DEFAULTS}),
     Page(
         "anomalies", "Outliers: ROC-AUC", {"anomalies-peers": PEERS, "anomalies*": DEFAULTS}, notes="tables"
     ),

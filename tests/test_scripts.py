@@ -24,6 +24,7 @@ SCRIPTS = [
     "tables.bench --systems CTEM",
     "tables.demo",
     "tables.imputation --systems CTEM",
+    "tables.imputation --uses",
     "tables.nats --systems CTEM",
 ]
 

@@ -5,10 +5,19 @@
 
 Every system is fitted on the incomplete rows and fills them in. Accuracy: of the removed labels, the mean over the
 columns of labels. NRMSE: of the removed numbers, root mean square error over the column's standard deviation, the mean
-over the columns of numbers. Ours answers by ``impute(method="mean")``: conditional means of numbers, modes of labels.
+over the columns of numbers. Ours is ``CTEMImputer``: conditional means of numbers, modes of labels; and how often its
+intervals of 90 % hold the number that was removed.
 The peers see numbers standardised, and labels in two ways: one-hot (the largest indicator is the label) and as
 standardised codes (the nearest is). Cells that are missing in the file stay so and are not scored. --quick takes a
 made-up table.
+
+    python -m experiments.tables.imputation --uses --device cuda --data FOLDER --out OUT    on Adult, into uses-all.json
+
+5000 rows to learn from, the second file of Adult to test on. AUC of income by scikit-learn's boosted trees from
+features of which a fifth of the cells was removed at random, in both parts: as they are ("native"), and filled in by
+scikit-learn's imputers or by ``CTEMImputer`` (conditional means of numbers, modes of labels), which never see the
+income. "trees" and "CTEM" have complete rows: boosted trees, and ``predict_proba(X, "income")`` of a ``CTEM``, which is
+audited for privacy against the test rows, too.
 """
 
 from __future__ import annotations
@@ -18,12 +27,18 @@ import warnings
 
 import numpy as np
 import pandas as pd
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401  scikit-learn asks for it
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
 
-from ctem import CTEM
+from ctem import CTEM, CTEMImputer
 from ctem.datasets import load_table
+from ctem.privacy import audit
 from experiments.sweep import TINY, Task, Values, group_name, sweep, sweep_arguments, tasks, toy_table
 
 SETS = ("california", "adult")
@@ -33,6 +48,10 @@ ROWS = 10_000  # drawn from the table: nearest neighbours are quadratic in them
 IMPUTERS = {"means and modes": SimpleImputer, "IterativeImputer": IterativeImputer, "KNNImputer": KNNImputer}
 CODINGS = ("one-hot", "codes")
 PEERS = ("means and modes, one-hot", *(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS))
+
+USES = ("native", "SimpleImputer", "IterativeImputer", "CTEMImputer", "trees", "CTEM")
+COMPLETE = ("trees", "CTEM")  # of these, systems without gaps
+TRAINING = 5000
 
 
 def load(data: str, seed: int, args) -> pd.DataFrame:
@@ -49,10 +68,19 @@ def removed(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
     return out.mask(gone), gone & frame.notna().to_numpy()
 
 
-def ours(gappy: pd.DataFrame, seed: int, args) -> pd.DataFrame:
-    """Filled in by our conditional means and modes."""
-    model = CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(gappy)
-    return model.impute(gappy, method="mean")
+def ours(gappy: pd.DataFrame, seed: int, args) -> CTEMImputer:
+    """Our conditional means and modes."""
+    return CTEMImputer(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(gappy)
+
+
+def covered(frame: pd.DataFrame, gappy: pd.DataFrame, gone: np.ndarray, imputer: CTEMImputer) -> float:
+    """The share of removed numbers within their interval of 90 %, the mean over the columns of numbers."""
+    low, high = imputer.intervals(gappy, 0.9)
+    inside = [
+        ((low[name] <= frame[name]) & (frame[name] <= high[name]))[gone[:, list(frame).index(name)]].mean()
+        for name in _numbers(frame)
+    ]
+    return float(np.mean(inside))
 
 
 def peer(name: str, gappy: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -112,20 +140,97 @@ def measure(task: Task, args) -> Values:
     gappy, gone = removed(frame, task.seed)
     began = time.perf_counter()
     mine = task.system == "CTEM"
-    filled = ours(gappy, task.seed, args) if mine else peer(task.system, gappy, task.seed)
-    seconds = time.perf_counter() - began
-    return scores(frame, filled, gone) | {"seconds": seconds}
+    if not mine:
+        filled = peer(task.system, gappy, task.seed)
+        return scores(frame, filled, gone) | {"seconds": time.perf_counter() - began}
+    imputer = ours(gappy, task.seed, args)
+    found = scores(frame, imputer.transform(gappy), gone) | {"seconds": time.perf_counter() - began}
+    return found | {"coverage of 90 % intervals": covered(frame, gappy, gone, imputer)}
+
+
+def adult(seed: int, args) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """Rows to learn from, rows to test on, and the name of the target."""
+    if args.quick:
+        frame = toy_table(400, seed).assign(gain=lambda X: np.where(X["gain"] > 0, "yes", "no"))
+        return frame[:300], frame[300:].reset_index(drop=True), "gain"
+    train, test = (load_table(name, args.data) for name in ("adult", "adult-test"))
+    return train.sample(TRAINING, random_state=seed).reset_index(drop=True), test, "income"
+
+
+def with_gaps(features: pd.DataFrame, seed: int) -> pd.DataFrame:
+    numbers = features.select_dtypes("number").columns
+    gone = np.random.default_rng(seed).random(features.shape) < REMOVED
+    return features.astype(dict.fromkeys(numbers, float)).mask(gone)
+
+
+def coded(features: pd.DataFrame) -> tuple[object, list[bool]]:
+    """Labels as codes, gaps and new labels as missing, and which columns are labels."""
+    labels = [name for name in features if name not in features.select_dtypes("number")]
+    encoder = OrdinalEncoder(
+        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan
+    )
+    rest = [name for name in features if name not in labels]
+    made = make_column_transformer((encoder, labels), ("passthrough", rest))
+    return made, [True] * len(labels) + [False] * len(rest)
+
+
+def pipeline(system: str, features: pd.DataFrame, seed: int, args):
+    """Features, with gaps or filled in, into boosted trees."""
+    encoder, labels = coded(features)
+    trees = HistGradientBoostingClassifier(categorical_features=labels, random_state=seed)
+    if system in ("native", "trees"):
+        return make_pipeline(encoder, trees)
+    if system == "CTEMImputer":
+        settings = TINY if args.quick else {}
+        return make_pipeline(CTEMImputer(random_state=seed, device=args.device, **settings), encoder, trees)
+    trees.set_params(categorical_features=None)  # codes that are averages
+    if system == "SimpleImputer":
+        return make_pipeline(encoder, SimpleImputer(strategy="most_frequent"), trees)
+    return make_pipeline(encoder, IterativeImputer(random_state=seed), trees)
+
+
+def used(task: Task, args) -> Values:
+    """One system before a classifier, or as one."""
+    train, test, target = adult(task.seed, args)
+    began, truth = time.perf_counter(), test[target] == sorted(train[target].unique())[-1]
+    if task.system == "CTEM":
+        return classified(train, test, target, truth, task.seed, args)
+    parts = [part.drop(columns=target) for part in (train, test)]
+    if task.system not in COMPLETE:
+        parts = [with_gaps(part, 2 * task.seed + i) for i, part in enumerate(parts)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = pipeline(task.system, parts[0], task.seed, args).fit(parts[0], train[target])
+        p = fitted.predict_proba(parts[1])[:, 1]
+    return {"AUC": float(roc_auc_score(truth, p)), "seconds": time.perf_counter() - began}
+
+
+def classified(train, test, target: str, truth, seed: int, args) -> Values:
+    began = time.perf_counter()
+    model = CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(train)
+    p = model.predict_proba(test, target)[:, model.classes(target).index(sorted(train[target].unique())[-1])]
+    seconds, found = time.perf_counter() - began, audit(model, train, test)
+    leaks = {"samples nearer to training": found.nearer, "membership AUC": found.attack}
+    return {"AUC": float(roc_auc_score(truth, p)), "seconds": seconds} | leaks
 
 
 def main() -> None:
-    parser = sweep_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
+    parser = sweep_arguments(
+        __doc__, SETS, ("CTEM", *PEERS, *(name for name in USES if name != "CTEM")), SEEDS
+    )
     parser.add_argument(
         "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
     )
+    parser.add_argument(
+        "--uses", action="store_true", help="before and instead of a classifier, into uses-all.json"
+    )
     args = parser.parse_args()
-    name = args.name or f"imputation-{group_name(args)}"
-    settings = {"model": "CTEM()", "removed": REMOVED, "rows": ROWS}
-    sweep(measure, tasks(args, PEERS if args.peers else None), args, name, settings)
+    settings = {"model": "CTEM()", "removed": REMOVED, "rows": TRAINING if args.uses else ROWS}
+    if args.uses:
+        args.sets = ["adult"]
+        return sweep(used, tasks(args, USES), args, args.name or "uses-all", settings)
+    systems = PEERS if args.peers else [name for name in args.systems if name == "CTEM" or name in PEERS]
+    sweep(measure, tasks(args, systems), args, args.name or f"imputation-{group_name(args)}", settings)
 
 
 if __name__ == "__main__":
