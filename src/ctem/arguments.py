@@ -19,6 +19,7 @@ NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  #
 KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that machine
     "missing",
     "unknown",
+    "reading",
     "objective",
     "effort",
     "width",

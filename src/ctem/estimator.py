@@ -31,10 +31,12 @@ from ctem.persistence import Fitted, Origin, load, save
 from ctem.questions import Questions
 from ctem.tables.answers.density import TableDensity, find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
+from ctem.tables.columns.inference import kind_names
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.given import matched, positions, renamed
 from ctem.tables.frames.observed import filled
+from ctem.tables.frames.recognition import Reading, read_written, recognised
 from ctem.terminal import print_columns
 from ctem.training.checkpoints import claimed
 from ctem.training.devices import single_thread_after_fork
@@ -60,6 +62,8 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
         unknown: what a new value of a listed column is: "reserve" (as likely as Good and Turing estimate from values
             that were seen once, so that scores stay finite) or "refuse" (an error).
+        reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
+            ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
         objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
             missing cells, no conditionals, sampling by MCMC.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
@@ -119,6 +123,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         kinds: Mapping[str, Any] | None = None,
         missing: str = "hidden",
         unknown: str = "reserve",
+        reading: Mapping[str, Any] | None = None,
         objective: str = "anyorder",
         effort: str = "default",
         width: int | None = None,
@@ -139,6 +144,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.kinds = kinds
         self.missing = missing
         self.unknown = unknown
+        self.reading = reading
         self.objective = objective
         self.effort = effort
         self.width = width
@@ -170,7 +176,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
         check_arguments(self.get_params(deep=False))
-        frame = read_frame(X)
+        frame = recognised(read_frame(X), Reading.of(self.reading), kind_names(self.kinds))
         # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
         validate_data(type(self)(), X, skip_check_array=True)
         frame, weights = weighted_rows(frame, sample_weight)
@@ -182,7 +188,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         if self.verbose:
             print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
         x = schema.encode(frame).x.to(find_device(self.device))
-        kept = None if X_val is None else read_frame(X_val)
+        kept = None if X_val is None else read_written(read_frame(X_val), frame.table_type)
         held_out = None if kept is None else schema.encode(kept).x.to(x)
         if self.max_time is not None:
             arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
@@ -282,7 +288,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
-        own, frame = read_frame(X), self._read(X)
+        own, frame = read_written(read_frame(X), self.table_type_), self._read(X)
         own = own if frame.table_type.backend != "numpy" else frame
         if method != "sample":
             return filled(own, self._table.expected(frame, method), X)

@@ -68,6 +68,15 @@ def fit(
     seed: FitSeed = 0,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
+    na: Annotated[
+        list[str] | None, typer.Option("--na", metavar="TEXT", help="Marks a missing cell; repeat it.")
+    ] = None,
+    decimal: Annotated[
+        Literal[".", ","] | None, typer.Option(help="The mark within numbers, where it is not clear.")
+    ] = None,
+    dates: Annotated[
+        Literal["dmy", "mdy", "ymd"] | None, typer.Option(help="Their order, where it is not clear.")
+    ] = None,
     missing_as_state: Annotated[
         bool, typer.Option("--missing-as-state", help="Being missing is a value like another, not unknown.")
     ] = False,

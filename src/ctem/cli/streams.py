@@ -97,10 +97,10 @@ def _parts(model: CTEM, source: Source, done: _Count, new: _NeverSeen) -> Parts:
 def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
     """A batch as it is written, with the imputed cells in place of the missing ones and of nothing else."""
     names = column_names(model, part)
-    known, made = as_arrow(X, names), as_arrow(filled, names)
-    for name in names:
+    frame, made = model.as_frame(X), as_arrow(filled, names)
+    for j, name in enumerate(names):
         place = part.column_names.index(name)
-        gone = known[name].is_null(nan_is_null=True).to_numpy()
+        gone = frame.columns[name if name in frame.columns else model.table_type_.names[j]].missing
         column = completed(part.column(place), gone, made[name])
         part = part.set_column(place, part.schema.field(place), column)
     return part
@@ -159,9 +159,12 @@ def _types(model: CTEM) -> dict[str, Any] | None:
     return types
 
 
-def fit_table(path: str, drop: list[str], max_rows: int, seed: int, quiet: bool) -> Table:
+def fit_table(
+    path: str, drop: list[str], max_rows: int, seed: int, quiet: bool, decimal: str | None = None
+) -> Table:
     """A table to fit, without some columns, and at most ``max_rows`` of its rows."""
-    with open_source(path) as source, bar(source.rows, quiet) as advance:
+    with open_source(path) as opened, bar(opened.rows, quiet) as advance:
+        source = replace(opened, decimal=decimal)
         absent = [name for name in drop if name not in source.names]
         if absent:
             raise ValueError(f"--drop: {absent[0]!r} is not in {source.path}, which has {source.names}.")

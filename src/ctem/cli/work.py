@@ -54,6 +54,9 @@ def fit(
     seed: int,
     device: str,
     resume: bool,
+    na: list[str] | None,
+    decimal: str | None,
+    dates: str | None,
     missing_as_state: bool,
     quiet: bool,
 ) -> None:
@@ -64,13 +67,15 @@ def fit(
     if resume and checkpoint is None:
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     older = checkpoint is not None and output.exists()
-    X = fit_table(table, drop or [], max_rows, seed, quiet)
+    X = fit_table(table, drop or [], max_rows, seed, quiet, decimal)
+    reading = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
     with claimed(checkpoint):
         if not resume:
             forget(checkpoint)
     model = CTEM(
         kinds=said or None,
         missing="state" if missing_as_state else "hidden",
+        reading=reading or None,
         effort=effort,
         fast=fast,
         max_steps=max_steps,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 10  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 11  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 8  # whose networks still exist
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
@@ -101,7 +101,16 @@ def _without_held_out(header: Header) -> Header:
     return {**header, "held_out": None}
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {8: _without_reserve, 9: _without_held_out}
+def _without_reading(header: Header) -> Header:
+    """Format 10 took text as it was."""
+    return {**header, "settings": {**header["settings"], "reading": None}}
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {
+    8: _without_reserve,
+    9: _without_held_out,
+    10: _without_reading,
+}
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from ctem.tables.columns.identifiers import LeftOut, left_out
 from ctem.tables.columns.numbers import fit_numbers
 from ctem.tables.frames.cells import Cells, Label
 
-__all__ = ["InferredColumn", "infer_column", "requested_kind"]
+__all__ = ["InferredColumn", "infer_column", "kind_names", "requested_kind"]
 
 MAX_CODES = 256
 FEW_WHOLE = 32
@@ -82,6 +83,16 @@ def requested_kind(name: str, said: Any) -> Column:
     if isinstance(made, Real) and (made.location, made.scale) != (0.0, 1.0):
         raise ValueError(f"kinds: expected Real() for {name!r}, whose units are learned; got {made!r}.")
     return made
+
+
+def kind_names(said: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the user said of columns, as words.
+
+    >>> kind_names({"age": Real(low=0.0), "city": "category"})
+    {'age': 'real', 'city': 'category'}
+    """
+    words = {kind: word for word, kind in BY_NAME.items()}
+    return {name: words[type(requested_kind(name, kind))] for name, kind in (said or {}).items()}
 
 
 def infer_column(

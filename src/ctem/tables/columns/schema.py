@@ -6,7 +6,7 @@ X (table) → read_frame → Schema.encode → x, log-density terms → …     
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import never_seen
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.writings import Writing
 
 __all__ = ["Description", "Encoded", "Schema"]
 
@@ -108,6 +109,10 @@ class Schema:
         columns = {
             name: infer_column(name, cells, said.get(name), *how) for name, cells in frame.columns.items()
         }
+        for field in frame.table_type.fields:
+            if field.written is not None:
+                words, inferred = Writing.from_json(field.written).sentence(), columns[field.name]
+                columns[field.name] = replace(inferred, reason=f"{words}; {inferred.reason}")
         if not any(inferred.codec.columns(name) for name, inferred in columns.items()):
             kept = [name for name, inferred in columns.items() if isinstance(inferred.codec, LeftOut)]
             insist = f" {kept[0]!r} is left out: kinds={{{kept[0]!r}: 'category'}} insists." if kept else ""

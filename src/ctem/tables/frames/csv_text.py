@@ -45,12 +45,13 @@ def read_csv(name: str, stream: Any) -> tuple[list[str], Iterable[Any]]:
     return names, reader
 
 
-def typed(table: Table, types: Mapping[str, Any] | None = None) -> Table:
+def typed(table: Table, types: Mapping[str, Any] | None = None, decimal: str | None = None) -> Table:
     """A table of text with each column as whole numbers, numbers, booleans, dates or times, if all its cells are such.
 
     Arguments:
         table: of text.
         types: pyarrow types that columns must have; other columns stay text. Read off the cells when None.
+        decimal: a comma leaves numbers with a point as text, which a model reads.
 
     >>> pa = importlib.import_module("pyarrow")
     >>> text = pa.table({"a": ["1", "NA"], "b": [" 1.5", "2"], "c": ["x", "3"]})
@@ -59,7 +60,7 @@ def typed(table: Table, types: Mapping[str, Any] | None = None) -> Table:
     """
     for i, name in enumerate(table.column_names):
         cells = _gaps(table.column(i))
-        made = _inferred(cells) if types is None else _cast(name, cells, types.get(name))
+        made = _inferred(cells, decimal == ",") if types is None else _cast(name, cells, types.get(name))
         table = table.set_column(i, name, made)
     return table
 
@@ -148,7 +149,8 @@ def _header(name: str, line: bytes) -> tuple[list[str], str]:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(
-            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. {IN_UTF8}"
+            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. "
+            + (IN_UTF8.replace("ISO-8859-1", "UTF-16") if line[:2] in (b"\xff\xfe", b"\xfe\xff") else IN_UTF8)
         ) from None
     delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", text).count)
     try:
@@ -166,12 +168,19 @@ def _gaps(column: Any) -> Any:
     return pc.if_else(gone, pa.scalar(None, pa.string()), column)
 
 
-def _inferred(column: Any) -> Any:
-    """The first type of which every cell is one; text if there is none."""
-    pa = importlib.import_module("pyarrow")
+def _inferred(column: Any, comma: bool) -> Any:
+    """The first type of which every cell is one; text if there is none.
+
+    00084 is text, and so are True and 5,0: a model reads them, and they come back as they were.
+    """
+    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column))])
-    trimmed = importlib.import_module("pyarrow.compute").utf8_trim_whitespace(column)
+    trimmed = pc.utf8_trim_whitespace(column)
+    codes = pc.any(pc.match_substring_regex(trimmed, r"^[+-]?0\d+$")).as_py()
+    spelled = any(pc.all(pc.is_in(trimmed.drop_null(), pa.array(pair))).as_py() for pair in SPELLINGS[:2])
+    if codes or spelled or (comma and pc.any(pc.match_substring(trimmed, ".")).as_py()):
+        return column
     times = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
     for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), *times):
         try:

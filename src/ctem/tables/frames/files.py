@@ -65,13 +65,14 @@ class Source:
     text: bool
     batches: Iterable[Any]
     types: Mapping[str, Any] | None = None
+    decimal: str | None = None
 
     def typed(self, table: Table) -> Table:
         """Rows of this source with text turned into what it says."""
         if not self.text:
             return table
         try:
-            return typed(table, self.types)
+            return typed(table, self.types, self.decimal)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 

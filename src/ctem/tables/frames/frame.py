@@ -28,6 +28,7 @@ from ctem.tables.frames.cells import (
 )
 from ctem.tables.frames.dtypes import check_dtype
 from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
+from ctem.tables.frames.writings import Writing
 
 __all__ = ["Field", "Frame", "TableType", "build_frame", "read_frame"]
 
@@ -37,7 +38,7 @@ BACKENDS = ("numpy", *READ)
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a table: the name we use, the name that came in, and its dtype in plain JSON.
+    """A column of a table: the name we use, the name that came in, its dtype in plain JSON, and how text in it is read.
 
     >>> Field("x0", "x0", {"numpy": "<f8"}).name
     'x0'
@@ -46,6 +47,7 @@ class Field:
     name: str
     original: str | int
     dtype: Dtype
+    written: dict[str, Any] | None = None  # a ``Writing`` as JSON; None for what is as it looks
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     absent = [name for name in table_type.names if name not in columns]
     if absent:
         raise ValueError(f"columns: expected {list(table_type.names)}; {absent[0]!r} is not there.")
-    cells = [columns[name] for name in table_type.names]
+    cells = [_as_written(field, columns[field.name]) for field in table_type.fields]
     if table_type.backend == "numpy":
         return _build_array(table_type, cells)
     pairs = list(zip(table_type.fields, cells, strict=True))
@@ -164,6 +166,10 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     frame = pd.concat([write_pandas(f.name, f.dtype, c) for f, c in pairs], axis=1)
     frame.columns = pd.Index([f.original for f in table_type.fields])
     return frame
+
+
+def _as_written(field: Field, cells: Cells) -> Cells:
+    return cells if field.written is None else Writing.from_json(field.written).labels(cells)
 
 
 def _read_table(table: nw.DataFrame[Any]) -> Frame:
@@ -276,6 +282,8 @@ def _check_field(backend: str, field: Field) -> None:
     if not plain or str(field.original) != field.name:
         raise ValueError(f"kind: expected a text name, as it was; got {field.name!r}, {field.original!r}.")
     check_dtype(field.name, backend, field.dtype)
+    if field.written is not None:
+        Writing.from_json(field.written)
 
 
 def _text_name(original: Any) -> str:

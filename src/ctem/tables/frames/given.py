@@ -11,6 +11,8 @@ import numpy as np
 
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType, read_frame
+from ctem.tables.frames.recognition import read_written
+from ctem.tables.frames.writings import Writing
 from ctem.tables.frames.zones import check_zones, given_moments
 
 __all__ = ["matched", "partial_frame", "positions", "renamed"]
@@ -25,10 +27,13 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
     """
     if frame.table_type.names == table_type.names:
         check_zones(frame, table_type)
-        return frame
+        return read_written(frame, table_type)
     pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
-    return Frame(replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs})
+    named = Frame(
+        replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs}
+    )
+    return read_written(named, table_type)
 
 
 def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Frame:
@@ -55,6 +60,7 @@ def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Fra
     if absent:
         warnings.warn(f"X: without {_listed(absent)}, counted as missing.", UserWarning, stacklevel=4)
     check_zones(frame, table_type)
+    frame = read_written(frame, table_type)
     gap = Cells("label", np.full(len(frame), -1), np.ones(len(frame), bool))
     return Frame(frame.table_type, {name: frame.columns.get(name, gap) for name in names})
 
@@ -75,15 +81,24 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
         row[0, :] = list(given_moments("given", given, table_type).values())
         read = read_frame(row).columns.values() if given else []
         columns = dict(zip(given, read, strict=True))
+        columns = {name: _one_read(name, cells, table_type) for name, cells in columns.items()}
     else:
         frame = read_frame(given)
         check_zones(frame, table_type)
-        columns = dict(frame.columns)
+        columns = dict(read_written(frame, table_type).columns)
     if unknown := [name for name in columns if name not in table_type.names]:
         raise ValueError(f"given: expected some of the columns {list(table_type.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1
     gap = Cells("label", np.full(n, -1), np.ones(n, bool))
     return Frame(table_type, {name: columns.get(name, gap) for name in table_type.names}), list(columns)
+
+
+def _one_read(name: str, cells: Cells, table_type: TableType) -> Cells:
+    """A cell of text read as its column was in fit."""
+    written = next((field.written for field in table_type.fields if field.name == name), None)
+    if written is None or cells.type != "label":
+        return cells
+    return Writing.from_json(written).cells(name, cells)
 
 
 def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:

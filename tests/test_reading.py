@@ -1,0 +1,248 @@
+"""What people write: numbers, dates, times and gaps as text, read with a sentence and written back as they came."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from small import SMALL
+from typer.testing import CliRunner
+
+from ctem import CTEM
+from ctem.cli import app
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import build_frame, read_frame
+from ctem.tables.frames.recognition import Reading, read_written, recognised
+from ctem.tables.frames.writings import Writing
+
+N = 120
+BRIEF = {**SMALL, "max_steps": 10, "width": 8}
+RNG = np.random.default_rng(0)
+DAYS = pd.Timestamp("2023-01-05") + pd.to_timedelta(RNG.integers(0, 300, N), unit="D")
+AMOUNTS = RNG.lognormal(7, 1, N)
+WHOLE = RNG.integers(1000, 99_999, N)
+
+COLUMNS = {
+    "dollars": ([f"${v:,.2f}" for v in AMOUNTS], AMOUNTS.round(2), "read as numbers"),
+    "percent": ([f"{v} %" for v in WHOLE // 1100], WHOLE // 1100, "read as numbers"),
+    "decimal comma": ([f"{v:.2f}".replace(".", ",") for v in AMOUNTS], AMOUNTS.round(2), "read as numbers"),
+    "thousands": ([f"{v:,}" for v in WHOLE], WHOLE, "read as numbers"),
+    "points and commas": ([f"{v:,}".replace(",", ".") + ",5" for v in WHOLE], WHOLE + 0.5, "read as numbers"),
+    "spaces": ([f"{v:,}".replace(",", " ") for v in WHOLE], WHOLE, "read as numbers"),
+    "negative": (
+        [f"-{v}" if v % 2 else f"{v}" for v in WHOLE],
+        np.where(WHOLE % 2, -WHOLE, WHOLE),
+        "numbers",
+    ),
+    "kilograms": ([f"{v / 1000:.1f}kg" for v in WHOLE], (WHOLE / 1000).round(1), "read as numbers"),
+    "exponents": ([f"{v:e}" for v in AMOUNTS], [float(f"{v:e}") for v in AMOUNTS], "read as numbers"),
+    "US dates": ([f"{d.month}/{d.day}/{d.year}" for d in DAYS], DAYS, "dates by month, day, year"),
+    "German dates": ([d.strftime("%d.%m.%Y") for d in DAYS], DAYS, "dates by day, month, year"),
+    "ISO dates": ([d.strftime("%Y-%m-%d") for d in DAYS], DAYS, "dates by year, month, day"),
+    "named months": ([d.strftime("%b %d, %Y") for d in DAYS], DAYS, "dates by month, day, year"),
+    "offsets": ([d.strftime("%Y-%m-%dT%H:%M:%S+02:00") for d in DAYS], DAYS, "dates by year"),
+    "booleans": (["True" if v % 3 else "False" for v in WHOLE], WHOLE % 3 > 0, "booleans"),
+    "markers": (
+        ["?" if v % 5 == 0 else str(v) for v in WHOLE],
+        np.where(WHOLE % 5 == 0, np.nan, WHOLE),
+        "'?' counts",
+    ),
+    "dashes": (
+        ["-" if v % 5 == 0 else f"{v}.5" for v in WHOLE],
+        np.where(WHOLE % 5 == 0, np.nan, WHOLE + 0.5),
+        "'-'",
+    ),
+}
+LIBRARIES = {"pandas": lambda X: X, "polars": pl.from_pandas, "pyarrow": pa.Table.from_pandas}
+
+
+def read(values, reading=None, kinds=None):
+    return recognised(read_frame(pd.DataFrame({"x": values})), Reading.of(reading), kinds or {})
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_text_is_read_as_what_it_says_with_a_sentence(name):
+    text, expected, words = COLUMNS[name]
+    frame = read(text)
+    found = pd.Series(frame.columns["x"].to_list())
+    if isinstance(expected, pd.DatetimeIndex):
+        assert (pd.to_datetime(found).to_numpy("M8[s]") == expected.to_numpy("M8[s]")).all()
+    else:
+        wanted, got = np.asarray(expected, float), found.astype(float).to_numpy()
+        assert (np.isnan(wanted) == np.isnan(got)).all()
+        assert np.allclose(got, wanted, equal_nan=True, rtol=1e-12)
+    assert words in Schema.fit(frame).describe()[0].reason
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_was_read_is_written_back_as_it_came(library):
+    """Gaps come back as gaps, and exponents as plain numbers."""
+    X = pd.DataFrame({name: text for name, (text, _, _) in COLUMNS.items() if name != "exponents"})
+    frame = recognised(read_frame(LIBRARIES[library](X)), Reading(), {})
+    back = build_frame(frame.table_type, frame.columns)
+    back = back if library == "pandas" else back.to_pandas()
+    for name in X:
+        kept = ~X[name].isin(["?", "-"])
+        assert (back[name][kept] == X[name][kept]).all(), name
+        assert back[name][~kept].isna().all()
+
+
+def test_times_of_day_are_cut_where_there_are_none():
+    minutes = np.array([22 * 60 + 30, 23 * 60 + 59, 0, 15, 90, 6 * 60] * 10)
+    frame = read([f"{m // 60:02d}:{m % 60:02d}" for m in minutes])
+    shifted = frame.columns["x"].values
+    assert np.ptp(shifted) < 8 * 60  # the night is in one piece
+    assert (np.diff(shifted[:6]) > 0).all()
+    assert build_frame(frame.table_type, frame.columns)["x"].tolist()[:3] == ["22:30", "23:59", "00:00"]
+
+
+def test_more_than_a_day_is_a_duration():
+    frame = read([f"{v // 60}:{v % 60:02d}:30" for v in WHOLE % 4000])
+    cells = frame.columns["x"]
+    assert cells.type == "duration"
+    assert cells.values.tolist() == [v * 60 + 30 for v in (WHOLE % 4000).tolist()]
+
+
+PLAIN = {
+    "zip codes": [f"{v:05d}" for v in WHOLE // 40 * 7],
+    "codes of letters": [f"A{v % 7}" for v in WHOLE],
+    "few whole numbers": [str(v % 4) for v in WHOLE],
+    "words": ["red" if v % 2 else "green" for v in WHOLE],
+    "numbers and words": ["many" if v % 9 == 0 else str(v) for v in WHOLE],
+    "declared": pd.Categorical([str(v) for v in WHOLE]),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_only_looks_like_a_number_stays_text(name):
+    assert read(PLAIN[name]).columns["x"].type == "label"
+
+
+def test_mixed_formats_are_read_and_written_in_the_most_common():
+    text = [d.strftime("%Y-%m-%d") if i % 4 == 0 else d.strftime("%d.%m.%Y") for i, d in enumerate(DAYS)]
+    frame = read(text)
+    assert (pd.to_datetime(frame.columns["x"].to_list()) == DAYS).all()
+    assert build_frame(frame.table_type, frame.columns)["x"][0] == DAYS[0].strftime("%d.%m.%Y")
+
+
+def test_the_user_may_say_how_to_read():
+    text = ["3/4/2023", "5/6/2023"] * 20
+    months = [read(text, reading).columns["x"].to_list()[0].month for reading in (None, {"dates": "dmy"})]
+    assert months == [3, 4]
+    values = [
+        read(["1.234", "5.678"] * 20, reading).columns["x"].values[0] for reading in (None, {"decimal": ","})
+    ]
+    assert values == [1.234, 1234]
+    assert read(["12", "7", "x?"] * 20, {"na": ["x?"]}, {"x": "real"}).columns["x"].missing.sum() == 20
+    assert read(np.array([1.0, 2.0, 999.0]), {"na": ["999"]}).columns["x"].missing.tolist() == [
+        False,
+        False,
+        True,
+    ]
+    assert read([str(v) for v in WHOLE], kinds={"x": "category"}).columns["x"].type == "label"
+    for wrong in ({"decimal": ";"}, {"dates": "never"}, {"sep": ","}):
+        with pytest.raises(ValueError, match="reading: expected"):
+            Reading.of(wrong)
+
+
+def prices(n=N):
+    return pd.DataFrame(
+        {
+            "price": COLUMNS["dollars"][0],
+            "sold": COLUMNS["US dates"][0],
+            "left": [f"{(v // 7) % 1440 // 60:02d}:{v % 60:02d}" for v in WHOLE],
+            "ok": COLUMNS["booleans"][0],
+            "kind": ["?" if v % 6 == 0 else "ab"[v % 2] for v in WHOLE],
+        }
+    )[:n]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return prices(), CTEM(**BRIEF).fit(prices())
+
+
+def test_samples_are_written_as_the_table_was(fitted):
+    _, model = fitted
+    drawn = model.sample(40, random_state=0)
+    assert drawn["price"].str.fullmatch(r"\$(\d{1,3}(,\d{3})*|\d+)\.\d\d").all()
+    assert drawn["sold"].str.fullmatch(r"\d{1,2}/\d{1,2}/\d{4}").all()
+    assert drawn["left"].str.fullmatch(r"([01]\d|2[0-3]):[0-5]\d").all()
+    assert set(drawn["ok"]) == {"True", "False"}
+    assert set(drawn["kind"]) == {"a", "b"}
+    assert np.isfinite(model.score_samples(drawn)).all()
+
+
+def test_a_model_takes_text_and_numbers_alike(fitted):
+    X, model = fitted
+    plain = X.assign(price=COLUMNS["dollars"][1], sold=DAYS, ok=COLUMNS["booleans"][1])
+    assert np.allclose(model.score_samples(plain), model.score_samples(X), rtol=0, atol=1e-9)
+    assert list(model.sample(3, given={"ok": "True"}, random_state=0)["ok"]) == ["True"] * 3
+
+
+def test_a_cell_that_cannot_be_read_is_named(fitted):
+    X, model = fitted
+    with pytest.raises(
+        ValueError, match=r"column 'price', row 1: expected a number such as '\$.*', as in fit; got 'a"
+    ):
+        model.score_samples(X[:2].assign(price=["$5.00", "a lot"]))
+
+
+def test_imputing_fills_marked_cells_and_copies_the_others(fitted):
+    X, model = fitted
+    holes = X.assign(price=["-", *X["price"][1:]])
+    filled = model.impute(holes, random_state=0)
+    assert filled["price"][0].startswith("$")
+    assert (filled["price"][1:] == X["price"][1:]).all()
+    assert set(filled["kind"]) == {"a", "b"}
+
+
+def test_how_to_read_is_saved(fitted, tmp_path):
+    X, model = fitted
+    model.save(tmp_path / "m.ctem")
+    again = CTEM.load(tmp_path / "m.ctem")
+    assert np.array_equal(again.score_samples(X), model.score_samples(X))
+    pd.testing.assert_frame_equal(again.sample(9, random_state=1), model.sample(9, random_state=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "word"}, {"decimal": ""}, {"formats": ["%Y"]}, {"digits": 99}, {"cut": -1}, {"padded": 1}],
+)
+def test_a_spoilt_notation_is_refused(change):
+    with pytest.raises(ValueError, match="written: expected a notation"):
+        Writing.from_json({**Writing("number", "5").to_json(), **change})
+
+
+def test_the_command_line_reads_and_writes_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = prices().assign(zip=[f"{v % 30:05d}" for v in WHOLE])
+    X.to_csv("t.csv", index=False)
+    run = CliRunner().invoke
+    said = run(app, ["fit", "t.csv", "-o", "m.ctem", "--max-steps", "5", "--na", "00013"])
+    assert said.exit_code == 0, said.stderr
+    assert "read as numbers" in " ".join(said.stderr.split())
+    assert run(app, ["sample", "m.ctem", "-n", "30", "-o", "s.csv"]).exit_code == 0
+    drawn = pd.read_csv(tmp_path / "s.csv", dtype=str)
+    assert drawn["price"].str.startswith("$").all()
+    assert drawn["zip"].str.fullmatch(r"\d{5}").all()
+    assert set(drawn["ok"]) <= {"True", "False"}
+    filled = run(app, ["impute", "m.ctem", "t.csv", "-o", "f.csv"])
+    assert filled.exit_code == 0, filled.stderr
+    got = pd.read_csv(tmp_path / "f.csv", dtype=str)
+    known = (X["kind"] != "?") & (X["zip"] != "00013")
+    pd.testing.assert_frame_equal(got[known], X[known].astype(got.dtypes))
+    assert got["kind"].isin(["a", "b"]).all()
+    assert not (got["zip"] == "00013").any()
+
+
+@pytest.mark.parametrize("encoding", ["ISO-8859-1", "UTF-16"])
+def test_another_encoding_is_refused_with_what_to_do(tmp_path, encoding):
+    (tmp_path / "t.csv").write_bytes("näme,x\nRosé,1\n".encode(encoding))
+    said = CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "-o", str(tmp_path / "m.ctem")])
+    assert (said.exit_code, f"iconv -f {encoding} -t UTF-8" in said.stderr) == (1, True)
+
+
+def test_read_written_leaves_other_tables_alone():
+    frame = read_frame(pd.DataFrame({"y": ["a", "b"]}))
+    assert read_written(frame, read(COLUMNS["dollars"][0]).table_type) == frame
