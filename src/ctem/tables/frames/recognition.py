@@ -156,7 +156,13 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
 
 
 def read_written(frame: Frame, table_type: TableType) -> Frame:
-    """The frame with columns of text read as those of the fit were."""
+    """The frame with columns of text read as those of the fit were.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> fitted = recognised(read_frame(np.array([["12 %", "a"], ["7 %", "b"], ["30 %", "b"]])), Reading(), {})
+    >>> read_written(read_frame(np.array([["5 %", "a"]])), fitted.table_type).columns["x0"].values.tolist()
+    [5]
+    """
     known = {
         field.name: Writing.from_json(field.written)
         for field in table_type.fields
