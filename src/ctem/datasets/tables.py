@@ -138,6 +138,12 @@ TABLES: dict[str, TableFile] = {
         f"{_UCI}/00468/online_shoppers_intention.csv",
         "44b29f6ac84d6491bcf8d78e3cd544c10df910fe518293454174876f25956c4f",
     ),
+    "titanic": TableFile(
+        "titanic/titanic.csv",
+        "https://raw.githubusercontent.com/mwaskom/seaborn-data/master/titanic.csv",
+        "81787d320d7f7b03df935e91de8bd19e11d45c5bbcab86ef4d4a76dc91b7d4f2",
+        missing="",
+    ),
 }
 
 
@@ -151,7 +157,7 @@ def load_table(name: str, folder: str | Path | None = None) -> Any:
     >>> load_table("iris")
     Traceback (most recent call last):
     ...
-    ValueError: name: expected one of abalone, adult, adult-test, bank, ..., magic, shoppers; got 'iris'.
+    ValueError: name: expected one of abalone, adult, adult-test, bank, ..., magic, shoppers, titanic; got 'iris'.
     """
     if name not in TABLES:
         raise ValueError(f"name: expected one of {', '.join(TABLES)}; got {name!r}.")
