@@ -53,6 +53,20 @@ def test_a_missing_file_that_cannot_be_downloaded_is_named(abalone, tmp_path):
         load_table("abalone", tmp_path)
 
 
+def test_titanic_keeps_its_gaps_its_booleans_and_its_whole_numbers(monkeypatch, tmp_path):
+    pytest.importorskip("pandas")
+    text = b"survived,sex,age,deck,alone\n0,male,22.0,,False\n1,female,,C,True\n"
+    made = TABLES["titanic"]._replace(checksum=hashlib.sha256(text).hexdigest(), source="file:///nowhere")
+    monkeypatch.setitem(TABLES, "titanic", made)
+    path = tmp_path / "tables" / made.path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text)
+    found = load_table("titanic", tmp_path)
+    assert found.isna().sum().to_dict() == {"survived": 0, "sex": 0, "age": 1, "deck": 1, "alone": 0}
+    assert found["survived"].dtype.kind == "i"
+    assert found["alone"].dtype.kind == "b"
+
+
 def test_a_member_of_a_zip_file_is_downloaded_once(abalone, tmp_path, monkeypatch):
     packed = tmp_path / "source.zip"
     with zipfile.ZipFile(packed, "w") as archive:
