@@ -190,6 +190,18 @@ def test_samples_of_a_model_pass_better_than_independent_columns():
     assert model.realism(X[:20]) is None
 
 
+@pytest.mark.parametrize("flags", [["-n", 5], ["--alpha", 0.05], ["--alpha", 0.05, "-n", 2]], ids=str)
+@pytest.mark.parametrize("X", [rows(), rows(60, seed=7)], ids=["the table of the fit", "new rows"])
+def test_outliers_and_their_p_values_are_those_of_the_api(folder, model, tmp_path, X, flags):
+    X.to_csv(tmp_path / "t.csv", index=False)
+    names = {"-n": "n", "--alpha": "alpha"}
+    asked = {names[flag]: value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+    out, _ = ctem("outliers", folder / "m.ctem", tmp_path / "t.csv", *flags, "-q")
+    found, expected = table(out), model.outliers(X, **asked)
+    assert found["row"].to_pylist() == [each.row for each in expected]
+    assert found["p_value"].to_pylist() == pytest.approx([each.p_value for each in expected], rel=0.005)
+
+
 def test_help_and_version_wait_for_no_library():
     script = (
         "import ctem.cli, sys; sys.exit(any(name in sys.modules for name in ('torch', 'sklearn', 'numpy')))"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from ctem.densities.anyorder.events import Probability
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
-from ctem.tables.answers.heldout import HeldOut, own_p_values
+from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.outliers import find_outliers, outlier_table
 from ctem.tables.answers.realism import ROWS, Realism, realism
 from ctem.tables.columns.schema import Schema
@@ -40,8 +39,6 @@ class Questions:
     schema_: Schema
     table_type_: TableType
     held_out_: HeldOut | None
-    n_samples_seen_: int
-    data_hash_: str
 
     @property
     def _table(self) -> TableDensity:
@@ -171,21 +168,18 @@ class Questions:
                 raise ValueError(f"alpha: expected a share in (0, 1); got {alpha!r}.")
             self._calibration()
         most = 10 if n is None and alpha is None else n
-        found = find_outliers(self._table, frame, self.held_out_, most, alpha, self._is_own(frame))
+        found = find_outliers(self._table, frame, self.held_out_, most, alpha)
         return outlier_table(found, X, frame) if as_frame else found
 
     def p_values(self, X: Any) -> Vector:
         """How strange every row is among rows that fit had not seen: the conformal p-value of its score, (n,).
 
         If a row comes from where the rows of fit came from, its p-value is at most α with probability at most about α,
-        whatever the model (``ctem.tables.answers.heldout``). If X is the very table of the fit, its rows compare among
-        themselves: the share that is at least as strange.
+        whatever the model (``ctem.tables.answers.heldout``). It depends on the row and the model alone, not on the
+        other rows of X. Of a row of the fit it may be too high, as most networks have learned from that row.
         """
         frame = self.as_frame(X)
-        judged = self._calibration()
-        if self._is_own(frame):
-            return own_p_values(self._table.surprise(frame))
-        return judged.p_values(self._table, frame)
+        return self._calibration().p_values(self._table, frame)
 
     def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
@@ -216,13 +210,6 @@ class Questions:
         """Which cells hold a value that fit never saw, shape (n, columns)."""
         frame = self.as_frame(X)
         return np.asarray(self.schema_.unseen(frame).numpy())
-
-    def _is_own(self, frame: Frame) -> bool:
-        """Whether these are the rows of the fit."""
-        if len(frame) != self.n_samples_seen_:
-            return False
-        x = self.schema_.encode(frame).x
-        return hashlib.sha256(x.numpy().tobytes()).hexdigest() == self.data_hash_
 
     def _calibration(self) -> HeldOut:
         if self.held_out_ is None:

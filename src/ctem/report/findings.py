@@ -21,7 +21,7 @@ from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.report.patterns import Pattern, missing_patterns
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.heldout import EVERY, HeldOut, own_p_values
+from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
@@ -204,7 +204,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         pairs=_pairs(marginals, frame, sampled),
         real=frame.columns,
         sampled=sampled,
-        outliers=_outliers(table, frame, chosen, model.held_out_, same),
+        outliers=_outliers(table, frame, chosen, model.held_out_),
         history=model.density_.history,
         judged=model.held_out_,
         realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
@@ -296,19 +296,18 @@ def _constant(model: CTEM) -> LogZ | None:
 
 
 def _outliers(
-    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut | None, same: bool
+    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut | None
 ) -> list[Strange]:
     if not isinstance(table.density, AnyOrderDensity):
         score = table.surprise(frame)
         return [Strange(int(chosen[i]), float(score[i]), (), {}) for i in _strangest(score)]
     surprises = table.surprises(frame)
-    own = own_p_values(surprises.sum(1)) if same else None
     found = []
     for i in _strangest(surprises.sum(1)):
         nats, one = surprises[i], taken(frame, slice(i, i + 1))
         top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
         reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        p = own[i] if own is not None else math.nan if judged is None else judged.p_values(table, one)[0]
+        p = math.nan if judged is None else judged.p_values(table, one)[0]
         found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, float(p)))
     return found
 

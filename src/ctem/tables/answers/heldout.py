@@ -28,7 +28,7 @@ from ctem.tables.answers.realism import Realism
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "own_p_values", "rank_p_values", "unseen_rows"]
+__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "rank_p_values", "unseen_rows"]
 
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
@@ -125,17 +125,6 @@ def rank_p_values(held_out: Sequence[Vector], new: Sequence[Vector]) -> Vector:
         for held, value in zip(held_out, new, strict=True)
     ]
     return np.asarray((1 + np.sum(above, axis=0)) / (1 + sum(map(len, held_out))))
-
-
-def own_p_values(scores: Vector) -> Vector:
-    """Of the rows of a fit themselves: the share that is at least as strange, each itself included, (n,).
-
-    All of them were learned from alike, so that their ranks are as good as held-out ones.
-
-    >>> own_p_values(np.array([3.0, 1.0, 2.0, 2.0]))
-    array([0.25, 1.  , 0.75, 0.75])
-    """
-    return np.asarray((len(scores) - np.searchsorted(np.sort(scores), scores, side="left")) / len(scores))
 
 
 def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:

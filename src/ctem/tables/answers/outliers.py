@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
-from ctem.tables.answers.heldout import HeldOut, own_p_values
+from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
@@ -108,7 +108,6 @@ def find_outliers(
     held_out: HeldOut | None,
     n: int | None,
     alpha: float | None = None,
-    own: bool = False,
 ) -> list[Outlier]:
     """The n strangest rows, or those with a p-value of at most alpha; the strangest first.
 
@@ -116,7 +115,6 @@ def find_outliers(
         held_out: of the fit, for p-values.
         n: how many rows at most; all when None.
         alpha: the share of ordinary rows that may be called strange.
-        own: these are the rows of the fit, which compare among themselves.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -126,18 +124,13 @@ def find_outliers(
     """
     surprises, names = table.surprises(frame), list(frame.columns)
     rows = np.argsort(-surprises.sum(1), kind="stable")
-    p = own_p_values(surprises.sum(1)) if own else None
     if alpha is not None and held_out is not None:
-        p = held_out.p_values(table, frame) if p is None else p
-        rows = rows[p[rows] <= alpha]
+        rows = rows[held_out.p_values(table, frame)[rows] <= alpha]
     rows = rows[:n]
     if not len(rows):
         return []
     strange = taken(frame, rows)
-    if p is not None:
-        p = p[rows]
-    else:
-        p = np.full(len(rows), np.nan) if held_out is None else held_out.p_values(table, strange)
+    p = np.full(len(rows), np.nan) if held_out is None else held_out.p_values(table, strange)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
     found = [
         Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
