@@ -304,3 +304,27 @@ def test_our_adamw_is_that_of_torch_to_the_last_bit():
             sum(((p - i) ** 4).sum() for i, p in enumerate(parameters[:2])).backward()
             optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_rows_that_are_brought_in_while_it_trains_are_learned_and_a_resumed_run_has_the_same_bits(tmp_path):
+    recipe, calls = Recipe(steps=60, evaluate_every=10), []
+
+    def refresh(x, step):
+        calls.append(step)
+        x.copy_(normal_rows(seed=step))
+
+    def interrupted(f, x, generator):
+        if calls[-1] == 40:
+            raise KeyboardInterrupt
+        return loss(f, x, generator)
+
+    resumed, whole, still = (MLP(LINE, width=8) for _ in range(3))
+    with pytest.warns(UserWarning, match="interrupted after 40 of 60 steps"):
+        train(resumed, interrupted, normal_rows(), recipe, checkpoint=tmp_path / "run", refresh=refresh)
+    calls.clear()
+    train(resumed, loss, normal_rows(), recipe, checkpoint=tmp_path / "run", refresh=refresh)
+    assert calls == [0, 40, 50]
+    train(whole, loss, normal_rows(), recipe, refresh=refresh)
+    train(still, loss, normal_rows(), recipe)
+    assert torch.equal(weights_of(resumed), weights_of(whole))
+    assert not torch.equal(weights_of(still), weights_of(whole))

@@ -25,9 +25,10 @@ from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkp
 from ctem.training.devices import DropoutState, StepGraph
 from ctem.training.recipe import History, Recipe
 
-__all__ = ["Loss", "train"]
+__all__ = ["Loss", "Refresh", "train"]
 
 Loss = Callable[[Any, Tensor, torch.Generator], Tensor]
+Refresh = Callable[[Tensor, int], None]
 LOOKS = 8  # evaluations before it can be said what is worthwhile
 
 
@@ -43,6 +44,7 @@ def train(
     progress: bool = False,
     cuda_graph: bool = False,
     deadline: float | None = None,
+    refresh: Refresh | None = None,
 ) -> History:
     """Fit the parameters of f in place by minimising loss(f, rows, generator) over batches of x.
 
@@ -63,8 +65,10 @@ def train(
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
             must not wait for the device (ColumnComparisons, LevelComparisons, and the Gaussian and Sphere kernels do
             not).
-
         deadline: end at the first evaluation after this moment of ``time.perf_counter``.
+        refresh: called as refresh(x, step) before each stretch of steps, to write other rows into x in place where a
+            table has more than fit into memory. What x then holds depends on the step alone, so that a killed run goes
+            on to the same bits.
 
     >>> from ctem.energies import MLP
     >>> from ctem.matching.kernels import Gaussian
@@ -85,6 +89,8 @@ def train(
         raise ValueError("patience, worthwhile: early stopping needs held_out rows; got None.")
     if not any(p.requires_grad for p in f.parameters()):
         raise ValueError("f: expected parameters to train; got none that require a gradient.")
+    if refresh is not None:
+        refresh(x, 0)
     run = _Run(f, loss, x, recipe, held_out, weights, cuda_graph)
     path = None if checkpoint is None else Path(checkpoint)
     mark = "" if path is None else fingerprint(asdict(recipe), f, x, held_out, weights)
@@ -94,6 +100,8 @@ def train(
         task = bar.add_task("training", total=recipe.steps, loss="") if bar else None
         while run.going_on(deadline):
             try:
+                if refresh is not None:
+                    refresh(x, run.step)
                 run.advance()
             except KeyboardInterrupt:
                 run.interrupt()

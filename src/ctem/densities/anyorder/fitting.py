@@ -30,6 +30,7 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
 from ctem.spaces import Space
+from ctem.training.loop import Refresh
 
 __all__ = ["fit_anyorder", "split_rows"]
 
@@ -60,6 +61,7 @@ def fit_anyorder(
     network: Callable[..., AnyOrderNet] = AnyOrderNet,
     levels: tuple[float, float] = (FINEST, COARSEST),
     rehearsed: float = REHEARSED,
+    refresh: Refresh | None = None,
 ) -> AnyOrderDensity:
     """Fit a density to encoded rows x (n, d) on their device.
 
@@ -78,6 +80,8 @@ def fit_anyorder(
         network: makes the network; called with the arguments of ``AnyOrderNet``.
         levels: finest and coarsest noise level of real columns.
         rehearsed: share of the rows that rehearse the chosen orders in the second phase.
+        refresh: brings other rows in while it trains, where x is a random part of a larger table; then ``held_out`` is
+            needed.
 
     >>> from ctem.spaces import Category
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(200, 1)
@@ -90,7 +94,7 @@ def fit_anyorder(
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
     net = network(base, **settings.network, correlation=correlation, seed=seed)
-    phases = Phases(net, data, settings.recipe(seed), checkpoint, progress)
+    phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, refresh=refresh)
     late = gaps(x, parents).double().mean(0)
     some = late.to(x.dtype) if bool(late.any()) else None
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)

@@ -13,6 +13,7 @@ from ctem.atomic import replacing
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.training import History, Recipe, train
+from ctem.training.loop import Refresh
 
 __all__ = ["Phases", "Split", "joined_history"]
 
@@ -49,6 +50,7 @@ class Phases:
         checkpoint: beginning of the names of files to resume from, one for each phase.
         progress: show a bar.
         deadline: moment of ``time.perf_counter`` when training must end.
+        refresh: brings other rows in, as ``train`` says; its step counts on from phase to phase.
 
     >>> import torch
     >>> from ctem.bases import ProductBase
@@ -66,6 +68,7 @@ class Phases:
     checkpoint: str | Path | None = None
     progress: bool = False
     deadline: float | None = None
+    refresh: Refresh | None = None
 
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
@@ -87,7 +90,7 @@ class Phases:
         if recipe.patience is not None and not first.stopped_early:
             looks = recipe.steps // recipe.evaluate_every
             recipe = replace(recipe, patience=max(recipe.patience, looks // 2))
-        second = self._train("second", objective, recipe)
+        second = self._train("second", objective, recipe, first.step[-1])
         if not second.stopped_early or second.interrupted:
             return second
         best = {name: value.clone() for name, value in self.net.state_dict().items()}
@@ -95,7 +98,7 @@ class Phases:
         ending = replace(
             recipe, steps=max(round(ENDING * second.best_step), 1), learning_rate=rate, patience=None
         )
-        third = self._train("last", objective, ending)
+        third = self._train("last", objective, ending, first.step[-1] + second.step[-1])
         both = joined_history(second, third)
         if third.best_loss <= second.best_loss:
             return both
@@ -115,7 +118,7 @@ class Phases:
                 file.write(str(steps).encode())
         return replace(self, recipe=replace(self.recipe, steps=steps), deadline=deadline)
 
-    def _train(self, phase: str, objective: HiddenColumns, recipe: Recipe) -> History:
+    def _train(self, phase: str, objective: HiddenColumns, recipe: Recipe, before: int = 0) -> History:
         return train(
             self.net.train(),
             objective,
@@ -127,6 +130,7 @@ class Phases:
             progress=self.progress,
             cuda_graph=self.data.rows.is_cuda,
             deadline=self.deadline,
+            refresh=None if self.refresh is None else _counting_on(self.refresh, before),
         )
 
     def _affordable(self, objective: HiddenColumns, deadline: float) -> int:
@@ -146,6 +150,10 @@ class Phases:
         began = time.perf_counter()
         train(self.net, objective, self.data.rows, brief, weights=self.data.weights, held_out=held_out)
         return (time.perf_counter() - began) / steps
+
+
+def _counting_on(refresh: Refresh, before: int) -> Refresh:
+    return lambda x, step: refresh(x, before + step)
 
 
 def _rising(recipe: Recipe) -> Recipe:
