@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ctem.matching.noise import Noise
     from ctem.outliers import CTEMOutlier
     from ctem.spaces import Category, Ordinal, Real, Space
+    from ctem.tables.columns.inspection import inspect
     from ctem.training import Recipe, train
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "brier",
     "grad_log_density",
+    "inspect",
     "log_score",
     "mean_std",
     "pair_loss",
@@ -76,6 +78,7 @@ _HOME = {
     "ctem.matching.noise": ["Noise"],
     "ctem.outliers": ["CTEMOutlier"],
     "ctem.spaces": ["Category", "Ordinal", "Real", "Space"],
+    "ctem.tables.columns.inspection": ["inspect"],
     "ctem.training": ["Recipe", "train"],
 }
 _LATER = {name: home for home, names in _HOME.items() for name in names}

@@ -36,6 +36,7 @@ def main(
     """A table in, a density out: real, discrete and mixed columns, with missing cells.
 
     \b
+    ctem inspect penguins.csv
     ctem fit penguins.csv -o penguins.ctem
     ctem score penguins.ctem penguins.csv -o scores.csv
     ctem sample penguins.ctem -n 1000 > new.csv

@@ -12,10 +12,14 @@ import typer
 
 from ctem.cli.application import app
 from ctem.cli.options import (
+    Dates,
+    Decimal,
     Device,
     FitSeed,
     Format,
     Given,
+    Kinds,
+    Missing,
     ModelIn,
     Output,
     Quiet,
@@ -38,18 +42,36 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @command
+def inspect(
+    table: TableIn,
+    kinds: Kinds = None,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Of a longer table a random sample of this many rows is looked at.")
+    ] = REPORT_ROWS,
+    na: Missing = None,
+    decimal: Decimal = None,
+    dates: Dates = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what a table's columns would be taken for and why, and what seems odd, before any fit.
+
+    Odd are codes for missing such as 999, columns that name their rows or repeat another, copied rows,
+    days that no calendar has, text among numbers, several spellings of a label, and rules such as
+    class = pclass with the rows that break them. Each comes with what to do about it.
+
+    \b
+    ctem inspect adult.csv
+    ctem inspect adult.csv --na 99999 --kind education-num=category
+    ctem inspect adult.csv --json | jq .suspicions
+    """
+
+
+@command
 def fit(
     table: TableIn,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kind",
-            "-k",
-            metavar="NAME=KIND",
-            help="real (or real:LOW..HIGH), category or ordinal; repeat it.",
-        ),
-    ] = None,
+    kinds: Kinds = None,
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")
     ] = None,
@@ -68,15 +90,9 @@ def fit(
     seed: FitSeed = 0,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
-    na: Annotated[
-        list[str] | None, typer.Option("--na", metavar="TEXT", help="Marks a missing cell; repeat it.")
-    ] = None,
-    decimal: Annotated[
-        Literal[".", ","] | None, typer.Option(help="The mark within numbers, where it is not clear.")
-    ] = None,
-    dates: Annotated[
-        Literal["dmy", "mdy", "ymd"] | None, typer.Option(help="Their order, where it is not clear.")
-    ] = None,
+    na: Missing = None,
+    decimal: Decimal = None,
+    dates: Dates = None,
     missing_as_state: Annotated[
         bool, typer.Option("--missing-as-state", help="Being missing is a value like another, not unknown.")
     ] = False,

@@ -9,10 +9,14 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "Dates",
+    "Decimal",
     "Device",
     "FitSeed",
     "Format",
     "Given",
+    "Kinds",
+    "Missing",
     "ModelIn",
     "Output",
     "Quiet",
@@ -49,3 +53,21 @@ Given = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="By default the model's own.")]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind",
+        "-k",
+        metavar="NAME=KIND",
+        help="real (or real:LOW..HIGH), category or ordinal; repeat it.",
+    ),
+]
+Missing = Annotated[
+    list[str] | None, typer.Option("--na", metavar="TEXT", help="Marks a missing cell; repeat it.")
+]
+Decimal = Annotated[
+    Literal[".", ","] | None, typer.Option(help="The mark within numbers, where it is not clear.")
+]
+Dates = Annotated[
+    Literal["dmy", "mdy", "ymd"] | None, typer.Option(help="Their order, where it is not clear.")
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,34 @@ from ctem.persistence import provenance
 from ctem.privacy import audit
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
+from ctem.tables.columns.inspection import inspect as look
 from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
 from ctem.terminal import print_columns, say, shown
 from ctem.training.checkpoints import claimed, files_of, forget
+
+
+def inspect(
+    table: str,
+    kinds: list[str] | None,
+    max_rows: int,
+    na: list[str] | None,
+    decimal: str | None,
+    dates: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
+    said = column_kinds(kinds or [])
+    X = fit_table(table, [], max_rows, 0, quiet, decimal)
+    found = look(X, said or None, _reading(decimal, dates, na))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    print_columns([asdict(column) for column in found.columns], f"{table}: {found.rows} rows")
+    for each in found.suspicions:
+        print(f"! {shown(each)}")
+    if not found.suspicions:
+        print("Nothing seems odd.")
 
 
 def fit(
@@ -68,14 +93,14 @@ def fit(
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     older = checkpoint is not None and output.exists()
     X = fit_table(table, drop or [], max_rows, seed, quiet, decimal)
-    reading = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
+    reading = _reading(decimal, dates, na)
     with claimed(checkpoint):
         if not resume:
             forget(checkpoint)
     model = CTEM(
         kinds=said or None,
         missing="state" if missing_as_state else "hidden",
-        reading=reading or None,
+        reading=reading,
         effort=effort,
         fast=fast,
         max_steps=max_steps,
@@ -280,6 +305,12 @@ def _fast_in_words(facts: dict[str, Any] | None) -> str:
         f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
         f"rank correlation {gap['rank_correlation']:.3f}"
     )
+
+
+def _reading(decimal: str | None, dates: str | None, na: list[str] | None) -> dict[str, Any] | None:
+    """What the user says of how text is written."""
+    said = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
+    return said or None
 
 
 def _load(path: Path, device: str) -> CTEM:

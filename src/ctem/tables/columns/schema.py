@@ -23,7 +23,7 @@ from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
 
-__all__ = ["Description", "Encoded", "Schema"]
+__all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
 
 VERSION = 1
 KINDS = ("real", "ordinal", "category", "constant", "identifier", "text")
@@ -101,18 +101,13 @@ class Schema:
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
         if unknown not in ("reserve", "refuse"):
             raise ValueError(f"unknown: expected 'reserve' or 'refuse'; got {unknown!r}.")
-        said = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
-        strange = [name for name in said if name not in frame.columns]
-        if strange:
-            raise ValueError(f"kinds: {strange[0]!r} is not in the table, which has {_some(frame.columns)}.")
+        said = said_of(frame, kinds)
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
             name: infer_column(name, cells, said.get(name), *how) for name, cells in frame.columns.items()
         }
-        for field in frame.table_type.fields:
-            if field.written is not None:
-                words, inferred = Writing.from_json(field.written).sentence(), columns[field.name]
-                columns[field.name] = replace(inferred, reason=f"{words}; {inferred.reason}")
+        for name, words in readings(frame).items():
+            columns[name] = replace(columns[name], reason=f"{words}; {columns[name].reason}")
         if not any(inferred.codec.columns(name) for name, inferred in columns.items()):
             kept = [name for name, inferred in columns.items() if isinstance(inferred.codec, LeftOut)]
             insist = f" {kept[0]!r} is left out: kinds={{{kept[0]!r}: 'category'}} insists." if kept else ""
@@ -276,6 +271,34 @@ class Schema:
         if absent:
             raise ValueError(f"X: expected column {absent[0]!r}, as in fit; got {_some(frame.columns)}.")
         return [frame.columns[name] for name in self.columns]
+
+
+def said_of(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
+    """What the user says of columns that are in the table.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> said_of(read_frame([[1.0], [2.0]]), {"x1": "real"})
+    Traceback (most recent call last):
+    ...
+    ValueError: kinds: 'x1' is not in the table, which has 'x0'.
+    """
+    said = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
+    strange = [name for name in said if name not in frame.columns]
+    if strange:
+        raise ValueError(f"kinds: {strange[0]!r} is not in the table, which has {_some(frame.columns)}.")
+    return said
+
+
+def readings(frame: Frame) -> dict[str, str]:
+    """How text was read, in words, for the columns in which it stands for something else.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.frames.recognition import Reading, recognised
+    >>> readings(recognised(read_frame([["12 %"], ["7 %"]]), Reading(), {}))
+    {'x0': "text such as '12 %', read as numbers"}
+    """
+    written = {field.name: field.written for field in frame.table_type.fields}
+    return {name: Writing.from_json(how).sentence() for name, how in written.items() if how is not None}
 
 
 def _some(names: Mapping[str, Any]) -> str:

@@ -19,11 +19,17 @@ ASIDE = 0.5  # of the range of the other values, between a code and the nearest 
 MOST = 0.3  # of the rows
 
 
-def sentinels(cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+def sentinels(
+    cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], most: float = MOST
+) -> NDArray[np.bool_]:
     """Which values of a column of numbers or dates, in order, look like codes.
 
     A usual code (nines, −1, a power of ten, the first or the last day of some calendar) that lies aside from all other
     values; or the one negative number, −1, −9, −99 and so on, of a column that is otherwise never negative.
+
+    Arguments:
+        distinct, counts: the values in order, and how often each occurs.
+        most: the share of the rows that a code may have.
 
     >>> ages = np.array([3, 17, 30, 44, 61, 82, 999])
     >>> sentinels(Cells("int", ages, np.zeros(7, bool)), ages, np.ones(7, int))
@@ -33,7 +39,7 @@ def sentinels(cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> NDA
     known = np.isin(distinct, _codes(cells, distinct.dtype))
     for i in (0, len(distinct) - 1):
         rest = np.delete(distinct, np.append(np.flatnonzero(found), i))
-        if known[i] and len(rest) > 2 and counts[i] <= MOST * counts.sum():
+        if known[i] and len(rest) > 2 and counts[i] <= most * counts.sum():
             found[i] = _aside(distinct[i], rest) or (
                 cells.type in ("int", "float") and distinct[i] < 0 <= rest[0]
             )
