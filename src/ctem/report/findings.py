@@ -23,6 +23,7 @@ from ctem.report.patterns import Pattern, missing_patterns
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.realism import Realism, realism
+from ctem.tables.columns.inspection import inspect_frame
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import chunks, taken
@@ -136,6 +137,7 @@ class Findings:
     fitted_rows: int
     same_rows: bool
     columns: list[ColumnFacts]
+    suspicions: list[str]  # what seems odd about the table
     scores: list[Scores]
     sampled_scores: Vector
     constant: LogZ | None  # of a model that has one: pairwise, or a fast potential
@@ -195,6 +197,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         fitted_rows=model.n_samples_seen_,
         same_rows=same,
         columns=_columns(model, whole, marginals),
+        suspicions=list(map(str, inspect_frame(whole, model.schema_.describe()).suspicions)),
         scores=scores,
         sampled_scores=table.log_prob(Frame(model.table_type_, sampled)),
         constant=_constant(model),

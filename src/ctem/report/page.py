@@ -28,7 +28,7 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
         found: what to say.
         origin: label → value, where all this comes from.
         seed: of the choice and spread of points.
-        ask: the section of ``ctem.report.explorer``, which comes first.
+        ask: the section of ``ctem.report.explorer``, which comes after the table.
 
     >>> import numpy as np
     >>> from ctem import CTEM
@@ -37,7 +37,8 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
     >>> page(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
     '<!DOCTYPE html>'
     """
-    shown = [*([] if ask is None else [ask]), *sections(found, origin, seed)]
+    table, *rest = sections(found, origin, seed)
+    shown = [table, *([] if ask is None else [ask]), *rest]
     links = "".join(tag("a", title, href=f"#{mark}") for mark, title, _, _ in shown)
     body = "".join(_section(*part) for part in shown)
     style = files("ctem.report").joinpath("style.css").read_text("utf-8")

@@ -20,6 +20,7 @@ from ctem.report.pictures import marginal_figure, pair_figure
 __all__ = ["sections"]
 
 LISTED = 1000  # columns in the table
+ODD = 30  # suspicions above it
 DRAWN = 60  # columns with a picture
 PAIRS = 8  # pairs with a picture
 DOTS = 3000  # pairs in the picture of all
@@ -43,7 +44,7 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
     ['columns', 'training', 'density', 'marginals', 'outliers', 'privacy', 'provenance']
     """
     every = [
-        ("columns", "Columns", _columns(found)),
+        ("columns", "The table", _columns(found)),
         ("missing", "Missing cells", missing(found)),
         ("training", "Training", _training(found)),
         ("density", "Log-density", _density(found)),
@@ -60,14 +61,28 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
 def _columns(found: Findings) -> tuple[str, str]:
     about = tag(
         "p", 'What each column was taken for, and why. Say otherwise with <code class="mono">kinds=</code>.'
-    )
+    ) + tag("p", _odd(found.suspicions))
     head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values")) + tag(
         "th", "Missing", "n"
     )
     rows = "".join(_column_row(column, found.rows) for column in found.columns[:LISTED])
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
     rest = len(found.columns) - LISTED
-    return about, table + (tag("p", f"{rest:,} more columns are not listed.", "muted") if rest > 0 else "")
+    more = tag("p", f"{rest:,} more columns are not listed.", "muted") if rest > 0 else ""
+    return about, _suspicions(found.suspicions) + table + more
+
+
+def _odd(suspicions: list[str]) -> str:
+    return "Nothing seems odd about the table." if not suspicions else "Above the columns: what seems odd."
+
+
+def _suspicions(suspicions: list[str]) -> str:
+    """What seems odd about the table, as a list."""
+    if not suspicions:
+        return ""
+    rest = len(suspicions) - ODD
+    listed = "".join(tag("li", f"<bdi>{text(each)}</bdi>") for each in suspicions[:ODD])
+    return tag("ul", listed + (tag("li", f"and {rest:,} more") if rest > 0 else ""), "odd")
 
 
 def _column_row(column: ColumnFacts, rows: int) -> str:

@@ -68,23 +68,29 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
 def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
     """What is odd about one column."""
     distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
+    if kind in ("identifier", "text"):
+        mixed = list(_mixed(name, cells, distinct, counts, kind))
+        yield from mixed or [_left_out(name, kind)]
+        return
     if not len(distinct):
         yield Suspicion("constant", (name,), f"{name!r} holds nothing", "drop it")
         return
     if len(distinct) == 1:
         yield Suspicion("constant", (name,), f"{name!r} holds one value", "drop it")
-    if kind in ("identifier", "text"):
-        what = "names its rows" if kind == "identifier" else "is free text"
-        advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
-        yield Suspicion("left out", (name,), f"{name!r} {what}", advice)
     if (share := float(cells.missing.mean())) >= HARDLY:
-        yield Suspicion(
-            "mostly missing", (name,), f"{name!r} is missing in {share:.1%} of the rows", "is it of use?"
-        )
-    if cells.type in ("int", "float", "moment") and kind not in ("identifier", "constant"):
+        words = f"{name!r} is missing in {share:.1%} of the rows"
+        yield Suspicion("mostly missing", (name,), words, "is it of use?")
+    if cells.type in ("int", "float", "moment") and kind != "constant":
         yield from _odd_numbers(name, cells, distinct, counts)
-    if cells.type == "label" and kind == "category":
-        yield from _odd_labels(name, cells, distinct, counts)
+    if cells.type == "label":
+        yield from _mixed(name, cells, distinct, counts, kind)
+        yield from _spellings(name, [str(cells.labels[code]) for code in distinct.tolist()])
+
+
+def _left_out(name: str, kind: str) -> Suspicion:
+    what = "names its rows" if kind == "identifier" else "is free text"
+    advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
+    return Suspicion("left out", (name,), f"{name!r} {what}", advice)
 
 
 def _odd_numbers(
@@ -104,26 +110,25 @@ def _odd_numbers(
             yield Suspicion("date", (name,), words, "are they right?")
 
 
-def _odd_labels(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> Iterator[Suspicion]:
+def _mixed(
+    name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], kind: str
+) -> Iterator[Suspicion]:
+    """Text that is mostly numbers or dates."""
+    if cells.type != "label":
+        return
     texts = [str(cells.labels[code]).strip() for code in distinct.tolist()]
-    known = np.array([text not in MARKERS for text in texts])
-    for test, what, kind in ((_is_number, "numbers", "mixed"), (_is_day, "dates", "date")):
-        fits = np.array([test(text) for text in texts])
+    known = np.array([text not in MARKERS for text in texts], bool)
+    now = "all are labels" if kind == "category" else "the column is left out"
+    for test, what in ((_is_number, "numbers"), (_is_day, "dates")):
+        fits = np.array([test(text) for text in texts], bool)
         odd = known & ~fits
         if odd.any() and fits.sum() >= SOME and counts[fits].sum() >= MOSTLY * counts[known].sum():
             others = [text for text, flag in zip(texts, odd, strict=True) if flag]
-            yield _out_of_place(name, what, kind, others, int(counts[odd].sum()))
-    yield from _spellings(name, [str(cells.labels[code]) for code in distinct.tolist()])
-
-
-def _out_of_place(name: str, what: str, kind: str, others: list[str], rows: int) -> Suspicion:
-    impossible = kind == "date" and all(DAY_LIKE.fullmatch(text) for text in others)
-    words = f"{name!r} holds {what}, but also {_some(others)} in {_rows(rows)}"
-    if impossible:
-        return Suspicion(
-            "date", (name,), f"{words}, which no calendar has", "mend them, or mark them with na"
-        )
-    return Suspicion("mixed", (name,), words, f"mark those with na, or make them {what}; now all are labels")
+            words = f"{name!r} holds {what}, but also {_some(others)} in {_rows(counts[odd].sum())}"
+            if what == "dates" and all(DAY_LIKE.fullmatch(text) for text in others):
+                words, what = f"{words}, which no calendar has", "days"
+            advice = f"mark those with na, or make them {what}; now {now}"
+            yield Suspicion("date" if what == "days" else "mixed", (name,), words, advice)
 
 
 def _is_number(text: str) -> bool:
