@@ -1,10 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 export OMP_NUM_THREADS ?= 2
+
+EXAMPLES ?= yes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,7 +87,11 @@ format: .venv/.installed-dev ## fix lint and format in place
 results: .venv/.installed ## say which results are stale, and write a page per table into experiments/results
 	@$(BIN)/python -m experiments.pages
 
+docs: .venv/.installed-dev ## the site, into build/site: every example run, warnings are errors (EXAMPLES= leaves examples out)
+	@$(BIN)/python -m sphinx -b html -E -W --keep-going -q $(if $(EXAMPLES),,-D plot_gallery=0) docs build/site
+	@echo "the site is in build/site/index.html"
+
 clean: ## remove caches, builds and quick results; .venv and data stay
 	@echo "removing caches, builds and quick results"
-	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis experiments/results/quick
+	@rm -rf build dist docs/gallery docs/reference docs/results .pytest_cache .mypy_cache .ruff_cache .hypothesis experiments/results/quick
 	@find src tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -222,7 +222,7 @@ def text_of(page: Page, results: Sequence[Result]) -> str:
     lines[-1] += ". *Italic*: the published number." if _inline(page, results) else "."
     for heading, records in sections(page, unique(results)):
         lines += ["", *([f"## {heading}", ""] if heading else []), *table(records, page.published)]
-    for picture in page.pictures:
+    for picture in (each for each in page.pictures if (RESULTS / each).is_file()):
         lines += ["", f"![{Path(picture).stem}]({picture})"]
     return "\n".join([*lines, "", "## Where the numbers come from", "", *provenance(page, results)]) + "\n"
 

@@ -1,0 +1,113 @@
+"""The site: the code in its pages runs, it builds without a warning, and every link inside it leads somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SMALL = "CTEM(max_steps=20, width=16, blocks=1, members=2, orders=2, "
+README = ROOT / "README.md"
+PAGES = [DOCS / "start.md", DOCS / "index.md", *sorted((DOCS / "guides").glob("*.md"))]
+LARGEST = 1_000_000  # bytes of a page, without its pictures
+
+
+def blocks(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
+
+
+LONG = [pytest.param(page, marks=pytest.mark.long, id=page.stem) for page in PAGES if blocks(page)]
+
+
+def small(code: str) -> str:
+    """The same code with networks that are fitted in a second."""
+    code = re.sub(r"\b(CTEM(?:Imputer|Outlier)?)\(", lambda m: SMALL.replace("CTEM", m[1]), code)
+    return code.replace(", )", ")").replace(", verbose=1", "")
+
+
+def names(path: Path) -> dict[str, object]:
+    """What the guides say that is there at their beginning."""
+    if path.parent.name != "guides" or path.stem == "index":
+        return {}
+    space: dict[str, object] = {}
+    exec(small(blocks(DOCS / "guides" / "index.md")[0]), space)
+    return space
+
+
+@pytest.mark.parametrize("path", [pytest.param(README, id="README"), *LONG])
+def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space = names(path)
+    for code in blocks(path):
+        exec(compile(small(code), path.name, "exec"), space)
+
+
+class Links(HTMLParser):
+    """The marks of a page, and where it leads."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.marks: set[str] = set()
+        self.links: list[str] = []
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.marks |= {found[key] for key in ("id", "name") if found.get(key)}
+        self.links += [found[key] for key in ("href", "src") if found.get(key)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-b",
+        "html",
+        "-E",
+        "-W",
+        "--keep-going",
+        "-q",
+        str(DOCS),
+        str(folder),
+    ]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ})
+    assert run.returncode == 0, run.stdout + run.stderr
+    return folder
+
+
+@pytest.mark.long
+def test_every_link_inside_the_site_leads_somewhere_and_no_page_is_large(site):
+    pages = {page: Links(page) for page in site.rglob("*.html")}
+    assert len(pages) > 60
+    broken = []
+    for page, found in pages.items():
+        for link in found.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            mark = unquote(parts.fragment)
+            if not target.is_file() or (mark and target in pages and mark not in pages[target].marks):
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert not broken, broken[:20]
+    large = [page.name for page in pages if page.stat().st_size > LARGEST]
+    assert not large
+
+
+@pytest.mark.long
+def test_every_example_has_drawn_and_none_has_warned(site):
+    examples = {path.stem for path in (DOCS / "examples").glob("plot_*.py")}
+    drawn = {
+        path.stem for path in (site / "gallery").glob("plot_*.html") if "_images/" in path.read_text("utf-8")
+    }
+    assert drawn == examples
+    assert not [name for name in drawn if "Warning" in (site / "gallery" / f"{name}.html").read_text("utf-8")]
