@@ -36,7 +36,7 @@ install: .venv/.installed ## install the package, pinned, into .venv
 install-dev: .venv/.installed-dev ## the same, with the developer tools
 
 demo: .venv/.installed ## fit the Palmer penguins: nats, imputations, outliers, a saved model and a report
-	@$(BIN)/python -m experiments.tables.demo
+	@$(BIN)/python -m examples.demo
 
 bench: .venv/.installed-dev ## held-out nats against seconds beside the peers, rates, memory, growth (QUICK=--quick: 5 minutes)
 	@$(BIN)/python -m experiments.tables.bench --device auto $(QUICK)

@@ -2,8 +2,8 @@
 
     python -m experiments.pages        (or: make results)
 
-A result is stale when the code of a module that it rests on is nowhere in the library any more (``results.changed``),
-or when it was made before results named their modules.
+A result is stale when a function that its run entered is nowhere in the library any more (``results.changed``), or when
+it was made before results named their functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from experiments.results import RESULTS, changed, replace_bytes
 
 KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
-BEFORE = "before digests"  # why a result is stale that names no modules
+BEFORE = "before digests"  # why a result is stale that names no functions
 
 Result = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -196,10 +196,10 @@ def _place(page: Page) -> Callable[[Result], tuple[int, list[str]]]:
 
 
 def stale(result: Result) -> str:
-    """Why a result is stale: which modules have changed; "" if it is not."""
-    if not result.get("modules"):
+    """Why a result is stale: which functions have changed; "" if it is not."""
+    if not result.get("code"):
         return BEFORE
-    gone = _changed(tuple(result["modules"].items()))
+    gone = _changed(json.dumps(result["code"]))
     return (
         ""
         if not gone
@@ -208,8 +208,8 @@ def stale(result: Result) -> str:
 
 
 @cache
-def _changed(modules: tuple[tuple[str, str], ...]) -> list[str]:
-    return changed(dict(modules))
+def _changed(code: str) -> list[str]:
+    return changed(json.loads(code))
 
 
 def text_of(page: Page, results: Sequence[Result]) -> str:
@@ -342,8 +342,8 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
         "# Results",
         "",
         "Made by `make results` from the JSON files beside this page; do not edit. Each file records its settings,",
-        "seeds, command, commit, machine and seconds, and a digest of each module of the library that it rests on.",
-        "*stale*: the code of one of them has changed since, or the file is from before such records.",
+        "seeds, command, commit, machine and seconds, and a digest of each function of the library that its run",
+        "entered. *stale*: the code of one of them has changed since, or the file is from before such records.",
         "",
         row(["page", "files", "stale"]),
         row(["---"] * 3),

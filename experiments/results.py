@@ -5,7 +5,7 @@
     records = [summarise("spiral", "CTEM", "ISE", ises, paper=0.012)]
     write("table1", settings, records, args.device, wall_s, args.out, quick=args.quick)
 
-The file knows its code: the modules of the library that the script reaches by its imports, with a digest of each.
+The file knows its code: the functions of the library that the run entered and what they mention, with a digest of each.
 ``pages.py`` puts the files of a table on one page, and says which are stale.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
-import importlib
 import io
 import json
 import math
@@ -22,11 +21,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 import ctem
+from experiments import ENTERED, Function, functions
 
 __all__ = [
     "QUICK",
@@ -43,12 +42,13 @@ __all__ = [
     "Record",
     "arguments",
     "changed",
-    "digest",
+    "count",
+    "executed",
     "load_arrays",
     "replace_bytes",
-    "rests_on",
     "save_arrays",
     "summarise",
+    "units",
     "write",
 ]
 
@@ -59,7 +59,20 @@ RESULTS = EXPERIMENTS / "results"
 FOLDERS = ("--out", "--arrays", "--build", "--data", "--fits", "--folder", "--samples")
 QUICK = RESULTS / "quick"  # git ignores it
 
+REST = "(module)"  # statements of a module that make no function, class or constant
+SILENT = {
+    "annotation",
+    "ctx",
+    "kind",
+    "module",
+    "returns",
+    "type_comment",
+    "type_params",
+}  # of what ast knows
+
 Arrays = dict[str, NDArray[Any]]
+Code = dict[str, dict[str, str]]  # module → function, class or constant → digest
+COUNTED: Code = {}  # what others executed whose results are used here
 
 
 class Record(NamedTuple):
@@ -128,7 +141,7 @@ def write(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": ctem.__version__,
         "commit": _commit(),
-        "modules": rests_on(Path(sys.argv[0])),
+        "code": executed(),
         "machine": _machine(),
         "device": _described(device),
         "torch": torch.__version__,
@@ -142,79 +155,154 @@ def write(
     return replace_bytes(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text.encode())
 
 
-def rests_on(script: Path) -> dict[str, str]:
-    """The modules of the library that a script reaches by its imports, each with the digest of its code."""
-    found: dict[str, str] = {}
-    todo, seen = [script], set[Path]()
+class Unit(NamedTuple):
+    """A function, a class less its methods, or a constant of a module."""
+
+    digest: str
+    mentions: frozenset[str]  # names, and attributes of names, as they are written
+    runs: bool  # a function: it counts if it was entered; the others if something that counts mentions them
+
+
+def executed() -> Code:
+    """The code of the library that this process has executed, and that whose results it has used (``count``).
+
+    The functions that were entered, with their classes, and the classes and constants that these mention, one by way of
+    another. What is passed by a name in a string is not followed, nor a new method that takes the place of an old one.
+    """
+    todo, found = list(_entered()), set[tuple[str, str]]()
     while todo:
-        path = todo.pop()
-        if path in seen or not path.is_file():
+        module, name = todo.pop()
+        unit = _own(module).get(name)
+        if unit is None or (module, name) in found:
             continue
-        seen.add(path)
-        for module in map(_module, _imported(path)):
-            if module is not None:
-                place = Path(str(module.__file__))
-                todo.append(place)
-                if module.__name__.startswith("ctem."):
-                    found[module.__name__] = digest(place)
-    return dict(sorted(found.items()))
+        found.add((module, name))
+        todo += [(module, REST), (module, name.rpartition(".")[0])]
+        todo += [at for mention in unit.mentions if (at := _home(module, mention)) is not None]
+    code: Code = {module: dict(names) for module, names in COUNTED.items()}
+    for module, name in sorted(found):
+        code.setdefault(module, {})[name] = _own(module)[name].digest
+    return dict(sorted(code.items()))
 
 
-def _module(name: str) -> ModuleType | None:
-    """A module; None where a package that it needs is not here, so that nothing that ran can have used it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
+def count(code: Code) -> None:
+    """Let this process's results rest on what another one has executed, too: it made something that is used here."""
+    for module, names in code.items():
+        COUNTED.setdefault(module, {}).update(names)
+
+
+def _entered() -> Iterator[tuple[str, str]]:
+    """Functions by module; of a module that was loaded before it could be watched, everything."""
+    for module in [name for name in sys.modules if name.partition(".")[0] == "ctem"]:
+        yield from ((module, name) for name in ENTERED.get(module, _own(module)))
+
+
+def _path(module: str) -> Path:
+    base = LIBRARY.joinpath(*module.split(".")[1:])
+    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+
+
+def _home(module: str, mention: str) -> tuple[str, str] | None:
+    """Where a class or constant is made that a module mentions; None for a function, or if it is not the library's."""
+    head, _, rest = mention.partition(".")
+    if (unit := _own(module).get(head)) is not None:
+        return None if unit.runs else (module, head)
+    if (origin := _imports(module).get(head)) is None:
         return None
+    if _path(".".join(origin)).is_file():
+        return _home(".".join(origin), rest) if rest else None
+    return _home(*origin) if _path(origin[0]).is_file() else None
 
 
 @cache
-def _imported(path: Path) -> list[str]:
-    """The modules, ours and of the experiments, that the names a file imports are made in."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found += [each.name for each in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found += [_home(str(node.module), each.name) for each in node.names]
-    return [name for name in found if name.startswith(("ctem.", "experiments."))]
-
-
-def _home(module: str, name: str) -> str:
-    """Where a name comes from, so that a package that passes on many names is not all of them."""
-    if not module.startswith(("ctem", "experiments")):
-        return module
-    thing = getattr(_module(module), name, None)
-    home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", module)
-    return home if home.startswith(("ctem.", "experiments.")) else module
-
-
-def changed(modules: Mapping[str, str], library: Path = LIBRARY) -> list[str]:
-    """The modules whose code is nowhere in the library any more; one that has only moved is still there."""
-    here = {digest(path) for path in library.rglob("*.py")}
-    return [name for name, code in modules.items() if code not in here]
-
-
-def digest(path: Path) -> str:
-    """Of a module's code, the same for every Python: imports, docstrings, lines of comment and layout do not count."""
-    return _digest(path.read_text(encoding="utf-8"))
+def _own(module: str) -> dict[str, Unit]:
+    return units(_path(module))
 
 
 @cache
-def _digest(text: str) -> str:
-    lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-            _blank(lines, node.body[0])
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            _blank(lines, node)
-    kept = (line for line in lines if not line.lstrip().startswith("#"))
-    return hashlib.sha256("".join("".join(kept).split()).encode()).hexdigest()[:16]
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """The names that a module takes from the library: from which module, and what they are called there."""
+    tree = ast.parse(_path(module).read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in nodes if str(node.module).partition(".")[0] == "ctem"]
+    return {each.asname or each.name: (str(node.module), each.name) for node in ours for each in node.names}
 
 
-def _blank(lines: list[str], node: ast.stmt) -> None:
-    end = node.end_lineno or node.lineno
-    lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+def changed(code: Code, library: Path = LIBRARY) -> list[str]:
+    """What of the code is nowhere in the library any more; a function that has only moved to another file is there."""
+    here = {(name, unit.digest) for path in library.rglob("*.py") for name, unit in units(path).items()}
+    return [
+        f"{module}.{name}"
+        for module, names in code.items()
+        for name, digest in names.items()
+        if (name, digest) not in here
+    ]
+
+
+def units(path: Path) -> dict[str, Unit]:
+    """The functions, classes and constants of a file by their qualified names, and the ``REST``."""
+    return _units(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _units(text: str) -> dict[str, Unit]:
+    tree = ast.parse(text)
+    found: dict[str, list[ast.AST]] = {}
+    runs = [name for name, node in functions(tree.body) if not found.setdefault(name, []).append(node)]
+    for name, node in _others(tree.body):
+        found.setdefault(name, []).append(node)
+    return {name: _unit(nodes, name in runs) for name, nodes in found.items()}
+
+
+def _others(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Classes less their methods; constants; any other statement of a module but imports, words and ``__all__``."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _others(
+                [each for each in node.body if isinstance(each, ast.ClassDef)], f"{prefix}{node.name}."
+            )
+            fields = [each for each in node.body if not isinstance(each, Function | ast.ClassDef)]
+            yield prefix + node.name, _less(node, fields)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            yield from ((name, node) for name in names if name != "__all__")
+        elif not isinstance(node, Function | ast.Import | ast.ImportFrom) and not _is_text(node):
+            yield REST, node
+
+
+def _less(node: ast.ClassDef, fields: list[ast.stmt]) -> ast.ClassDef:
+    return ast.ClassDef(node.name, node.bases, node.keywords, fields, node.decorator_list)
+
+
+def _unit(nodes: Sequence[ast.AST], runs: bool) -> Unit:
+    mentions = set()
+    for node in (each for root in nodes for each in ast.walk(root)):
+        if isinstance(node, ast.Name):
+            mentions.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            mentions.add(f"{node.value.id}.{node.attr}")
+    text = " ".join(map(_plain, nodes))
+    return Unit(hashlib.sha256(text.encode()).hexdigest()[:12], frozenset(mentions), runs)
+
+
+def _plain(node: Any) -> str:
+    """Code as text, the same for every Python, without words, layout, types, and where an import comes from."""
+    if isinstance(node, list):
+        return f"[{','.join(_plain(each) for each in node if not _is_text(each))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [(name, value) for name, value in ast.iter_fields(node) if name not in SILENT]
+    parts = [f"{name}={_plain(value)}" for name, value in fields if value is not None and value != []]
+    return f"{type(node).__name__}({','.join(parts)})"
+
+
+def _is_text(node: Any) -> bool:
+    """A docstring, or another statement that is only text."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def replace_bytes(path: Path, content: bytes) -> Path:
@@ -244,12 +332,14 @@ def load_arrays(path: Path) -> Arrays:
 
 @cache
 def _commit() -> str | None:
-    """The commit that is checked out, "+" for changes since; where there is no repository, what $CTEM_COMMIT says."""
+    """What $CTEM_COMMIT says, for a copy of the files; else the commit that is checked out, "+" for changes since."""
+    if said := os.environ.get("CTEM_COMMIT"):
+        return said
     git = ["git", "-C", str(EXPERIMENTS), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("CTEM_COMMIT")
+        return None
 
 
 def _machine() -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from experiments.results import Record, arguments, summarise, write
+from experiments.results import Code, Record, arguments, count, executed, summarise, write
 
 Values = dict[str, float]  # metric → value
 FACTORS = 4  # behind the columns of a made-up table
@@ -103,16 +103,23 @@ def _measured(
         return
     fresh = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(args.jobs, mp_context=fresh) as pool:
-        running = {pool.submit(measure, task, args): task for task in todo}
+        running = {pool.submit(_with_code, measure, task, args): task for task in todo}
         failed = []
         for future in as_completed(running):
             if future.exception() is None:
-                yield running[future], future.result()
+                values, code = future.result()
+                count(code)
+                yield running[future], values
             else:
                 failed.append(future)
                 print(f"{running[future]}: {future.exception()!r}", flush=True)
     for future in failed:  # only now, so that one failure does not lose the others
         future.result()
+
+
+def _with_code(measure: Measure, task: Task, args: argparse.Namespace) -> tuple[Values, Code]:
+    """What was measured, and what this process has executed."""
+    return measure(task, args), executed()
 
 
 def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Published) -> list[Record]:

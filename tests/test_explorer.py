@@ -240,7 +240,7 @@ def test_extreme_numbers_times_and_empty_columns_can_be_asked_about_too(tmp_path
     rng = np.random.default_rng(0)
     X = pd.DataFrame(
         {
-            "ids": np.arange(120) + 10**18,
+            "large": 10**18 + rng.integers(0, 60, 120),
             "huge": rng.normal(size=120) * 1e300,
             "tiny": rng.normal(size=120) * 1e-300,
             "never": [None] * 120,

@@ -5,11 +5,15 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import ctem
+import ctem.estimator
+import ctem.training.loop
 from experiments import pages, results
 
 SCRIPT = results.EXPERIMENTS / "paper" / "table1.py"
@@ -17,6 +21,7 @@ SCRIPT = results.EXPERIMENTS / "paper" / "table1.py"
 
 @pytest.fixture(autouse=True)
 def _this_is_table1(monkeypatch):
+    monkeypatch.setattr(results, "ENTERED", {})  # as in a process that had the library before
     monkeypatch.setattr("sys.argv", [str(SCRIPT)])
 
 
@@ -43,48 +48,161 @@ def test_what_was_written_is_read_back(tmp_path):
     assert content["device"].startswith("cpu (")
     assert content["created"].endswith("+00:00")
     assert content["machine"].startswith(f"{os.cpu_count()} cores")
-    assert content["modules"]["ctem.training.loop"] == results.digest(Path(ctem.training.loop.__file__))
+    assert content["code"]["ctem.training.loop"]["train"] == unit("training/loop.py", "train").digest
 
 
-def test_the_digest_changes_with_the_code_of_a_module_and_not_with_its_words_or_its_imports(tmp_path):
-    def found(name: str, text: str) -> str:
-        path = tmp_path / f"{name}.py"
-        path.write_text(text)
-        return results.digest(path)
-
-    code = found("one", '"""Words."""\nx = 1\n')
-    assert found("two", '"""Other words."""\n# and more\nfrom a import (\n    b,\n)\nx  =  1\n') == code
-    assert found("three", '"""Words."""\nx = 2\n') != code
+def unit(path: str, name: str) -> results.Unit:
+    return results.units(results.LIBRARY / path)[name]
 
 
-def test_a_result_rests_on_what_its_script_reaches_and_on_no_more():
-    modules = results.rests_on(SCRIPT)
-    assert {"ctem.training.loop", "ctem.densities.pairwise", "ctem.spaces"} <= modules.keys()
-    assert not {"ctem.estimator", "ctem.densities.anyorder.network", "ctem.cli"} & modules.keys()
-    assert "ctem.estimator" in results.rests_on(results.EXPERIMENTS / "tables" / "adult.py")
+CODE = '''
+"""Words."""
+from ctem.spaces import Space
+
+MOST = 3
 
 
-def test_a_changed_module_makes_its_results_stale_and_a_moved_one_does_not(tmp_path):
+class Box:
+    """A box."""
+
+    size: int = 1
+
+    def open(self, by: int = MOST) -> list:
+        """Words."""
+        return [Space, by]  # of it
+'''
+SAME = [
+    ("A box.", "Another box."),
+    ("Words.", "Further words."),
+    ("  # of it", ""),
+    ("[Space, by]", "[\n            Space,\n            by,\n        ]"),
+    ("by: int = MOST", "by: float = MOST"),
+    ("ctem.spaces import", "ctem.rooms import"),
+    ("class Box", "import os\n\n\nclass Box"),
+]
+OTHER = [
+    ("MOST = 3", "MOST = 4", "MOST"),
+    ("size: int = 1", "size: int = 2", "Box"),
+    ("Space, by]", "by]", "Box.open"),
+]
+
+
+def digests(folder: Path, text: str) -> dict[str, str]:
+    (folder / "box.py").write_text(text)
+    return {name: unit.digest for name, unit in results.units(folder / "box.py").items()}
+
+
+@pytest.mark.parametrize(("old", "new"), SAME, ids=[new for _, new in SAME])
+def test_words_layout_types_and_imports_change_no_digest(tmp_path, old, new):
+    assert old in CODE
+    assert digests(tmp_path, CODE.replace(old, new)) == digests(tmp_path, CODE)
+
+
+@pytest.mark.parametrize(("old", "new", "name"), OTHER, ids=[name for *_, name in OTHER])
+def test_changed_code_changes_the_digest_of_what_it_belongs_to_and_no_other(tmp_path, old, new, name):
+    before, after = digests(tmp_path, CODE), digests(tmp_path, CODE.replace(old, new))
+    assert before.keys() == {"MOST", "Box", "Box.open"}
+    assert [each for each in before if before[each] != after[each]] == [name]
+
+
+FIT = """
+import json
+from experiments.results import executed
+from experiments.sweep import TINY, toy_table
+from ctem import CTEM
+
+CTEM(**TINY | {"max_steps": 2}, random_state=0).fit(toy_table(60, 0))
+print(json.dumps(executed()))
+"""
+
+
+@pytest.fixture(scope="module")
+def code():
+    """What a process has executed that fits a table."""
+    found = subprocess.run([sys.executable, "-c", FIT], check=True, capture_output=True, cwd=results.ROOT)
+    return json.loads(found.stdout)
+
+
+@pytest.mark.long
+def test_what_the_processes_of_a_sweep_execute_counts_for_its_result(tmp_path):
+    script = [sys.executable, "-m", "experiments.tables.nats", "--quick", "--systems", "CTEM", "--jobs", "2"]
+    subprocess.run([*script, "--out", str(tmp_path)], check=True, capture_output=True, cwd=results.ROOT)
+    code = json.loads((tmp_path / "tables-CTEM-quick.json").read_text())["code"]
+    assert "train" in code["ctem.training.loop"]
+    assert "classifier_two_sample" in code["ctem.benchmarks.metrics"]
+    assert "CTEM.save" not in code["ctem.estimator"]
+
+
+def test_a_result_rests_on_what_its_run_entered_and_on_no_more(code):
+    assert {"train", "_Run.advance"} <= code["ctem.training.loop"].keys()
+    assert {"CTEM", "CTEM.fit"} <= code["ctem.estimator"].keys()
+    assert {"SHORT", "Phases"} <= code[
+        "ctem.densities.anyorder.phases"
+    ].keys()  # by way of what mentions them
+    assert "CTEM.save" not in code["ctem.estimator"]
+    assert not [name for name in code if name.startswith(("ctem.report", "ctem.cli", "ctem.persistence"))]
+
+
+CHANGES = [
+    ("training/loop.py", "\ndef train(", "\ndef train(more, ", ["ctem.training.loop.train"]),
+    (
+        "densities/anyorder/phases.py",
+        "\nSHORT = ",
+        "\nSHORT = 2 * ",
+        ["ctem.densities.anyorder.phases.SHORT"],
+    ),
+    ("estimator.py", "    def save(self", "    def save(more, self", []),
+    ("report/page.py", "\ndef ", "\nprint()\ndef ", []),
+    ("cli/commands.py", "\ndef ", "\nprint()\ndef ", []),
+]
+
+
+@pytest.mark.parametrize(("path", "old", "new", "stale"), CHANGES, ids=[path for path, *_ in CHANGES])
+def test_a_changed_function_makes_the_results_stale_that_entered_it(tmp_path, code, path, old, new, stale):
     library = tmp_path / "ctem"
     shutil.copytree(results.LIBRARY, library)
-    modules = results.rests_on(SCRIPT)
+    text = (library / path).read_text()
+    assert old in text
+    (library / path).write_text(text.replace(old, new, 1))
+    assert results.changed(code, library) == stale
+
+
+def test_moved_code_makes_nothing_stale(tmp_path, code):
+    library = tmp_path / "ctem"
+    shutil.copytree(results.LIBRARY, library)
     (library / "elsewhere").mkdir()
     (library / "spaces.py").rename(library / "elsewhere" / "rooms.py")
-    assert results.changed(modules, library) == []
-    with (library / "bases.py").open("a") as file:
-        file.write("ONE = 1\n")
-    assert results.changed(modules, library) == ["ctem.bases"]
+    assert results.changed(code, library) == []
 
 
-def test_a_result_of_other_code_is_stale_and_the_page_says_which_module_changed(tmp_path):
+def test_of_a_library_that_was_not_watched_everything_counts(tmp_path):
+    content = json.loads(written(tmp_path).read_text())
+    assert content["code"]["ctem.estimator"].keys() == results.units(results.LIBRARY / "estimator.py").keys()
+
+
+def test_what_an_earlier_run_executed_counts_for_what_is_made_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "COUNTED", {})
+    results.count({"ctem.earlier": {"fit": "of other code"}})
+    content = json.loads(written(tmp_path).read_text())
+    assert content["code"]["ctem.earlier"] == {"fit": "of other code"}
+    assert results.changed(content["code"]) == ["ctem.earlier.fit"]
+
+
+def test_a_result_of_other_code_is_stale_and_the_page_says_which_function_changed(tmp_path):
     path = written(tmp_path, "robustness")
     assert "| current |" in pages.pages(tmp_path)["robustness.md"]
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"modules": content["modules"] | {"ctem.spaces": "of other code"}}))
-    assert "| **stale**: ctem.spaces changed |" in pages.pages(tmp_path)["robustness.md"]
-    path.write_text(json.dumps(content | {"modules": {}}))
+    spaces = content["code"]["ctem.spaces"] | {"Space.dim": "of other code"}
+    path.write_text(json.dumps(content | {"code": content["code"] | {"ctem.spaces": spaces}}))
+    assert "| **stale**: ctem.spaces.Space.dim changed |" in pages.pages(tmp_path)["robustness.md"]
+    path.write_text(json.dumps(content | {"code": {}}))
     assert "**stale**: before digests" in pages.pages(tmp_path)["robustness.md"]
     assert "| 1 | 1 |" in pages.pages(tmp_path)["README.md"]
+
+
+def test_a_copy_of_the_files_has_the_commit_that_it_is_told(monkeypatch):
+    monkeypatch.setenv("CTEM_COMMIT", "abc1234")
+    assert results._commit.__wrapped__() == "abc1234"
 
 
 def test_a_run_outside_a_repository_has_no_commit(tmp_path, monkeypatch):

@@ -22,7 +22,6 @@ SCRIPTS = [
     "tables.adult",
     "tables.anomalies --systems CTEM",
     "tables.bench --systems CTEM",
-    "tables.demo",
     "tables.imputation --systems CTEM",
     "tables.imputation --uses",
     "tables.nats --systems CTEM",
@@ -47,6 +46,12 @@ def test_the_script_runs_quickly(script, pytestconfig, monkeypatch):
     path = pytestconfig.rootpath / "experiments" / f"{name.replace('.', '/')}.py"
     monkeypatch.setattr(sys, "argv", [str(path), "--quick", *rest])
     importlib.import_module(f"experiments.{name}").main()
+
+
+@pytest.mark.long
+def test_the_demo_runs_quickly(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["demo", "--quick"])
+    importlib.import_module("examples.demo").main()
 
 
 def test_the_readme_examples_run_as_written(pytestconfig, tmp_path, monkeypatch):

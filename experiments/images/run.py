@@ -23,7 +23,7 @@ from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFl
 from ctem.training.checkpoints import read_checkpoint, write_checkpoint
 from experiments.images.judge import Judge
 from experiments.images.settings import FIRST, Images, Job, Scale, shuffled
-from experiments.results import Record, load_arrays, save_arrays, summarise, write
+from experiments.results import Record, count, load_arrays, save_arrays, summarise, write
 
 PAPER_TOP1, PAPER_REAL = "0.929 [0.920, 0.937]", "0.992 [0.989, 0.994]"
 
@@ -186,6 +186,7 @@ class Run:
         self.arrays = load_arrays(self.weights.with_suffix(".npz"))
         file = self.args.out / f"{self.weights.stem}{'-quick' if self.args.quick else ''}.json"
         earlier = json.loads(file.read_text(encoding="utf-8"))
+        count(earlier["code"])
         self.settings = earlier["settings"]
         for row in earlier["records"]:
             self.records[row["dataset"], row["system"], row["metric"]] = Record(**row)

@@ -6,11 +6,12 @@
 The training and test file are taken as given. A "?" is a label like another, as in TabSyn, TabDiff and TabPC, so that
 samples must place it too. Their published C2ST is SDMetrics' detection by XGBoost against the training rows, with as
 many samples as there are training rows; TabPC's measurements of all three are the reference. The first command needs no
-package beyond ours, and leaves adult-samples-SEED.parquet for the second. --quick takes a made-up table.
+package beyond ours, and leaves adult.json and adult-samples-SEED.parquet for the second. --quick takes a made-up table.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from ctem import CTEM
 from ctem.datasets import load_table
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import read_frame
+from experiments.results import count
 from experiments.sweep import TINY, Task, Values, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.nats import boosted, shuffled, xgboost_detection
 
@@ -83,7 +85,9 @@ def yardstick(task: Task, args) -> Values:
             f"C2ST, {n}, against the training rows": of(train, test, task.seed) for n, of in TREES.items()
         }
     if task.system == "CTEM":
-        fake = pd.read_parquet((args.samples or args.out) / f"adult-samples-{task.seed}.parquet")
+        folder = args.samples or args.out
+        count(json.loads((folder / f"adult{'-quick' if args.quick else ''}.json").read_text())["code"])
+        fake = pd.read_parquet(folder / f"adult-samples-{task.seed}.parquet")
     else:
         fake = shuffled(train, len(train), task.seed)
     found: Values = {}

@@ -1,6 +1,6 @@
 """The demo: a density of the Palmer penguins, 344 rows of mixed columns with missing cells.
 
-    python -m experiments.tables.demo            (or: make demo)
+    python -m examples.demo                (or: make demo)
 
 Fits four rows in five, prints the held-out log-density beside that of independent columns, fills in the missing cells,
 lists three outliers, and writes the model and a report to build/demo. With --quick it only shows that everything runs.

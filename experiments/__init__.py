@@ -1,0 +1,73 @@
+"""One script per table or figure; importing this package watches which functions of the library a run enters.
+
+A result rests on the code that its run executed, and on no other (``results.py`` keeps a digest of it). So the library
+is loaded with a mark at the head of every function, which costs a run tens of nanoseconds a call, in every process and
+thread. This works if the package is imported before the library, as ``python -m experiments.…`` does; of a module that
+was there before, everything counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+
+LIBRARY = "ctem"
+ENTERED: dict[
+    str, set[str]
+] = {}  # module → the functions of it that have been entered; what is not here was not watched
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function]]:
+    """Functions and methods by their qualified names; those inside a function are part of it."""
+    for node in body:
+        if isinstance(node, Function):
+            yield prefix + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            parts = (getattr(node, part, []) for part in ("body", "orelse", "finalbody"))
+            yield from functions((each for part in parts for each in part), prefix)
+
+
+def marked(source: bytes, path: str) -> ast.Module:
+    """The module with a mark at the head of every function, below its docstring."""
+    tree = ast.parse(source, path)
+    for name, node in list(functions(tree.body)):
+        (mark,) = ast.parse(f"__entered__.add({name!r})").body
+        first = node.body[0]
+        for part in ast.walk(mark):
+            ast.copy_location(part, first)
+        node.body.insert(ast.get_docstring(node) is not None, mark)
+    return tree
+
+
+class _Watched(SourceFileLoader):
+    def get_code(self, fullname: str):  # no cache of bytecode: it would hold the marks
+        path = self.get_filename(fullname)
+        return compile(marked(self.get_data(path), path), path, "exec", dont_inherit=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__entered__"] = ENTERED.setdefault(module.__name__, set())
+        super().exec_module(module)
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != LIBRARY:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Watched(fullname, spec.origin)
+        return spec
+
+
+if LIBRARY not in sys.modules:  # a library of which one half is watched would say too little
+    sys.meta_path.insert(0, _Finder())
