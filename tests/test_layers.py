@@ -30,6 +30,8 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "arguments",
     "persistence",
     "learning",
+    "streaming",
+    "intake",
     "questions",
     "estimator",
     "wrappers",

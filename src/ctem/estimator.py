@@ -6,7 +6,6 @@ Glue with scikit-learn's manners. ``ctem.tables.columns.schema`` reads the colum
 
 from __future__ import annotations
 
-import hashlib
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -26,18 +25,17 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
-from ctem.learning import fit_density, settings_for, weighted_rows
+from ctem.intake import intake
+from ctem.learning import fit_density
 from ctem.persistence import Fitted, Origin, load, save
 from ctem.questions import Questions
-from ctem.tables.answers.density import TableDensity, find_device, in_float32
+from ctem.tables.answers.density import TableDensity, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
-from ctem.tables.columns.inference import kind_names
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.given import matched, positions, renamed
 from ctem.tables.frames.observed import filled
-from ctem.tables.frames.recognition import Reading, read_written, recognised
-from ctem.terminal import print_columns
+from ctem.tables.frames.recognition import read_written
 from ctem.training.checkpoints import claimed
 from ctem.training.devices import single_thread_after_fork
 
@@ -169,48 +167,42 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None) -> CTEM:
-        """Fit to a NumPy, pandas, polars or pyarrow table; rows of weight 0 are left out.
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, memory: str | float = "1GB"
+    ) -> CTEM:
+        """Fit to a NumPy, pandas, polars or pyarrow table, or to one that does not fit into memory.
 
-        ``X_val`` are rows to stop training and to choose by, instead of some of X.
+        Arguments:
+            X: a table; or the path or URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars
+                LazyFrame, a DuckDB relation, an iterator of tables (``ctem.tables.frames.large``).
+            sample_weight: of the rows of a table; those of weight 0 are left out.
+            X_val: rows to stop training and to choose by, instead of some of X.
+            memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
+                (``ctem.streaming``): two passes, and a temporary file of encoded rows.
         """
         began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
         check_arguments(self.get_params(deep=False))
-        frame = recognised(read_frame(X), Reading.of(self.reading), kind_names(self.kinds))
-        # names that scikit-learn refuses, before the work; self keeps those of an earlier fit
-        validate_data(type(self)(), X, skip_check_array=True)
-        frame, weights = weighted_rows(frame, sample_weight)
-        if len(frame) < 2:
-            raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        unknown = "refuse" if self.objective == "pairwise" else self.unknown  # which knows whole rows only
-        schema = Schema.fit(frame, kinds=self.kinds, missing=self.missing, unknown=unknown)
-        if self.verbose:
-            print_columns([asdict(column) for column in schema.describe()], f"{len(frame)} rows")
-        x = schema.encode(frame).x.to(find_device(self.device))
-        kept = None if X_val is None else read_written(read_frame(X_val), frame.table_type)
-        held_out = None if kept is None else schema.encode(kept).x.to(x)
-        if self.max_time is not None:
-            arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
-        settings = settings_for(arguments, schema, len(x))
-        with in_float32(), claimed(self.checkpoint):
-            density, fast = fit_density(arguments, schema, settings, x, weights, held_out, seed)
-        independent = float(TableDensity(schema, density).independent(frame).mean())
-        judged = check_held_out(TableDensity(schema, density), frame, seed, kept)
-        data_hash = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
-        # nothing of an earlier fit is replaced before everything is there
-        validate_data(self, X, skip_check_array=True)
-        self.schema_, self.settings_, self.seed_, self.independent_score_ = (
-            schema,
-            settings,
-            seed,
-            independent,
-        )
-        self.table_type_, self.n_samples_seen_, self.data_hash_ = frame.table_type, len(frame), data_hash
-        self._adopt(density, fast)
+        # self keeps the names of an earlier fit until everything is there
+        with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as found:
+            if self.max_time is not None:
+                arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
+            rows = found.x, found.weights, found.held_out
+            with in_float32(), claimed(self.checkpoint):
+                learned = fit_density(
+                    arguments, found.schema, found.settings, *rows, seed, refresh=found.refresh
+                )
+        table = TableDensity(found.schema, learned.density)
+        independent = float(table.independent(found.frame).mean())
+        judged = check_held_out(table, found.frame, seed, found.kept)
+        validate_data(self, found.table, skip_check_array=True)
+        self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed
+        self.independent_score_, self.table_type_ = independent, found.frame.table_type
+        self.n_samples_seen_, self.data_hash_ = found.rows, found.digest
+        self._adopt(*learned)
         self.held_out_ = judged
-        if len(x) < FEW:
-            text = f"fitted on {len(x)} rows: below about {FEW}, little can be learned beyond independent columns."
+        if found.rows < FEW:
+            text = f"fitted on {found.rows} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=2)
         return self
 

@@ -19,6 +19,7 @@ from ctem.densities.pairwise import RECIPE, PairwiseDensity, fit_pairwise
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
+from ctem.training.loop import Refresh
 
 __all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
@@ -72,6 +73,7 @@ def fit_density(
     weights: Tensor | None,
     held_out: Tensor | None,
     seed: int,
+    refresh: Refresh | None = None,
 ) -> Learned:
     """Train what the arguments of ``CTEM`` ask for.
 
@@ -83,6 +85,7 @@ def fit_density(
         weights: (n,), or None for equal ones.
         held_out: encoded rows to stop by, or None for some of x.
         seed: of everything random.
+        refresh: brings other rows into x while it trains, where x is a part of a larger table.
 
     >>> import torch
     >>> from ctem import CTEM
@@ -100,7 +103,7 @@ def fit_density(
         return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     about["jitter"] = schema.jitter if schema.dequantised else None
-    limits = {"parents": schema.parents, "max_time": arguments["max_time"]}
+    limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if not arguments["fast"]:
         return Learned(density, None)
