@@ -85,8 +85,16 @@ def fit(
     max_time: Annotated[float | None, typer.Option(help="Seconds of the whole fit, at most about.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Training steps, at most.")] = None,
     max_rows: Annotated[
-        int, typer.Option(min=2, help="Of a longer table a random sample of this many rows is used.")
-    ] = MAX_ROWS,
+        int | None,
+        typer.Option(
+            min=2,
+            help="Use a random sample of this many rows. By default all of Parquet files, which may be larger than "
+            "memory, and 1,000,000 of what can be read only once.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(help="For the rows of Parquet files; if they need more, the fit streams.")
+    ] = "1GB",
     seed: FitSeed = 0,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
@@ -107,6 +115,7 @@ def fit(
     \b
     ctem fit adult.csv -o adult.ctem --max-time 300
     ctem fit adult.csv -o adult.ctem --kind zip=category --drop id
+    ctem fit s3://bucket/folder/of/parquet -o big.ctem --memory 4GB
     zcat big.csv.gz | ctem fit - -o big.ctem --max-rows 200000 --resume
     """
 

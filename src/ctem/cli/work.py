@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 
 from ctem.atomic import check_target, is_regular
 from ctem.cli.border import Stopped
+from ctem.cli.large import rows_to_fit, some_rows
 from ctem.cli.streams import (
     Lowest,
     bar,
@@ -75,7 +76,8 @@ def fit(
     fast: bool,
     max_time: float | None,
     max_steps: int | None,
-    max_rows: int,
+    max_rows: int | None,
+    memory: str,
     seed: int,
     device: str,
     resume: bool,
@@ -92,15 +94,10 @@ def fit(
     if resume and checkpoint is None:
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     older = checkpoint is not None and output.exists()
-    X = fit_table(table, drop or [], max_rows, seed, quiet, decimal)
-    reading = _reading(decimal, dates, na)
-    with claimed(checkpoint):
-        if not resume:
-            forget(checkpoint)
     model = CTEM(
         kinds=said or None,
         missing="state" if missing_as_state else "hidden",
-        reading=reading,
+        reading=_reading(decimal, dates, na),
         effort=effort,
         fast=fast,
         max_steps=max_steps,
@@ -110,19 +107,29 @@ def fit(
         checkpoint=checkpoint,
         verbose=int(not quiet),
     )
+    with rows_to_fit(table, drop or [], max_rows, seed, quiet, decimal) as X:
+        with claimed(checkpoint):
+            if not resume:
+                forget(checkpoint)
+        _learn(model, X, memory, older)
+        if model.held_out_ is not None:
+            passing = model.realism(some_rows(X, seed))
+            model.held_out_ = replace(model.held_out_, realism=passing)
+    model.save(output)
+    _end(model, output, checkpoint, quiet)
+
+
+def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
+    """Fit; what was learned before an interruption stays in the checkpoint, and that is said."""
     try:
         with redirect_stdout(sys.stderr):
-            model.fit(X)
+            model.fit(X, memory=memory)
         if model.density_.history.interrupted and older:  # a whole model gives its place to a whole one only
             raise KeyboardInterrupt
     except (KeyboardInterrupt, Stopped):
-        if files_of(checkpoint):
+        if files_of(model.checkpoint):
             say("what was learned is kept: the same command with --resume goes on from there")
         raise
-    if model.held_out_ is not None:
-        model.held_out_ = replace(model.held_out_, realism=model.realism(X))
-    model.save(output)
-    _end(model, output, checkpoint, quiet)
 
 
 def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> None:

@@ -38,14 +38,16 @@ def row_keys(rows: NDArray[np.int64], seed: int) -> Keys:
     """The key of each row number: uniform on 0 … 2⁶⁴ − 1, and another for every row (splitmix64, a bijection).
 
     >>> row_keys(np.array([0, 1]), seed=0)
-    array([16294208416658607535,  7960286522194355700], dtype=uint64)
+    array([ 9669442505924063346, 12855374104877926600], dtype=uint64)
     """
-    golden = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
-        z = rows.astype(np.uint64) + np.uint64(1) + (np.uint64(seed) << np.uint64(33))
-        z = z * golden
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return _mix(rows.astype(np.uint64) + _mix(np.array(seed, np.uint64)))
+
+
+def _mix(z: Keys) -> Keys:
+    z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
 
 

@@ -105,7 +105,11 @@ def is_large(X: Any) -> bool:
     >>> is_large("folder"), is_large(iter([])), is_large([[1.0, 2.0]])
     (True, True, False)
     """
-    return isinstance(X, str | os.PathLike | Iterator) or _library(X) != "" or hasattr(X, "read_next_batch")
+    return (
+        isinstance(X, str | os.PathLike | Iterator | LargeTable)
+        or _library(X) != ""
+        or hasattr(X, "read_next_batch")
+    )
 
 
 @contextmanager
@@ -114,7 +118,7 @@ def open_large(X: Any) -> Iterator[LargeTable]:
 
     Arguments:
         X: a Parquet file or folder (path or URL), a ``pyarrow.dataset.Dataset``, a polars LazyFrame, a DuckDB relation,
-            a ``pyarrow.RecordBatchReader``, or an iterator of tables of any library.
+            a ``pyarrow.RecordBatchReader``, an iterator of tables of any library, or a LargeTable.
 
     >>> import polars as pl
     >>> with open_large(pl.LazyFrame({"n": [1, 2, 3]}).filter(pl.col("n") > 1)) as large:
@@ -122,8 +126,8 @@ def open_large(X: Any) -> Iterator[LargeTable]:
     2
     """
     pyarrow()
-    if isinstance(X, str | os.PathLike):
-        yield _opened(os.fspath(X))
+    if isinstance(X, str | os.PathLike | LargeTable):
+        yield X if isinstance(X, LargeTable) else _opened(os.fspath(X))
         return
     if _library(X) == "pyarrow" and (found := _fragments(X)) is not None:
         yield _checked("the dataset", found, X.schema)

@@ -1,0 +1,56 @@
+"""Parquet files and folders on the command line: streamed past a fit, or sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ctem.cli.streams import fit_table
+from ctem.tables.frames.files import reservoir
+from ctem.tables.frames.large import LargeTable, open_large
+from ctem.terminal import say
+
+__all__ = ["is_parquet"]
+
+MAX_ROWS = 1_000_000  # of what is read once
+JUDGED = 20_000  # rows by which samples are judged
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a path is a folder, a URL or a Parquet file by its name, which can be read more than once.
+
+    >>> is_parquet("rows.parquet"), is_parquet("s3://bucket/rows"), is_parquet("rows.csv")
+    (True, True, False)
+    """
+    return "://" in path or path.lower().endswith((".parquet", ".pq")) or Path(path).is_dir()
+
+
+@contextmanager
+def rows_to_fit(
+    path: str, drop: list[str], max_rows: int | None, seed: int, quiet: bool, decimal: str | None
+) -> Iterator[Any]:
+    """A large table where a fit may stream, otherwise a table of at most ``max_rows`` rows."""
+    if not is_parquet(path):
+        yield fit_table(path, drop, max_rows or MAX_ROWS, seed, quiet, decimal)
+        return
+    with open_large(path) as large:
+        if absent := [name for name in drop if name not in large.schema.names]:
+            raise ValueError(f"--drop: {absent[0]!r} is not in {path}, which has {large.schema.names}.")
+        kept = large.without(drop)
+        if max_rows is None or max_rows >= kept.rows:
+            yield kept
+            return
+        if not quiet:
+            say(f"{path}: {kept.rows} rows; a random sample of {max_rows} is used (seed {seed})")
+        yield _sampled(kept, max_rows, seed)
+
+
+def some_rows(X: Any, seed: int) -> Any:
+    """A table, or some rows of a large one, by which samples are judged."""
+    return _sampled(X, JUDGED, seed) if isinstance(X, LargeTable) else X
+
+
+def _sampled(large: LargeTable, rows: int, seed: int) -> Any:
+    return reservoir((batch.table for batch in large.batches()), rows, seed)[0]
