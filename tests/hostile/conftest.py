@@ -1,4 +1,4 @@
-"""A small table and a model of it, for all attacks; and what was counted, printed at the end."""
+"""A small table and a model of it, for all attacks; and how they are counted."""
 
 import numpy as np
 import pandas as pd
@@ -8,25 +8,15 @@ import torch
 from ctem import CTEM
 from ctem.densities.anyorder import Settings, fitting
 
-TALLIES = []
 TINY = {"width": 8, "blocks": 1, "members": 2, "orders": 2, "batch_size": 32, "random_state": 3}
 
 
-def pytest_terminal_summary(terminalreporter):
-    """One line per attack: how many, and how they ended."""
-    if TALLIES:
-        terminalreporter.section("hostile")
-        for line in TALLIES:
-            terminalreporter.line(line)
+@pytest.fixture
+def tally(request):
+    """Called with what was tried and how it ended, counts by ending: summed over tests and printed at the end."""
 
-
-@pytest.fixture(scope="session")
-def tally():
-    """Called with what was tried and how it ended, name by name: printed at the end."""
-
-    def note(what, **endings):
-        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in endings.items() if count)
-        TALLIES.append(f"{sum(endings.values())} {what}: {counts}")
+    def note(what, endings):
+        request.node.user_properties.append(("tally", [what, dict(endings)]))
 
     return note
 
@@ -71,3 +61,12 @@ def table():
 def model(table):
     """A model with everything that a file can hold."""
     return CTEM(**TINY, max_steps=10, fast=True).fit(table)
+
+
+@pytest.fixture(scope="session")
+def folder(table, model, tmp_path_factory):
+    """The table and its model in files."""
+    folder = tmp_path_factory.mktemp("kills")
+    table.to_csv(folder / "t.csv", index=False)
+    model.save(folder / "m.ctem")
+    return folder

@@ -124,7 +124,7 @@ def test_a_well_formed_file_is_read_and_copied_as_it_is_written(tmp_path, tally)
         assert copied(found) == [names, *rows]
         csv_text.typed(found)
         count += 1
-    tally("well-formed ugly CSV files", copied_cell_by_cell=count)
+    tally("well-formed ugly CSV files", {"copied cell by cell": count})
 
 
 def spoiled(content, rng):
@@ -163,5 +163,5 @@ def test_a_spoiled_file_is_read_or_refused_in_a_line(tmp_path, tally):
         error = refusal(tmp_path / "t.csv")
         counts["refused" if error else "read"] += 1
         assert not error or (str(tmp_path / "t.csv") in error and len(error) < 4000), error
-    tally("spoiled CSV files", **counts)
+    tally("spoiled CSV files", counts)
     assert counts["refused"] > MALFORMED // 4
