@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ctem.bases import ProductBase
 
@@ -65,5 +68,22 @@ class LabelHead(nn.Module):
         return torch.cat([torch.zeros_like(score[..., :1]), score], -1).log_softmax(-1)
 
     def _log_total(self, score: Tensor) -> Tensor:
-        """log Σ_v e^{score_v} of every column, its first value having 0: (…, d). One product sums all columns."""
-        return torch.log1p(score.exp() @ self.member)
+        """log Σ_v e^{score_v} of every column, its first value having 0: (…, d)."""
+        return cast("Tensor", _LogTotal.apply(score, self.member, self.owner))
+
+
+class _LogTotal(torch.autograd.Function):
+    """log(1 + Σ e^score) over the values of every column: one product sums all columns. Its gradient is a softmax."""
+
+    @staticmethod
+    def forward(ctx: Any, score: Tensor, member: Tensor, owner: Tensor) -> Tensor:
+        total = torch.log1p(score.exp() @ member)
+        ctx.save_for_backward(score, total, owner)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        score, total, owner = ctx.saved_tensors
+        share = (score - total.index_select(-1, owner)).exp_()
+        return share.mul_(grad.index_select(-1, owner)), None, None

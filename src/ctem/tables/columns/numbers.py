@@ -16,6 +16,7 @@ from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
+from ctem.tables.columns.ranges import fit_ranges
 from ctem.tables.columns.sentinels import sentinels
 from ctem.tables.frames.cells import Cells
 
@@ -69,16 +70,22 @@ def fit_numbers(
     )
     rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
     try:
-        smooth = MonotoneMap.fit(_spread(rest, lattice.width))
+        transform = _transform(rest, lattice.width)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
-    transform = PreferredValues.fit(smooth, rest, lattice.width) if lattice.width else smooth
     cut = with_ends(transform, lattice, ends[:2], ends.said)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new)
     why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
     words = [why, *([] if cut is transform else [ends.in_words()]), *_codes_in_words(cells, distinct[codes])]
     return codec, "; ".join(words)
+
+
+def _transform(X: NDArray[np.float64], width: float) -> MonotoneMap | PreferredValues:
+    """The map of sorted X, whose lattice has this width: smooth, or with preferred values or ranges."""
+    even = _spread(X, width)
+    smooth = MonotoneMap.fit(even)
+    return fit_ranges(smooth, PreferredValues.fit(smooth, X, width) if width else smooth, even)
 
 
 class Ends(NamedTuple):
@@ -203,7 +210,9 @@ def _why(
         words.append(f"tied values: dequantised by the smallest gap, {lattice.width:g}")
     else:
         words.append("numbers")
-    if isinstance(transform, PreferredValues):
+    if isinstance(transform, PreferredValues) and transform.ranges:
+        words.append(f"some ranges are preferred: {len(transform.knots) - 1} of them have their own share")
+    elif isinstance(transform, PreferredValues):
         values, times = np.unique(rest, return_counts=True)
         often = lattice.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
         some = ", ".join(_shown(value, cells) for value in often)

@@ -1,4 +1,4 @@
-"""The map of a rounded column that knows how often each of its values occurs.
+"""The map of a column that knows how often each of its values, or ranges of them, occurs.
 
 People prefer some numbers: a carat of 1.00 to one of 0.99, an eighth of an inch to a ninth. Such a column has no smooth
 density, and a smooth one would pay for it in every row.
@@ -24,6 +24,7 @@ MAX_VALUES = 20_000  # of a column that this is fitted to
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the smooth map against the counts, in rows per row
 GAIN = 0.01  # nats per row that it must be worth
 FURTHEST = 6.0  # |T(X)| of a value that counts: beyond, float64 cannot tell neighbouring probabilities apart
+NARROWEST = 1e-14  # smooth probability of a cell that counts, for the same reason
 
 Vector = NDArray[np.float64]
 
@@ -38,7 +39,8 @@ class PreferredValues:
 
         P(v) = ( n_v − 1 + (α + K) q_v ) / (n + α),
 
-    so that values seen once, and unseen ones, follow it (Good and Turing's advice).
+    so that values seen once, and unseen ones, follow it (Good and Turing's advice). With ``ranges`` the pieces are
+    ranges of a column instead (``ctem.tables.columns.ranges``).
 
     >>> X = np.repeat([0.3, 0.7, 1.0, 1.01, 1.5], [40, 30, 90, 10, 20])
     >>> X = np.concatenate([X, np.round(np.random.default_rng(0).uniform(0.2, 2, 50), 2)])
@@ -54,6 +56,7 @@ class PreferredValues:
     smooth: MonotoneMap
     knots: tuple[float, ...]
     heights: tuple[float, ...]
+    ranges: bool = False
 
     @property
     def location(self) -> float:
@@ -79,8 +82,6 @@ class PreferredValues:
         low = np.where(low - before < 1e-6 * (high - low), before, low)  # neighbours touch, to rounding
         window = high[-1] - low[0]
         q = (high - low) / window
-        if not bool((q > 0).all()):
-            return smooth
         n, k = int(counts.sum()), len(values)
         found = {weight: _left_out(counts, q, weight * n) for weight in WEIGHTS}
         best = max(found, key=found.__getitem__)
@@ -134,7 +135,8 @@ class PreferredValues:
 
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
-        return {"curve": self.smooth.to_json(), "knots": list(self.knots), "heights": list(self.heights)}
+        both = {"knots": list(self.knots), "heights": list(self.heights)}
+        return {"curve": self.smooth.to_json(), **both, "ranges": self.ranges}
 
 
 def map_from_json(data: Mapping[str, Any]) -> MonotoneMap | PreferredValues:
@@ -153,7 +155,9 @@ def map_from_json(data: Mapping[str, Any]) -> MonotoneMap | PreferredValues:
         raise ValueError(
             "preferred values: expected increasing knots and heights in [0, 1] that begin and end together."
         )
-    return PreferredValues(MonotoneMap.from_json(data["curve"]), knots, heights)
+    return PreferredValues(
+        MonotoneMap.from_json(data["curve"]), knots, heights, bool(data.get("ranges", False))
+    )
 
 
 def _cells(smooth: MonotoneMap, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:
@@ -162,7 +166,8 @@ def _cells(smooth: MonotoneMap, X: Vector, width: float) -> tuple[Vector, NDArra
     first = np.flatnonzero(np.diff(values, prepend=-np.inf) > width / 2)
     values, counts = values[first], np.add.reduceat(counts, first)
     t = smooth(torch.from_numpy(np.concatenate([values - width / 2, values + width / 2]))).view(2, -1)
-    near = (t.abs() < FURTHEST).all(0)
+    low, high = torch.special.ndtr(t)
+    near = ((t.abs() < FURTHEST).all(0) & (high - low > NARROWEST)).numpy()
     return values[near], counts[near], t[:, near]
 
 
