@@ -160,7 +160,7 @@ def test_a_value_beyond_an_end_has_the_reserve_and_ranks_as_strange(fitted):
     with pytest.raises(ValueError, match=r"column 'fare' holds -4.0 in row 0, beyond its ends 0 … inf"):
         strict.score_samples(wrong)
     with pytest.raises(ValueError, match=r"column 'fare' holds -4.0 in row 0, beyond its ends"):
-        model.conditional_sample({"fare": -4.0})
+        model.sample(given={"fare": -4.0})
 
 
 def test_ends_may_be_said(tmp_path):

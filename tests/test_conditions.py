@@ -182,7 +182,6 @@ def test_rare_events_have_a_relative_error(model):
 def test_a_seed_repeats_rows_and_probabilities(model):
     given = {"age": (30, 40)}
     assert model.sample(5, given=given, random_state=3).equals(model.sample(5, 3, given))
-    assert model.conditional_sample(given, 5, 3).equals(model.sample(5, 3, given))
     first, second = (model.probability(given, n_draws=256, random_state=3) for _ in range(2))
     assert first == second
 

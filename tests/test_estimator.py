@@ -173,21 +173,21 @@ def test_the_imputed_mean_is_the_mean_of_the_draws():
     X = np.column_stack([side, np.where(rng.random(600) < 0.2, 0.0, rng.gamma(4, 1 + side))])
     model = fitted(X)
     row = np.array([[1.0, np.nan]])
-    draws = model.conditional_sample({"x0": 1.0}, 4000, random_state=0)[:, 1]
+    draws = model.sample(4000, random_state=0, given={"x0": 1.0})[:, 1]
     mean = model.impute(row, method="mean")[0, 1]
     assert abs(mean - draws.mean()) < 5 * draws.std() / math.sqrt(4000) + 0.02
     assert np.isfinite(model.impute(row, method="mode")).all()
 
 
-def test_conditional_samples_keep_what_is_given(mixed):
+def test_samples_keep_what_is_given(mixed):
     X, model = mixed
-    drawn = model.conditional_sample({"city": "Oslo", "age": 30}, 5)
+    drawn = model.sample(5, given={"city": "Oslo", "age": 30})
     assert (drawn["city"] == "Oslo").all()
     assert (drawn["age"] == 30).all()
     assert list(drawn.dtypes) == list(X.dtypes)
-    many = model.conditional_sample(X[["smoker"]][:3], 2)
+    many = model.sample(2, given=X[["smoker"]][:3])
     assert many["smoker"].tolist() == np.repeat(X["smoker"][:3].to_numpy(), 2).tolist()
-    assert len(model.conditional_sample({}, 2)) == 2
+    assert len(model.sample(2, given={})) == 2
 
 
 def test_a_conditional_sums_to_one_and_agrees_with_the_chain_rule(mixed):
@@ -363,9 +363,9 @@ def test_bad_questions_are_named(mixed):
     with pytest.raises(ValueError, match="columns, given: expected no column in both"):
         model.log_density(X, columns=["age"], given=["age"])
     with pytest.raises(ValueError, match="column 'city' holds 'Paris' in row 0, not seen in fit"):
-        model.conditional_sample({"city": "Paris"})
+        model.sample(given={"city": "Paris"})
     with pytest.raises(ValueError, match=r"given: expected some of the columns .* got 'size'"):
-        model.conditional_sample({"size": 3})
+        model.sample(given={"size": 3})
     with pytest.raises(ValueError, match="n_samples: expected a whole number ≥ 1; got 0"):
         model.sample(0)
     with pytest.raises(ValueError, match="method: expected 'sample', 'mode' or 'mean'; got 'median'"):

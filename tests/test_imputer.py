@@ -73,7 +73,7 @@ def test_mean_and_deviation_are_those_of_many_draws(fitted):
     X = one_gap_each(table(seed=2))
     n = 3000
     mean, std = fitted.set_params(strategy="mean").transform(X, return_std=True)
-    drawn = fitted.estimator_.conditional_sample(X, n, random_state=0)
+    drawn = fitted.estimator_.sample(n, random_state=0, given=X)
     days = lambda column: (column - pd.Timestamp("2020-01-01")) / pd.Timedelta("1D")  # noqa: E731
     for row, name in enumerate(["height", "rain", "day"]):
         values, said = drawn[name].iloc[row * n : (row + 1) * n], mean[name].iloc[row]

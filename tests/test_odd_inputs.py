@@ -59,10 +59,10 @@ def counted():
 
 def test_a_fraction_is_no_whole_number(counted):
     with pytest.raises(ValueError, match=r"column 'k', row 0: expected a whole number, as in fit; got 2\.5"):
-        counted.conditional_sample({"k": 2.5})
+        counted.sample(given={"k": 2.5})
     with pytest.raises(ValueError, match=r"column 'k', row 1: expected a whole number, as in fit; got 2\.5"):
-        counted.conditional_sample(pd.DataFrame({"k": [2.0, 2.5]}))
-    assert counted.conditional_sample({"k": 2.0})["k"].tolist() == [2]
+        counted.sample(given=pd.DataFrame({"k": [2.0, 2.5]}))
+    assert counted.sample(given={"k": 2.0})["k"].tolist() == [2]
 
 
 def test_a_count_beyond_all_memory_is_refused(counted):
@@ -95,7 +95,7 @@ def test_a_moment_that_is_given_has_a_zone_where_its_column_has_one():
     model = CTEM(**QUICK).fit(ZONED["pandas"]("Asia/Tokyo"))
     noon = pd.Timestamp("2020-01-05 12:00", tz="Asia/Tokyo")
     for same in (noon, noon.tz_convert("UTC"), noon.to_pydatetime(), noon.isoformat()):
-        assert model.conditional_sample({"t": same})["t"][0] == noon
+        assert model.sample(given={"t": same})["t"][0] == noon
     drawn = model.sample(20, given={"t": (noon, noon + pd.Timedelta(hours=5))})["t"]
     assert drawn.between(noon, noon + pd.Timedelta(hours=5)).all()
     naive = [noon.tz_localize(None), dt.date(2020, 1, 5), np.datetime64("2020-01-05"), "2020-01-05T12:00"]

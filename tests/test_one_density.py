@@ -151,7 +151,7 @@ def test_draws_of_a_column_score_as_its_density_says(fitted):
     for name in smooth_or_discrete(model):
         log_p, weight = conditional_of(model, row, name)
         p = np.exp(log_p) * weight
-        drawn = model.conditional_sample(row[rest(model, name)], 4000, random_state=0)
+        drawn = model.sample(4000, random_state=0, given=row[rest(model, name)])
         found = model.log_density(drawn, [name], rest(model, name))
         stderr = found.std() / np.sqrt(len(found))
         assert abs(found.mean() - p @ log_p) < 3 * stderr + 1e-3

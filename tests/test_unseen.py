@@ -71,7 +71,7 @@ def test_new_values_are_refused_where_that_was_asked_and_where_they_are_given(fi
     with pytest.raises(ValueError, match="column 'city' holds 'Rome' in row 0, not seen in fit"):
         strict.score_samples(new)
     with pytest.raises(ValueError, match="column 'city' holds 'Rome' in row 0, not seen in fit"):
-        model.conditional_sample({"city": "Rome"})
+        model.sample(given={"city": "Rome"})
     with pytest.raises(ValueError, match="unknown: expected one of"):
         CTEM(unknown="maybe").fit(X)
 

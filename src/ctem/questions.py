@@ -80,10 +80,6 @@ class Questions:
         many = taken(rows, np.repeat(np.arange(len(rows)), n))
         return build_frame(self.sampled_type_, self._table.completed(many, generator, names))
 
-    def conditional_sample(self, given: Any, n_samples: int = 1, random_state: Any = None) -> Any:
-        """``sample(n_samples, random_state, given)``: rows for what is known, or for every row of a table of it."""
-        return self.sample(n_samples, random_state, given)
-
     def probability(
         self,
         event: Mapping[str, Any] | None = None,
