@@ -10,6 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 from small import SMALL
 
 from ctem import CTEM, CTEMImputer
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.heldout import EVERY
+from ctem.tables.answers.intervals import Intervals
 
 N = 300
 
@@ -87,14 +90,38 @@ def test_mean_and_deviation_are_those_of_many_draws(fitted):
         )
 
 
-def test_intervals_hold_their_share_of_what_the_model_draws(fitted):
-    rows = table(200, seed=3).assign(height=np.nan)
-    true = fitted.estimator_.impute(rows, random_state=1)
-    low, high = fitted.intervals(rows, coverage=0.8)
-    inside = (low["height"] <= true["height"]) & (true["height"] <= high["height"])
-    assert abs(inside.mean() - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 200)
+@pytest.mark.parametrize("factor", [0.2, 1.0, 4.0], ids=["too wide", "right", "too sure"])
+def test_intervals_hold_their_share_whatever_the_model(fitted, factor):
+    """Held-out and new rows spread more or less than those that the model knows."""
+    density, shares = TableDensity(fitted.estimator_.schema_, fitted.estimator_.density_), []
+    held_out, new = (spread(table(200, seed), factor) for seed in (3, 4))
+    rows = new.assign(height=np.nan, rain=np.nan)
+    made = Intervals(density, [(EVERY, fitted.estimator_.as_frame(held_out))])
+    low, high = made.of(fitted.estimator_.as_frame(rows), 0.8)
+    for name in ("height", "rain"):
+        shares.append(((low[name].values <= new[name]) & (new[name] <= high[name].values)).mean())
+    assert np.mean(shares) == pytest.approx(0.8, abs=4 * np.sqrt(0.8 * 0.2 * (1 / 200 + 1 / 200)))
+
+
+def spread(X, factor):
+    return X.assign(height=160 + factor * (X["height"] - 160), rain=factor * X["rain"])
+
+
+def test_intervals_grow_with_their_coverage_and_keep_what_is_known(fitted):
+    rows = table(20, seed=3).assign(height=np.nan)
+    (low, high), inner = fitted.intervals(rows, 0.8), fitted.intervals(rows, 0.5)
+    assert (low["height"] <= inner[0]["height"]).all()
+    assert (inner[1]["height"] <= high["height"]).all()
     assert low.drop(columns="height").equals(rows.drop(columns="height"))
-    assert (fitted.intervals(rows, 0.5)[1]["height"] <= high["height"]).all()
+
+
+@pytest.mark.filterwarnings("ignore:fitted on 12 rows")
+def test_too_few_held_out_rows_give_the_whole_column():
+    X = table(12, seed=5)
+    rows = X.assign(height=np.nan)
+    low, high = small().fit(X).intervals(rows)
+    assert (low["height"] <= X["height"].min()).all()
+    assert (high["height"] >= X["height"].max()).all()
 
 
 def test_a_label_has_no_interval(fitted):
@@ -152,6 +179,7 @@ def test_a_pipeline_classifies_rows_with_gaps(gaps):
     [
         ({"strategy": "median"}, r"strategy: expected one of .*'median'"),
         ({"estimator": CTEM(missing="state")}, "estimator: missing='state'"),
+        ({"objective": "pairwise"}, "estimator: objective='pairwise' knows complete rows only"),
     ],
 )
 def test_what_cannot_be_is_refused(gaps, settings, message):

@@ -8,7 +8,6 @@ strategy="sample":  the missing cells of a row drawn together, given the observe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import narwhals as nw
@@ -21,7 +20,8 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from ctem.estimator import CTEM
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ColumnDistribution
+from ctem.tables.answers.heldout import held_out_parts
+from ctem.tables.answers.intervals import Intervals
 from ctem.tables.frames.frame import Frame, build_frame, read_frame
 from ctem.tables.frames.rows import indexed
 from ctem.wrappers import AroundCTEM, taking_settings
@@ -30,6 +30,7 @@ __all__ = ["CTEMImputer"]
 
 Vector = NDArray[np.float64]
 STRATEGIES = ("mean", "mode", "sample")
+CALIBRATING = 500  # held-out rows that intervals are calibrated on, at most
 
 
 class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
@@ -62,6 +63,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
 
     estimator_: CTEM
     indicated_: tuple[str, ...]
+    _intervals: Intervals
 
     @taking_settings
     def __init__(
@@ -90,9 +92,16 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         density = self.density()
         if getattr(density, "missing", "hidden") == "state":
             raise ValueError("estimator: missing='state' makes a missing cell a value; use missing='hidden'.")
+        if getattr(density, "objective", "anyorder") == "pairwise":
+            raise ValueError(
+                "estimator: objective='pairwise' knows complete rows only; use objective='anyorder'."
+            )
         fitted = density.fit(X)
-        gaps = {name: cells.missing.any() for name, cells in fitted.as_frame(X).columns.items()}
+        frame = fitted.as_frame(X)
+        gaps = {name: cells.missing.any() for name, cells in frame.columns.items()}
         self.estimator_, self.indicated_ = fitted, tuple(name for name, gap in gaps.items() if gap)
+        parts = held_out_parts(self._table, frame, fitted.seed_, CALIBRATING)
+        self._intervals = Intervals(self._table, parts)
         self.n_features_in_ = fitted.n_features_in_
         if hasattr(fitted, "feature_names_in_"):
             self.feature_names_in_ = fitted.feature_names_in_
@@ -119,15 +128,15 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
     def intervals(self, X: Any, coverage: float = 0.9) -> tuple[Any, Any]:
         """Lower and upper ends of central intervals of the missing cells, as two tables without indicators.
 
-        Each holds its cell with probability ``coverage`` given the observed cells of the row. Observed cells stand in
-        both; a label has no interval and stays missing.
+        Each holds its cell with probability ``coverage`` given the observed cells of the row: so often they do on rows
+        that fit held out (``ctem.tables.answers.intervals``). With too few of those, such as 8 for 0.9, an interval is
+        all that the column may hold. Observed cells stand in both; a label has no interval and stays missing.
         """
         check_is_fitted(self)
         if not 0 < coverage < 1:
             raise ValueError(f"coverage: expected a share in (0, 1); got {coverage!r}.")
-        frame, tail = self._read(X), (1 - coverage) / 2
-        ends = [partial(ColumnDistribution.quantile, share=share) for share in (tail, 1 - tail)]
-        low, high = self._table.summarised(frame, *ends)
+        frame = self._read(X)
+        low, high = self._intervals.of(frame, coverage)
         return indexed(build_frame(frame.table_type, low), X), indexed(build_frame(frame.table_type, high), X)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> NDArray[np.object_]:

@@ -170,20 +170,22 @@ class TableDensity:
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
-        (columns,) = self.summarised(
-            frame, ColumnDistribution.mode if method == "mode" else ColumnDistribution.mean
-        )
+
+        def summary(found: ColumnDistribution, name: str) -> Cells:
+            return found.mode() if method == "mode" else found.mean()
+
+        (columns,) = self.summarised(frame, summary)
         return columns
 
     def summarised(
-        self, frame: Frame, *summaries: Callable[[ColumnDistribution], Cells]
+        self, frame: Frame, *summaries: Callable[[ColumnDistribution, str], Cells]
     ) -> list[dict[str, Cells]]:
-        """The columns of a frame for each summary, every missing cell at that summary of its conditional."""
+        """The columns of a frame for each summary, every missing cell at that summary of its conditional and name."""
         columns = [dict(frame.columns) for _ in summaries]
         for name, gone, each in self._gaps(frame):
             for table, summary in zip(columns, summaries, strict=True):
                 table[name] = merged(
-                    frame.columns[name], spread(joined([summary(one) for one in each]), gone)
+                    frame.columns[name], spread(joined([summary(one, name) for one in each]), gone)
                 )
         return columns
 

@@ -28,7 +28,7 @@ from ctem.tables.answers.realism import Realism
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "rank_p_values", "unseen_rows"]
+__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "held_out_parts", "rank_p_values", "unseen_rows"]
 
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
@@ -180,13 +180,24 @@ def check_held_out(
     if not isinstance(table.density, AnyOrderDensity):
         return None
     if held_out is not None:
-        parts = [(EVERY, taken(held_out, slice(0, MOST)))]
-    else:
-        unseen = unseen_rows(len(frame), table.density.net.members, seed)
-        used = sorted({component.member for component in table.density.components})
-        few = max(1, MOST // len(used))
-        parts = [(k, taken(frame, unseen[k][:few])) for k in used if len(unseen[k])]
-    return _judged(table, parts)
+        return _judged(table, [(EVERY, taken(held_out, slice(0, MOST)))])
+    return _judged(table, held_out_parts(table, frame, seed))
+
+
+def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int = MOST) -> list[tuple[int, Frame]]:
+    """The members that an any-order density uses, each with rows of its fit that it has not seen.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
+    >>> table = TableDensity(model.schema_, model.density_)
+    >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_)]
+    [(0, 10), (1, 10)]
+    """
+    unseen = unseen_rows(len(frame), table.any_order("held-out rows").net.members, seed)
+    used = sorted({component.member for component in table.any_order("held-out rows").components})
+    few = max(1, most // len(used))
+    return [(k, taken(frame, unseen[k][:few])) for k in used if len(unseen[k])]
 
 
 def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> HeldOut:

@@ -1,0 +1,100 @@
+r"""Central intervals of single cells that hold as often as they say, whatever the model.
+
+A value x of column j is as far out, given the other observed cells of its row, as
+
+    p(x) = min(1, 2 min(P(X_j ≤ x | others), P(X_j ≥ x | others)))
+
+and the interval between the quantiles t/2 and 1 − t/2 holds the values with p ≥ t. Of n held-out cells of the column,
+each asked of a network that has not seen its row, t is the ⌊(1 − c)(n + 1)⌋-th smallest p: the interval then holds a
+new cell with probability at least about c, if gaps do not depend on what they hide (conformal prediction). A model that
+is too sure of itself, as one of few rows may be, gets longer intervals for it.
+
+Reference: V. Chernozhukov, K. Wüthrich, Y. Zhu, Distributional conformal prediction, 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.distributions import ColumnDistribution
+from ctem.tables.answers.heldout import blind
+from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
+
+__all__ = ["Intervals", "tail"]
+
+Vector = NDArray[np.float64]
+TIE = 1e-6  # so that a value as far out as the tail lies within
+
+
+def tail(p: Vector, coverage: float) -> float:
+    """t such that a new p-value is at least t with probability at least ``coverage``; 0 where p (n,) has too few.
+
+    >>> tail(np.array([0.9, 0.1, 0.3, 0.5]), 0.6)
+    0.3
+    >>> tail(np.array([0.9, 0.1]), 0.9)
+    0.0
+    """
+    k = int((1 - coverage) * (len(p) + 1) * (1 + 1e-9))
+    return float(np.sort(p)[k - 1]) if k else 0.0
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of the missing cells of a table, calibrated on held-out rows.
+
+    Arguments:
+        table: the fitted density.
+        parts: members with rows that they have not seen (``ctem.tables.answers.heldout.held_out_parts``).
+
+    >>> from ctem import CTEM
+    >>> from ctem.tables.answers.heldout import held_out_parts
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
+    >>> table, frame = TableDensity(model.schema_, model.density_), model.as_frame([[0.0, None]])
+    >>> low, high = Intervals(table, held_out_parts(table, model.as_frame(X), model.seed_)).of(frame, 0.9)
+    >>> bool(low["x1"].values < high["x1"].values)
+    True
+    """
+
+    table: TableDensity
+    parts: Sequence[tuple[int, Frame]]
+
+    def of(self, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
+        """The columns of a frame, missing cells at their lower ends, and at their upper ones; labels stay missing."""
+
+        def low(found: ColumnDistribution, name: str) -> Cells:
+            return found.quantile(self._tail(found, name, coverage) / 2)
+
+        def high(found: ColumnDistribution, name: str) -> Cells:
+            return found.quantile(1 - self._tail(found, name, coverage) / 2 * (1 - TIE))
+
+        return self.table.summarised(frame, low, high)
+
+    def _tail(self, found: ColumnDistribution, name: str, coverage: float) -> float:
+        return tail(self._p_values(name), coverage) if found.has_mean else 1 - coverage
+
+    def _p_values(self, name: str) -> Vector:
+        """Of the held-out cells of a column of numbers, (n,)."""
+        if name not in self._found:
+            self._found[name] = np.concatenate([self._asked(name, *part) for part in self.parts])
+        return self._found[name]
+
+    def _asked(self, name: str, member: int, frame: Frame) -> Vector:
+        rows = np.flatnonzero(~frame.columns[name].missing)
+        if not len(rows):
+            return np.empty(0)
+        known = taken(frame, rows)
+        expected = blind(self.table, member).conditional(known, list(frame.columns).index(name))
+        return expected.p_values(known.columns[name])
+
+    @cached_property
+    def _found(self) -> dict[str, Vector]:
+        return {}
