@@ -25,12 +25,13 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
-from ctem.intake import intake
+from ctem.intake import Intake, intake
 from ctem.learning import fit_density
 from ctem.persistence import Fitted, Origin, load, save
 from ctem.questions import Questions
 from ctem.tables.answers.density import TableDensity, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
+from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.given import matched, positions, renamed
@@ -87,6 +88,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         settings_: what the settings came to.
         independent_score_: mean log-density of independent columns on the rows of fit.
         held_out_: how rows that were held out did, and their scores, which p-values rest on; None for "pairwise".
+        missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
         n_samples_seen_: rows of the fit, those of weight 0 left out.
         seed_, data_hash_: of the fit.
         n_features_in_, feature_names_in_: as in scikit-learn.
@@ -109,6 +111,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
     settings_: Settings
     independent_score_: float
     held_out_: HeldOut | None
+    missingness_: Missingness | None
     n_samples_seen_: int
     seed_: int
     data_hash_: str
@@ -195,16 +198,25 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         table = TableDensity(found.schema, learned.density)
         independent = float(table.independent(found.frame).mean())
         judged = check_held_out(table, found.frame, seed, found.kept)
+        holes = self._learn_gaps(found, seed, began)
         validate_data(self, found.table, skip_check_array=True)
         self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed
         self.independent_score_, self.table_type_ = independent, found.frame.table_type
         self.n_samples_seen_, self.data_hash_ = found.rows, found.digest
         self._adopt(*learned)
-        self.held_out_ = judged
+        self.held_out_, self.missingness_ = judged, holes
         if found.rows < FEW:
             text = f"fitted on {found.rows} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=2)
         return self
+
+    def _learn_gaps(self, found: Intake, seed: int, began: float) -> Missingness | None:
+        """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
+        if self.missing == "state":
+            return None
+        end = None if self.max_time is None else began + self.max_time
+        with in_float32():
+            return fit_missingness(found.schema, found.frame, seed, found.weights, self.max_steps, end)
 
     def as_frame(self, X: Any, needed: Collection[str] | None = None) -> Frame:
         """X as a ``tables.frames.frame.Frame`` in the names of fit, after the checks that every method here makes."""
@@ -318,7 +330,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
         origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
         named, arguments = hasattr(self, "feature_names_in_"), plain_arguments(self.get_params(deep=False))
         about = self.table_type_, named, self.schema_, self.settings_, self.density_, self.fast_
-        save(Fitted(arguments, *about, origin, self.held_out_), path)
+        save(Fitted(arguments, *about, origin, self.held_out_, self.missingness_), path)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> CTEM:
@@ -331,7 +343,7 @@ class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
             model.feature_names_in_ = np.array(fitted.table_type.names, object)
         model.seed_, model.n_samples_seen_, model.data_hash_, model.independent_score_ = fitted.origin
         model._adopt(fitted.density, fitted.fast)
-        model.held_out_ = fitted.held_out
+        model.held_out_, model.missingness_ = fitted.held_out, fitted.missingness
         return model
 
     @property

@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ctem.arguments import check_count
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.events import Probability
+from ctem.densities.pairwise import PairwiseDensity
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.answers.missingness import Missingness
 from ctem.tables.answers.outliers import find_outliers, outlier_table
 from ctem.tables.answers.realism import ROWS, Realism, realism
 from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
 from ctem.tables.frames.rows import taken
@@ -38,6 +42,8 @@ class Questions:
 
     schema_: Schema
     table_type_: TableType
+    density_: AnyOrderDensity | PairwiseDensity
+    missingness_: Missingness | None
     held_out_: HeldOut | None
 
     @property
@@ -56,7 +62,9 @@ class Questions:
         """The type of tables that are drawn: that of fit, without columns that name the rows."""
         return self.table_type_.without(self.schema_.left_out)
 
-    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
+    def sample(
+        self, n_samples: int = 1, random_state: Any = None, given: Any = None, with_missing: bool = False
+    ) -> Any:
         """A table of new rows, of the kind that was fitted.
 
         Arguments:
@@ -65,20 +73,41 @@ class Questions:
             given: what is known, a dict name → condition or a table with some of the columns. A condition is a value,
                 a range ``(low, high)`` with both ends included and None for an open one, or a list of values and
                 ranges; None is a missing cell, with ``missing="state"``.
+            with_missing: holes as the data have them, each by what the other cells of the row hold, in columns that
+                are not given (``ctem.tables.answers.missingness``). With ``missing="state"`` rows have them anyway.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
-        n, generator = int(n_samples), self._generator(random_state)
+        generator = self._generator(random_state)
+        columns, known = self._drawn(int(n_samples), generator, given)
+        if with_missing and (holes := self._missingness()) is not None:
+            columns = holes.applied(self.table_type_, columns, generator, known)
+        return build_frame(self.sampled_type_, columns)
+
+    def _drawn(
+        self, n: int, generator: torch.Generator, given: Any
+    ) -> tuple[dict[str, Cells], Collection[str]]:
+        """Columns of new rows, and the names of those that are given."""
         if given is None:
-            return build_frame(self.sampled_type_, self._table.sample(n, generator))
+            return self._table.sample(n, generator), ()
         known, ranges = split_given(given, self.schema_) if isinstance(given, Mapping) else (given, {})
         if ranges:
             event = TableEvent.of(self._table, self.table_type_, known, ranges)
-            return build_frame(self.sampled_type_, event.sample(n, generator))
+            return event.sample(n, generator), [*known, *ranges]
         rows, names = partial_frame(known, self.table_type_)
         self.schema_.check_seen(rows)
         many = taken(rows, np.repeat(np.arange(len(rows)), n))
-        return build_frame(self.sampled_type_, self._table.completed(many, generator, names))
+        return self._table.completed(many, generator, names), names
+
+    def _missingness(self) -> Missingness | None:
+        """Where cells are missing; None if they are a state, or none is."""
+        late = self.density_.chain.late if isinstance(self.density_, AnyOrderDensity) else None
+        if self.missingness_ is None and late is not None and any(late):
+            raise ValueError(
+                "with_missing: this model does not know where cells are missing (a file of an older format); "
+                "fit it again."
+            )
+        return self.missingness_
 
     def probability(
         self,

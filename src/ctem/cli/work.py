@@ -180,6 +180,7 @@ def sample(
     model: Path,
     n: int,
     given: list[str] | None,
+    with_missing: bool,
     output: str,
     seed: int | None,
     format: str | None,
@@ -192,7 +193,9 @@ def sample(
     rng = _random(fitted, seed)
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
-            rows = fitted.sample(min(BATCH, n - start), random_state=rng, given=known)
+            rows = fitted.sample(
+                min(BATCH, n - start), random_state=rng, given=known, with_missing=with_missing
+            )
             sink.write(as_arrow(rows, fitted.sampled_type_.names))
             advance(len(rows))
 

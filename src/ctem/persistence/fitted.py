@@ -11,6 +11,7 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.answers.missingness import Missingness
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import TableType
 
@@ -44,6 +45,7 @@ class Fitted:
         fast: the fast potential, or None.
         origin: seed, rows, hash and the score of independent columns.
         held_out: what the held-out rows of the fit said, or None.
+        missingness: where cells are missing, or None.
 
     >>> sorted(Fitted.__dataclass_fields__)[:3]
     ['arguments', 'density', 'fast']
@@ -58,3 +60,4 @@ class Fitted:
     fast: FastDensity | None
     origin: Origin
     held_out: HeldOut | None = None
+    missingness: Missingness | None = None

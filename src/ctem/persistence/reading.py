@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 11  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 12  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 8  # whose networks still exist
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
@@ -106,10 +106,16 @@ def _without_reading(header: Header) -> Header:
     return {**header, "settings": {**header["settings"], "reading": None}}
 
 
+def _without_missingness(header: Header) -> Header:
+    """Format 11 did not know where cells are missing."""
+    return {**header, "missingness": None}
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     8: _without_reserve,
     9: _without_held_out,
     10: _without_reading,
+    11: _without_missingness,
 }
 
 

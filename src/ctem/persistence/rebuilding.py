@@ -14,6 +14,7 @@ from torch import Tensor
 from ctem.arguments import KEPT, check_arguments
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.density import AnyOrderDensity, Component
+from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.network import LevelNet
@@ -27,6 +28,7 @@ from ctem.persistence.reading import Header, read, short
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.answers.missingness import GapNet, Missingness, space_with_flags
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import TableType
 from ctem.training import History
@@ -75,9 +77,9 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     fast = _fast(density, header["fast"], tensors)
     said = header["held_out"]
     held_out = None if said is None else HeldOut.from_json(said)
-    return Fitted(
-        arguments, table_type, bool(header["named"]), schema, settings, density, fast, origin, held_out
-    )
+    holes = _missingness(schema, header["missingness"], tensors)
+    about = table_type, bool(header["named"]), schema, settings
+    return Fitted(arguments, *about, density, fast, origin, held_out, holes)
 
 
 def _wishes(said: Header | None) -> dict[str, Any] | None:
@@ -141,6 +143,25 @@ def _fast(
     _load(net, own)
     history, log_z = _history(told["history"]), _log_z(told["log_z"])
     return FastDensity(net, _checked_level(told["level"], FINEST_FAST), log_z, _gap(told["gap"]), history)
+
+
+def _missingness(
+    schema: Schema, groups: list[list[str]] | None, tensors: dict[str, Tensor]
+) -> Missingness | None:
+    """Where cells are missing; every column in one group at most, and a network of the sizes of its tensors."""
+    if groups is None:
+        return None
+    names, own = [name for group in groups for name in group], _part(tensors, "gaps.")
+    known = [name for name in schema.columns if name not in schema.left_out]
+    if not groups or not all(groups) or len(set(names)) < len(names) or not set(names) <= set(known):
+        raise ValueError("missingness: expected groups of columns, each column once.")
+    base = _base(space_with_flags(schema, groups), own.pop("log_table"))
+    inputs, width = own["first"].shape
+    if inputs != Inputs(base).size:  # before anything of that size is made
+        raise ValueError(f"missingness: expected {Inputs(base).size} inputs; got {inputs}.")
+    net = GapNet(base, len(groups), width)
+    _load(net, own)
+    return Missingness(schema, tuple(map(tuple, groups)), net)
 
 
 def _check_components(

@@ -61,6 +61,7 @@ def _header(model: Fitted) -> Header:
         "fast": _fast(model),
         "history": _plain(asdict(model.density.history)),
         "held_out": None if model.held_out is None else model.held_out.to_json(),
+        "missingness": None if model.missingness is None else list(map(list, model.missingness.groups)),
         "provenance": _provenance(model),
     }
 
@@ -142,7 +143,7 @@ def _fast(model: Fitted) -> Header | None:
 
 
 def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
-    """Of the base, of the density's networks, and of the fast potential, which shares base and correlation."""
+    """Of the base, the density's networks, the fast potential, which shares base and correlation, and the gaps."""
     density = model.density
     found = {"base.log_table": density.base.log_table}
     found |= {f"net.{name}": value for name, value in density.net.named_parameters()}
@@ -151,6 +152,9 @@ def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
         found["correlation"] = correlation
     if model.fast is not None:
         found |= {f"fast.{name}": value for name, value in model.fast.net.named_parameters()}
+    if model.missingness is not None:
+        found["gaps.log_table"] = model.missingness.net.base.log_table
+        found |= {f"gaps.{name}": value for name, value in model.missingness.net.named_parameters()}
     return found
 
 

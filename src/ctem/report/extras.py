@@ -26,7 +26,7 @@ def missing(found: Findings) -> tuple[str, str] | None:
     about = tag(
         "p",
         "Which columns are missing together, the most common patterns first. Missing cells are unknown to the model: "
-        "fit uses what was observed, scores marginalise, and samples have no gaps.",
+        "fit uses what was observed, scores marginalise, and samples have gaps only if asked (with_missing).",
     )
     head = tag("th", "Missing together") + tag("th", "Rows", "n") + tag("th", "Share", "n")
     rows = "".join(
