@@ -86,6 +86,8 @@ _LATER = {name: home for home, names in _HOME.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are asked for: torch and scikit-learn take seconds, and ``ctem --help`` has none."""
+    if name == "plot":
+        return import_module("ctem.plot")
     if name not in _LATER:
         raise AttributeError(f"module 'ctem' has no attribute {name!r}.")
     return getattr(import_module(_LATER[name]), name)

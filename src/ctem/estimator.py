@@ -27,8 +27,8 @@ from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.intake import Intake, intake
 from ctem.learning import fit_density
+from ctem.notebook import InNotebook
 from ctem.persistence import Fitted, Origin, load, save
-from ctem.questions import Questions
 from ctem.tables.answers.density import TableDensity, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
@@ -46,7 +46,7 @@ Vector = NDArray[np.float64]
 FEW = 100  # rows below which dependence between columns can hardly be learned
 
 
-class CTEM(Questions, DensityMixin, BaseEstimator):  # type: ignore[misc]
+class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """A density on tables of real, discrete and mixed columns, with missing cells.
 
         log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = (1/C) Σ_c Π_j ρ_c(x_j | columns before j in order c)

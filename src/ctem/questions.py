@@ -19,7 +19,7 @@ from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
-from ctem.tables.answers.outliers import find_outliers, outlier_table
+from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
 from ctem.tables.answers.realism import ROWS, Realism, realism
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
@@ -167,10 +167,13 @@ class Questions:
         """The distribution of one column given the other observed cells of each row: values and probabilities.
 
         Arguments:
+            X: a table; or a dict name → value of what is known in one row.
             column: its name or position; the last one when None.
         """
         check_is_fitted(self)
         j = self._position(column)
+        if isinstance(X, Mapping):
+            return self._table.conditional(self._one_row(X), j)
         frame = self.as_frame(X, [name for i, name in enumerate(self.table_type_.names) if i != j])
         return self._table.conditional(frame, j)
 
@@ -194,7 +197,7 @@ class Questions:
             self._calibration()
         most = 10 if n is None and alpha is None else n
         found = find_outliers(self._table, frame, self.held_out_, most, alpha)
-        return outlier_table(found, X, frame) if as_frame else found
+        return outlier_table(found, X, frame) if as_frame else Outliers(found)
 
     def p_values(self, X: Any) -> Vector:
         """How strange every row is among rows that fit had not seen: the conformal p-value of its score, (n,).
@@ -235,6 +238,17 @@ class Questions:
         """Which cells hold a value that fit never saw, shape (n, columns)."""
         frame = self.as_frame(X)
         return np.asarray(self.schema_.unseen(frame).numpy())
+
+    def _one_row(self, known: Mapping[str, Any]) -> Frame:
+        """A row of which some cells are known."""
+        for name, value in known.items():
+            if isinstance(value, tuple | list):
+                raise ValueError(
+                    f"X: expected one value for {name!r}; got {value!r}. sample and probability take ranges and lists."
+                )
+        row = partial_frame(known, self.table_type_)[0]
+        self.schema_.check_seen(row)
+        return row
 
     def _calibration(self) -> HeldOut:
         if self.held_out_ is None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from ctem.samplers.bits import BitState, BitTarget, LevelDensity, Move, check_bits
+from ctem.training.progress import showing
 
 __all__ = ["AnnealedBits", "anneal_bits"]
 
@@ -104,8 +103,7 @@ def anneal_bits(
     sizes: dict[int, Tensor] = {}  # of the adapting moves; they go over from level to level
     rates, steps, evaluations = [], [], 0
     target: BitTarget | None = None
-    with _bar(progress) as bar:
-        task = bar.add_task("annealing", total=len(ladder), note="") if bar else None
+    with showing("annealing", len(ladder), progress) as report:
         for level in ladder:
             target = BitTarget(log_density, level, fixed, batch_size, before=target)
             state, rate, step = visit(target, BitState(x), at(level), sizes, generator)
@@ -114,9 +112,7 @@ def anneal_bits(
             target.evaluations, target.before = 0, None
             rates.append(rate)
             steps.append(step)
-            if bar and task is not None:
-                bar.advance(task)
-                bar.update(task, note=f"s = {level:.3g}  accepted " + " ".join(f"{r:.2f}" for r in rate))
+            report(len(rates), f"s = {level:.3g}  accepted " + " ".join(f"{r:.2f}" for r in rate))
     return AnnealedBits(x, tuple(ladder), tuple(rates), tuple(steps), evaluations)
 
 
@@ -167,10 +163,3 @@ def _check_moves(moves: Sequence[Move], x: Tensor, fixed: Tensor | None) -> None
             raise ValueError(f"times: expected at least 1; got {move!r}.")
         if not 0 < getattr(move, "flips", 1) <= free:
             raise ValueError(f"flips: expected 1 to {free}, the bits that are free; got {move!r}.")
-
-
-def _bar(show: bool) -> Any:
-    if not show:
-        return nullcontext()
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    return Progress(*columns, TextColumn("{task.fields[note]}"))

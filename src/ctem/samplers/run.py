@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from ctem.energies import LogPotential
 from ctem.samplers.sampler import Sampler
 from ctem.spaces import Space
+from ctem.training.progress import showing
 
 __all__ = ["Annealed", "Run", "anneal", "run"]
 
@@ -148,8 +148,12 @@ def _at_level(f: Callable[[Tensor, Tensor], Tensor], level: float) -> LogPotenti
     return (_FeaturedAtLevel if hasattr(f, "on_features") else _AtLevel)(f, level)
 
 
-def tracked(items: Sequence[T], text: str, progress: bool) -> Iterable[T]:
-    return track(items, description=text) if progress else items
+def tracked(items: Sequence[T], text: str, progress: bool) -> Iterator[T]:
+    """The items, while it is shown how many are done."""
+    with showing(text, len(items), progress) as report:
+        for done, item in enumerate(items, 1):
+            yield item
+            report(done, "")
 
 
 def _expect_whole(name: str, value: int) -> None:

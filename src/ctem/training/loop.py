@@ -11,18 +11,17 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from ctem.training.adamw import AdamW
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
+from ctem.training.progress import showing
 from ctem.training.recipe import History, Recipe
 
 __all__ = ["Loss", "Refresh", "train"]
@@ -96,8 +95,7 @@ def train(
     mark = "" if path is None else fingerprint(asdict(recipe), f, x, held_out, weights)
     if path is not None and path.exists():
         run.restore(*read_checkpoint(path, mark))
-    with _bar(progress) as bar:
-        task = bar.add_task("training", total=recipe.steps, loss="") if bar else None
+    with showing("training", recipe.steps, progress) as report:
         while run.going_on(deadline):
             try:
                 if refresh is not None:
@@ -108,8 +106,7 @@ def train(
                 break
             if path is not None:
                 write_checkpoint(path, mark, *run.snapshot())
-            if bar and task is not None:
-                bar.update(task, completed=run.step, loss=run.status())
+            report(run.step, run.status())
     run.finish()
     return run.history
 
@@ -312,10 +309,3 @@ def _cumulative(weights: Tensor, x: Tensor) -> Tensor:
         )
     total = weights.cumsum(-1)
     return (total / total[..., -1:]).contiguous()
-
-
-def _bar(show: bool) -> Any:
-    if not show:
-        return nullcontext()
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    return Progress(*columns, TextColumn("{task.fields[loss]}"))

@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["ColumnDistribution", "column_distribution"]
 
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
+BINS = 48  # of a histogram, about
+SHOWN = (0.001, 0.999)  # the part of a number's mass that its histogram spans
+ROWS, LABELS = 10, 8  # that a notebook shows
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,51 @@ class ColumnDistribution:
         inside = self.group == total.argmax(1)[:, None]
         best = np.where(inside, self.probability, -1.0).argmax(1)
         return replace(self.cells, values=self.cells.values[best], missing=self.cells.missing[best])
+
+    def histogram(self, row: int = 0, bins: int = BINS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The mass of a number in about so many even bins, and their edges, in the unit of its cells.
+
+        Bins are as wide as several steps of a rounded column, so that each holds as many of its values.
+
+        >>> cells = Cells("int", np.arange(100), np.zeros(100, bool))
+        >>> share, edges = ColumnDistribution(cells, np.full((1, 100), 0.01), np.arange(100)).histogram(bins=50)
+        >>> float(share[0]), edges[:3]
+        (0.02, array([-0.5,  1.5,  3.5]))
+        """
+        low, high = (float(self.quantile(share).values[row]) for share in SHOWN)
+        known = ~self.cells.missing
+        values, mass = self.cells.values[known].astype(float), self.probability[row, known]
+        inside = np.unique(values[(values >= low) & (values <= high)])
+        step = float(np.diff(inside).min()) if len(inside) > 1 else 1.0
+        all_steps = (high - low) / step + 1
+        each = max(1, int(np.ceil(all_steps / bins)))
+        edges = low - step / 2 + step * each * np.arange(int(np.ceil(all_steps / each)) + 1)
+        return np.asarray(np.histogram(values, edges, weights=mass)[0]), np.asarray(edges, np.float64)
+
+    def _repr_html_(self) -> str:
+        """The first rows, for a notebook."""
+        n = min(len(self.probability), ROWS)
+        head, rows = self._numbers(n) if self.has_mean and len(self.cells) > LABELS else self._labels(n)
+        left = len(self.probability) - n
+        return table_html(head, rows, f"and {left:,} rows more" if left else "")
+
+    def _numbers(self, n: int) -> tuple[list[str], list[list[Any]]]:
+        """Mean, spread and picture of each row."""
+        low, high = (self.quantile(share).to_list() for share in (0.05, 0.95))
+        means, std = self.mean().to_list(), self.std()
+        rows: list[list[Any]] = []
+        for i in range(n):
+            between = f"{cell_text(low[i])} to {cell_text(high[i])}"
+            rows.append(
+                [i, cell_text(means[i]), f"{std[i]:.4g}", between, Picture(spark(self.histogram(i)[0]))]
+            )
+        return ["row", "mean", "std", "nine in ten", ""], rows
+
+    def _labels(self, n: int) -> tuple[list[str], list[list[Any]]]:
+        """The probability of the most likely values in each row."""
+        shown = np.argsort(-self.probability.mean(0), kind="stable")[:LABELS]
+        rows = [[i, *(f"{self.probability[i, k]:.3f}" for k in shown)] for i in range(n)]
+        return ["row", *(cell_text(self.values[k]) for k in shown)], rows
 
     def _known(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """The values that are not "missing", and their probabilities."""

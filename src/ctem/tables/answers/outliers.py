@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.heldout import HeldOut
+from ctem.tables.answers.markup import table_html
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Outlier", "SuspiciousCell", "find_outliers", "outlier_columns", "outlier_table"]
+__all__ = ["Outlier", "Outliers", "SuspiciousCell", "find_outliers", "outlier_columns", "outlier_table"]
 
 Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
@@ -100,6 +101,18 @@ class Outlier:
         """The cells that add most, in words; beside the first only those that are unlikely given the others."""
         told = [cell for i, cell in enumerate(self.cells) if not i or cell.unseen or cell.p_value < LIKELY]
         return "; ".join(map(str, told[:most]))
+
+
+class Outliers(list[Outlier]):
+    """Outliers as a list, which a notebook shows as a table.
+
+    >>> Outliers([Outlier(7, 4.5, {"city": 4.5}, -9.0)])._repr_html_()[:6]
+    '<table'
+    """
+
+    def _repr_html_(self) -> str:
+        rows = [(each.row, f"{each.score:.2f}", f"{each.p_value:.3g}", each.why()) for each in self]
+        return table_html(("row", "score, nats", "p-value", "why"), rows)
 
 
 def find_outliers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -77,11 +78,8 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     ([[True], [False]], ['x1'])
     """
     if isinstance(given, Mapping):
-        row = np.empty((1, len(given)), object)
-        row[0, :] = list(given_moments("given", given, table_type).values())
-        read = read_frame(row).columns.values() if given else []
-        columns = dict(zip(given, read, strict=True))
-        columns = {name: _one_read(name, cells, table_type) for name, cells in columns.items()}
+        values = given_moments("given", given, table_type)
+        columns = {name: _one_read(name, _one_cell(value), table_type) for name, value in values.items()}
     else:
         frame = read_frame(given)
         check_zones(frame, table_type)
@@ -91,6 +89,16 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     n = len(next(iter(columns.values()))) if columns else 1
     gap = Cells("label", np.full(n, -1), np.ones(n, bool))
     return Frame(table_type, {name: columns.get(name, gap) for name in table_type.names}), list(columns)
+
+
+def _one_cell(value: Any) -> Cells:
+    """A Python object as a column of one cell."""
+    if isinstance(value, dt.timedelta | np.timedelta64):
+        span = np.array([value], "m8[us]").view(np.int64)
+        return Cells("duration", span, np.zeros(1, bool), unit="us")
+    row = np.empty((1, 1), object)
+    row[0, 0] = value
+    return read_frame(row).columns["x0"]
 
 
 def _one_read(name: str, cells: Cells, table_type: TableType) -> Cells:

@@ -1,0 +1,63 @@
+"""What a notebook shows of answers: small tables in HTML with pictures in SVG, and nothing that is run or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Picture", "cell_text", "spark", "table_html"]
+
+Vector = NDArray[np.float64]
+BAR = "#1f5fa8"
+
+
+def spark(shares: Sequence[float] | Vector, width: int = 120, height: int = 26) -> str:
+    """Bars as a small picture, the highest as high as the picture.
+
+    >>> spark([0.5, 0.5])[:4]
+    '<svg'
+    """
+    top, each = max(max(shares), 1e-300), width / len(shares)
+    bars = "".join(
+        f'<rect x="{i * each:.1f}" y="{height * (1 - share / top):.1f}" width="{max(each - 0.5, 0.5):.1f}" '
+        f'height="{height * share / top:.1f}"/>'
+        for i, share in enumerate(shares)
+    )
+    return f'<svg role="img" aria-label="distribution" width="{width}" height="{height}" fill="{BAR}">{bars}</svg>'
+
+
+class Picture(str):
+    """Markup that is shown as it is.
+
+    >>> Picture("<svg></svg>")
+    '<svg></svg>'
+    """
+
+
+def table_html(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+    """A table; everything in it but pictures is escaped.
+
+    >>> table_html(["a"], [["<b>"]])
+    '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+    """
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(each)}</td>" for each in row) + "</tr>" for row in rows)
+    below = f'<caption style="caption-side: bottom">{escape(caption)}</caption>' if caption else ""
+    return f"<table>{below}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    return str(value) if isinstance(value, Picture) else escape(str(value))
+
+
+def cell_text(value: Any) -> str:
+    """A value for people.
+
+    >>> cell_text(3.14159265), cell_text("Oslo")
+    ('3.142', 'Oslo')
+    """
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,140 @@
+"""Pictures and notebooks: what is drawn is what the model says, and nothing in a table is obeyed."""
+
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ctem
+from ctem import CTEM
+from ctem.training import progress
+from tests.small import SMALL
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("agg")
+plt = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(scope="module")
+def X():
+    rng = np.random.default_rng(0)
+    side = rng.integers(2, size=200)
+    return pd.DataFrame(
+        {
+            "<b>city</b>": np.array(["Oslo", "Bergen"])[side],
+            "size": np.where(rng.random(200) < 0.1, np.nan, rng.normal(3 * side, 1)),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, 200), unit="D"),
+            "wait": pd.to_timedelta(rng.integers(1, 5000, 200), unit="m"),
+            "member": rng.random(200) < 0.3,
+            "rooms": rng.integers(1, 6, 200),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model(X):
+    return CTEM(**SMALL).fit(X)
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def drawn(axes):
+    axes.figure.canvas.draw()
+    return axes
+
+
+def test_pairs_have_a_panel_for_every_two_columns_of_any_kind(model, X):
+    axes = ctem.plot.pairs(model, X, columns=list(X.columns), n_rows=50)
+    drawn(axes[0, 0])
+    assert axes.shape == (6, 6)
+    assert [ax.get_xlabel() for ax in axes[-1]] == list(X.columns)
+    below, above = axes[2, 1].lines[0].get_xydata(), axes[1, 2].lines[0].get_xydata()
+    assert len(below) == len(above) == 50
+    assert axes[3, 0].get_xlim() == axes[5, 0].get_xlim()
+
+
+def test_a_density_that_is_drawn_has_area_one_and_bars_sum_to_one(model):
+    for column in ("size", "day", "wait"):
+        axes = drawn(ctem.plot.conditional(model, column, given={"<b>city</b>": "Oslo"}))
+        assert len(axes.patches) == 2
+        for curve in axes.patches:
+            height, edges, _ = curve.get_data()
+            edges = edges / np.timedelta64(1, "D") if edges.dtype.kind == "m" else edges
+            widths = np.diff(edges) / (np.timedelta64(1, "D") if edges.dtype.kind == "M" else 1.0)
+            assert (height * widths).sum() == pytest.approx(1, abs=0.01)
+    axes = drawn(ctem.plot.conditional(model, "<b>city</b>", given={"size": 3.0}))
+    assert sum(bar.get_height() for bar in axes.patches) == pytest.approx(2)
+
+
+def test_a_what_if_curve_is_the_conditional_at_each_value(model):
+    axes = drawn(ctem.plot.what_if(model, "size", "rooms", {"member": True}, values=[0.0, 1.0, 2.0]))
+    place, mean = axes.lines[0].get_data()
+    assert list(place) == [0.0, 1.0, 2.0]
+    told = [model.conditional({"member": True, "size": v}, "rooms").mean().to_list()[0] for v in place]
+    assert list(mean) == told
+
+
+@pytest.mark.parametrize("column", ["<b>city</b>", "size", "day", "wait", "member", "rooms"])
+@pytest.mark.parametrize("target", ["<b>city</b>", "wait", "day"])
+def test_any_column_may_vary_and_any_other_be_asked_for(model, column, target):
+    if column != target:
+        axes = drawn(ctem.plot.what_if(model, column, target))
+        assert axes.get_xlabel() == column
+        assert axes.get_legend() is not None
+
+
+def test_a_range_is_refused_where_one_value_is_meant_and_an_unknown_name_by_name(model):
+    with pytest.raises(ValueError, match="expected one value for 'size'"):
+        model.conditional({"size": (1.0, 2.0)}, "rooms")
+    with pytest.raises(ValueError, match="'colour'"):
+        ctem.plot.what_if(model, "colour", "size")
+
+
+def test_one_row_as_a_dict_is_the_row_of_a_table_with_its_other_cells_missing(model, X):
+    row = pd.DataFrame([{"size": 1.5, "member": True}], columns=X.columns)
+    a, b = model.conditional({"size": 1.5, "member": True}, "rooms"), model.conditional(row, "rooms")
+    assert np.array_equal(a.probability, b.probability)
+
+
+def test_a_notebook_shows_a_model_an_answer_and_outliers_and_obeys_no_name(model, X):
+    for shown in (model, model.conditional(X, "size"), model.conditional(X, "rooms"), model.outliers(X, n=3)):
+        html = shown._repr_html_()
+        assert html.count("<table") == html.count("</table>") == 1
+        assert "<b>city" not in html
+    html = model._repr_html_()
+    assert html.count("<svg") == 6
+    assert "fitted on 200 rows" in html
+    assert "better than independent columns" in html
+    assert "text/plain" in model._repr_mimebundle_()
+    assert "<svg" not in CTEM()._repr_html_() or "CTEM" in CTEM()._repr_html_()
+    assert model.outliers(X, n=2) == list(model.outliers(X, n=2))
+
+
+def test_progress_is_lines_in_a_log_and_the_last_is_the_end(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    with progress.showing("training", 3) as report:
+        for done in (1, 2, 3):
+            report(done, f"loss {done}")
+    assert capsys.readouterr().out.splitlines() == [f"training: {k} of 3, loss {k}" for k in (1, 2, 3)]
+    with progress.showing("training", 3, show=False) as report:
+        report(1, "loss")
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_in_a_notebook_is_one_bar_that_is_updated(monkeypatch):
+    shown = []
+    handle = types.SimpleNamespace(update=shown.append)
+    display = types.SimpleNamespace(display=lambda html, display_id: shown.append(html) or handle, HTML=str)
+    shell = types.SimpleNamespace(kernel=object())
+    fake = types.SimpleNamespace(display=display, get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    with progress.showing("training", 2) as report:
+        report(2, "loss <1>")
+    assert [text.count("<progress") for text in shown] == [1, 1]
+    assert "loss &lt;1&gt;" in shown[-1]
