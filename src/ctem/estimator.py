@@ -39,6 +39,7 @@ from ctem.tables.frames.observed import filled
 from ctem.tables.frames.recognition import read_written
 from ctem.training.checkpoints import claimed
 from ctem.training.devices import single_thread_after_fork
+from ctem.training.processes import team
 
 __all__ = ["CTEM"]
 
@@ -191,7 +192,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
             rows = found.x, found.weights, found.held_out
-            with in_float32(), claimed(self.checkpoint):
+            with in_float32(), claimed(self.checkpoint if team().first else None):
                 learned = fit_density(
                     arguments, found.schema, found.settings, *rows, seed, refresh=found.refresh
                 )

@@ -25,6 +25,7 @@ from ctem.tables.frames.recognition import Reading, read_written, recognised
 from ctem.tables.frames.rows import taken
 from ctem.terminal import print_columns
 from ctem.training.loop import Refresh
+from ctem.training.processes import team
 
 __all__ = ["Intake", "intake"]
 
@@ -99,7 +100,7 @@ def intake(
     if sample_weight is not None:
         raise ValueError("sample_weight: expected None with a path, a dataset or an iterator; give a table.")
     with open_large(X) as large:
-        sketch = survey(large, memory, seed, bool(arguments["verbose"]))
+        sketch = _surveyed(large, memory, seed, bool(arguments["verbose"]))
         if sketch.rows <= sketch.limit:
             yield _whole(estimator, arguments, large.as_came(sketch.sample()), None, X_val)
             return
@@ -109,6 +110,16 @@ def intake(
             )
         with _streamed(estimator, arguments, large, sketch, X_val) as found:
             yield found
+
+
+def _surveyed(large: LargeTable, memory: str | float, seed: int, verbose: bool) -> Sketch:
+    """The sketch of all files, some of them read by each process."""
+    here = team()
+    mine = survey(large, memory, seed, verbose and here.first, here.rank, here.ranks)
+    first, *others = here.gathered(mine)
+    for each in others:
+        first.merge(each)
+    return first
 
 
 def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: Any, X_val: Any) -> Intake:
@@ -141,17 +152,22 @@ def _streamed(
     settings = settings_for(arguments, schema, sketch.rows)
     draws = settings.steps * settings.batch_size * settings.members
     share = min(1.0, draws / (sketch.rows - int(mine.sum())))
+    here = team()
     span = Span(aside.high, aside.high + int((KEYS - aside.high) * share) if share < 1 else KEYS)
+    span = span.part(here.rank, here.ranks)
     head, rows, limit = table[:2], sketch.rows, sketch.limit
     sketch.parts.clear()
     del table, frame, sample  # before the pool takes their place
-    with shuffled(large, schema, shown.table_type, span, seed, bool(arguments["verbose"])) as file:
+    verbose = bool(arguments["verbose"]) and here.first
+    with shuffled(large, schema, shown.table_type, span, seed, verbose) as file:
+        digest = " ".join(here.gathered(file.digest))
+        digest = digest if here.ranks == 1 else hashlib.sha256(digest.encode()).hexdigest()
         pool = Pool(
             file.rows, limit, settings.evaluate_every, schema.jitter if schema.dequantised else None, seed
         )
         x = pool.first().to(find_device(arguments["device"]))
         held_out = schema.encode(own).x.to(x)
-        yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, file.digest, pool)
+        yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool)
 
 
 def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:
@@ -168,6 +184,6 @@ def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
     unknown = "refuse" if arguments["objective"] == "pairwise" else arguments["unknown"]
     how = {"kinds": arguments["kinds"], "missing": arguments["missing"], "unknown": unknown}
     schema = Schema.fit(frame, **how)
-    if arguments["verbose"]:
+    if arguments["verbose"] and team().first:
         print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")
     return schema

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from ctem.tables.columns.schema import Schema
@@ -30,6 +29,7 @@ from ctem.tables.columns.sketches import Sketch, row_keys
 from ctem.tables.frames.frame import TableType, read_frame
 from ctem.tables.frames.large import Batch, LargeTable
 from ctem.tables.frames.recognition import read_written
+from ctem.training.progress import showing
 
 __all__ = ["Pool", "Shuffled", "Span", "held_out_span", "memory_bytes", "sample_limit", "shuffled", "survey"]
 
@@ -94,7 +94,8 @@ def survey(
     """
     first = next(large.batches()).table
     sketch = Sketch(sample_limit(memory, first.nbytes / len(first), len(large.schema)), seed)
-    with _bar("reading", large.rows, progress) as advance:
+    total = sum(file.rows for file in large.files[rank::ranks])
+    with _bar("reading", total, progress) as advance:
         for batch in large.batches(rank, ranks):
             with _located(batch):
                 sketch.add(batch.table, batch.start)
@@ -116,6 +117,15 @@ class Span(NamedTuple):
         """Which row numbers belong to it."""
         keys = row_keys(rows, seed)
         return np.asarray((keys > np.uint64(self.low)) & (keys <= np.uint64(self.high)))
+
+    def part(self, number: int, parts: int) -> Span:
+        """One of so many parts of the span.
+
+        >>> Span(0, 100).part(1, 4)
+        Span(low=25, high=50)
+        """
+        size = self.high - self.low
+        return Span(self.low + size * number // parts, self.low + size * (number + 1) // parts)
 
 
 def held_out_span(sketch: Sketch) -> Span:
@@ -319,7 +329,13 @@ def _located(batch: Batch) -> Iterator[None]:
 
 @contextmanager
 def _bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not show) as progress:
-        task = progress.add_task(f"{title} rows", total=total)
-        yield lambda rows: progress.advance(task, rows)
+    """A function to call with the number of rows that are done next."""
+    done = 0
+    with showing(f"{title} rows", total, show) as report:
+
+        def advance(rows: int) -> None:
+            nonlocal done
+            done += rows
+            report(done, "")
+
+        yield advance

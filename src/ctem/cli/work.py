@@ -41,6 +41,7 @@ from ctem.tables.columns.inspection import inspect as look
 from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
 from ctem.terminal import print_columns, say, shown
 from ctem.training.checkpoints import claimed, files_of, forget
+from ctem.training.processes import together
 
 
 def inspect(
@@ -88,14 +89,13 @@ def fit(
     quiet: bool,
 ) -> None:
     """Learn the density of a table and write it to MODEL."""
-    said = column_kinds(kinds or [])
     check_target(output)
     checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
     if resume and checkpoint is None:
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     older = checkpoint is not None and output.exists()
     model = CTEM(
-        kinds=said or None,
+        kinds=column_kinds(kinds or []) or None,
         missing="state" if missing_as_state else "hidden",
         reading=_reading(decimal, dates, na),
         effort=effort,
@@ -107,16 +107,28 @@ def fit(
         checkpoint=checkpoint,
         verbose=int(not quiet),
     )
-    with rows_to_fit(table, drop or [], max_rows, seed, quiet, decimal) as X:
-        with claimed(checkpoint):
-            if not resume:
-                forget(checkpoint)
-        _learn(model, X, memory, older)
-        if model.held_out_ is not None:
-            passing = model.realism(some_rows(X, seed))
-            model.held_out_ = replace(model.held_out_, realism=passing)
-    model.save(output)
-    _end(model, output, checkpoint, quiet)
+    with together() as here:
+        alone = quiet or not here.first
+        with rows_to_fit(table, drop or [], max_rows, seed, alone, decimal) as X:
+            here.agreed(lambda: None if resume else _begin(checkpoint))
+            _learn(model, X, memory, older)
+            if here.first:
+                _judge(model, X, seed)
+                model.save(output)
+                _end(model, output, checkpoint, quiet)
+
+
+def _begin(checkpoint: Path | None) -> None:
+    """Forget what an earlier fit has learned, unless that is going on."""
+    with claimed(checkpoint):
+        forget(checkpoint)
+
+
+def _judge(model: CTEM, X: Any, seed: int) -> None:
+    """Keep with the model how well its samples pass for real rows."""
+    if model.held_out_ is not None:
+        passing = model.realism(some_rows(X, seed))
+        model.held_out_ = replace(model.held_out_, realism=passing)
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:

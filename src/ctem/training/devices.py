@@ -74,9 +74,10 @@ class StepGraph:
     ...     assert float(step.replay()) != float(step.replay())
     """
 
-    def __init__(self, update: Callable[[], Tensor], generator: torch.Generator):
+    def __init__(self, update: Callable[[], Tensor], *generators: torch.Generator):
         self.graph = torch.cuda.CUDAGraph()
-        self.graph.register_generator_state(generator)
+        for generator in generators:
+            self.graph.register_generator_state(generator)
         torch.cuda.synchronize()
         with torch.cuda.graph(self.graph):
             self.loss = update()

@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ctem.training.adamw import AdamW
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
+from ctem.training.processes import team
 from ctem.training.progress import showing
 from ctem.training.recipe import History, Recipe
 
@@ -28,6 +29,7 @@ __all__ = ["Loss", "Refresh", "train"]
 
 Loss = Callable[[Any, Tensor, torch.Generator], Tensor]
 Refresh = Callable[[Tensor, int], None]
+APART = 1_000_003  # between the seeds of the parts of a batch
 LOOKS = 8  # evaluations before it can be said what is worthwhile
 
 
@@ -90,12 +92,17 @@ def train(
         raise ValueError("f: expected parameters to train; got none that require a gradient.")
     if refresh is not None:
         refresh(x, 0)
-    run = _Run(f, loss, x, recipe, held_out, weights, cuda_graph)
+    here = team()
+    if recipe.shards % here.ranks:
+        recipe = replace(recipe, shards=here.ranks * recipe.shards)
+    here.align(f)
+    run = _Run(f, loss, x, recipe, held_out, weights, cuda_graph and here.ranks == 1)
     path = None if checkpoint is None else Path(checkpoint)
     mark = "" if path is None else fingerprint(asdict(recipe), f, x, held_out, weights)
-    if path is not None and path.exists():
-        run.restore(*read_checkpoint(path, mark))
-    with showing("training", recipe.steps, progress) as report:
+    kept = here.agreed(lambda: read_checkpoint(path, mark) if path is not None and path.exists() else None)
+    if kept is not None:
+        run.restore(*kept)
+    with showing("training", recipe.steps, progress and here.first) as report:
         while run.going_on(deadline):
             try:
                 if refresh is not None:
@@ -105,7 +112,9 @@ def train(
                 run.interrupt()
                 break
             if path is not None:
-                write_checkpoint(path, mark, *run.snapshot())
+                state = run.snapshot()
+                if here.first:
+                    write_checkpoint(path, mark, *state)
             report(run.step, run.status())
     run.finish()
     return run.history
@@ -137,8 +146,11 @@ class _Run:
         self.fresh = torch.tensor(1.0, device=x.device)  # weight of the new parameters in the average
         self.optimizer = AdamW(self.parameters, self.rate, recipe.weight_decay)
         self.average = copy.deepcopy(f) if recipe.ema else None
-        self.generator = torch.Generator(x.device).manual_seed(recipe.seed)
-        self.dropout = DropoutState(x.device, recipe.seed)
+        self.team = team()
+        self.shards = range(self.team.rank, recipe.shards, self.team.ranks)  # of every batch, by this process
+        seeds = [recipe.seed + APART * shard for shard in self.shards]
+        self.generators = [torch.Generator(x.device).manual_seed(seed) for seed in seeds]
+        self.dropout = DropoutState(x.device, recipe.seed + APART * self.team.rank)
         self.graph: StepGraph | None = None
         self.cuda_graph = cuda_graph
         self.best: dict[str, Tensor] | None = None
@@ -157,7 +169,8 @@ class _Run:
 
     def going_on(self, deadline: float | None) -> bool:
         """Whether there is more to do, and time for it; the first evaluation is always reached."""
-        late = deadline is not None and self.step > 0 and time.perf_counter() > deadline
+        late = deadline is not None and self.step > 0
+        late = late and self.team.agreed(lambda: deadline is not None and time.perf_counter() > deadline)
         return self.step < self.recipe.steps and not self.history.stopped_early and not late
 
     def interrupt(self) -> None:
@@ -197,13 +210,13 @@ class _Run:
         if not self.cuda_graph or step < 3:  # torch wants a few plain steps before a capture
             return self._update()
         if self.graph is None:
-            self.graph = StepGraph(self._update, self.generator)
+            self.graph = StepGraph(self._update, *self.generators)
         return self.graph.replay()
 
     def _update(self) -> Tensor:
         self.optimizer.zero_grad()
-        value = self.loss(self.f, self._batch(), self.generator)
-        value.backward()
+        value = torch.stack([self._backward(generator) for generator in self.generators]).sum()
+        self.team.add([value, *(p.grad for p in self.parameters if p.grad is not None)])
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         self.optimizer.step()
@@ -212,13 +225,20 @@ class _Run:
             change = torch._foreach_sub([p.data for p in self.parameters], averaged)
             torch._foreach_mul_(change, self.fresh)
             torch._foreach_add_(averaged, change)
+        return value
+
+    def _backward(self, generator: torch.Generator) -> Tensor:
+        """Add the gradient of one part of a batch; its part of the loss."""
+        value = self.loss(self.f, self._batch(generator), generator) / self.recipe.shards
+        value.backward()
         return value.detach()
 
-    def _batch(self) -> Tensor:
-        shape, device = (*self._leading, self.recipe.batch_size), self.x.device
+    def _batch(self, generator: torch.Generator) -> Tensor:
+        size = -(-self.recipe.batch_size // self.recipe.shards)
+        shape, device = (*self._leading, size), self.x.device
         if self.cumulative is None:
-            return self.x[torch.randint(len(self.x), shape, generator=self.generator, device=device)]
-        u = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=device)
+            return self.x[torch.randint(len(self.x), shape, generator=generator, device=device)]
+        u = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
         row = torch.searchsorted(self.cumulative, u, right=True).clamp(max=len(self.x) - 1)
         return self.x[row]
 
@@ -231,7 +251,8 @@ class _Run:
         history.loss.append(loss)
         if self.held_out is None:
             return
-        value = self._held_out_loss(self.held_out)
+        rows = self.held_out
+        value = self.team.agreed(lambda: self._held_out_loss(rows))
         if not math.isfinite(value):
             raise FloatingPointError(
                 f"held-out loss is {value} at step {self.step}; look for nan in held_out."
@@ -278,8 +299,12 @@ class _Run:
         if self.best is not None:
             tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors |= {f"adam.{k}": v for k, v in self.optimizer.state().items()}
-        tensors["generator"] = self.generator.get_state()
-        tensors["dropout"] = self.dropout.state
+        mine = {
+            _named("generator", s): g.get_state() for s, g in zip(self.shards, self.generators, strict=True)
+        }
+        mine[_named("dropout", self.team.rank)] = self.dropout.state
+        for each in self.team.gathered(mine):
+            tensors |= each
         return tensors, {"step": self.step, "history": asdict(self.history)}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -293,9 +318,14 @@ class _Run:
             self.average.load_state_dict(part("average."))
         self.best = part("best.") or None
         self.optimizer.restore(part("adam."))
-        self.generator.set_state(tensors["generator"])
-        self.dropout.state = tensors["dropout"]
+        for shard, generator in zip(self.shards, self.generators, strict=True):
+            generator.set_state(tensors[_named("generator", shard)])
+        self.dropout.state = tensors[_named("dropout", self.team.rank)]
         self.step, self.history = facts["step"], History(**facts["history"])
+
+
+def _named(what: str, number: int) -> str:
+    return f"{what}.{number}" if number else what
 
 
 def _cumulative(weights: Tensor, x: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ class Recipe:
         patience: stop after this many evaluations without a better held-out loss, or None.
         worthwhile: stop when the later half of the steps has lowered the held-out loss by less than this, or None.
         seed: of batches and comparisons.
+        shards: parts of a batch, each with random numbers of its own; several processes share them evenly, and the same
+            number of parts in one process gives the same training.
 
     >>> Recipe(steps=100).batch_size
     256
@@ -43,9 +45,10 @@ class Recipe:
     patience: int | None = None
     worthwhile: float | None = None
     seed: int = 0
+    shards: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "evaluate_every", "patience"):
+        for name in ("steps", "batch_size", "evaluate_every", "patience", "shards"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: expected at least 1; got {value}.")

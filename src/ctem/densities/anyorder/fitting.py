@@ -31,6 +31,7 @@ from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
 from ctem.spaces import Space
 from ctem.training.loop import Refresh
+from ctem.training.processes import team
 
 __all__ = ["fit_anyorder", "split_rows"]
 
@@ -95,21 +96,23 @@ def fit_anyorder(
     correlation = Inputs(base).correlation_among(x)
     net = network(base, **settings.network, correlation=correlation, seed=seed)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, refresh=refresh)
-    late = gaps(x, parents).double().mean(0)
+    here = team()
+    late = here.agreed(lambda: gaps(x, parents).double().mean(0).cpu()).to(x.device)
     some = late.to(x.dtype) if bool(late.any()) else None
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
     phases = phases if max_time is None else phases.within(max_time, anything)
     first = phases.learn(anything)
-    level = best_level(net.eval(), anything, data.held_out, seed)
-    at, when = AtLevel(net, level), late.tolist()
+    level = here.agreed(lambda: best_level(net.eval(), anything, data.held_out, seed))
+    at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    orders = best_orders(Chain(at, parents, when), at, data.held_out, settings.orders, generator, passes)
+    chain = Chain(at, parents, when)
+    orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
     components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
     if first.interrupted:
         return AnyOrderDensity(net, level, components, parents=parents, late=when, history=first)
     chosen = _rehearsing(anything, level, components, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
-    level = best_level(net.eval(), chosen, data.held_out, seed)
+    level = here.agreed(lambda: best_level(net.eval(), chosen, data.held_out, seed))
     return AnyOrderDensity(net, level, components, parents=parents, late=when, history=history)
 
 

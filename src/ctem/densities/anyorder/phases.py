@@ -14,6 +14,7 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.training import History, Recipe, train
 from ctem.training.loop import Refresh
+from ctem.training.processes import team
 
 __all__ = ["Phases", "Split", "joined_history"]
 
@@ -109,11 +110,11 @@ class Phases:
         """The same with as many steps as fit into the time; a run that goes on keeps the number it began with."""
         deadline = time.perf_counter() + (1 - RESERVE / 2) * max_time
         note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
-        if note is not None and note.exists():
-            steps = int(note.read_text(encoding="utf8"))
-        else:
-            steps = self._affordable(objective, deadline)
-        if note is not None:
+        here = team()
+        known = here.agreed(lambda: int(note.read_text("utf8")) if note is not None and note.exists() else 0)
+        found = known or self._affordable(objective, deadline)
+        steps = here.agreed(lambda: found)
+        if note is not None and here.first:
             with replacing(note) as file:
                 file.write(str(steps).encode())
         return replace(self, recipe=replace(self.recipe, steps=steps), deadline=deadline)
