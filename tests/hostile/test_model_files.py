@@ -3,6 +3,7 @@
 import copy
 import json
 import struct
+import time
 from collections import Counter
 
 import numpy as np
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.long
 
 FLIPS, TRUNCATIONS, CRAFTED = 2000, 200, 150
 BATCH = 100  # files that one child looks at
-SECONDS, MEGABYTES = 1.0, 200  # within which a file is refused
+SECONDS, MEGABYTES = 1.0, 200  # within which a file is refused, of the processor's time
 LOADED = 10.0  # a machine that does other things takes so many times as long
 
 
@@ -130,11 +131,20 @@ EVIL = (
 
 
 def made_up(header, rng):
-    """Headers with one value replaced, where it matters; the same ones every time."""
+    """Places in a header and what is put there, where it matters; the same ones every time."""
     places = [p for p in places_in(header) if p and not set(p) & set(HARMLESS)]
     while True:
-        place = places[int(rng.integers(len(places)))]
-        yield place, EVIL[int(rng.integers(len(EVIL)))]
+        place, value = places[int(rng.integers(len(places)))], EVIL[int(rng.integers(len(EVIL)))]
+        if not plausible(header, place, value):
+            yield place, value
+
+
+def plausible(header, place, value):
+    """Whether the header is then that of another model, which answers for itself: the place of a column is free."""
+    for key in place:
+        header = header[key]
+    same = type(value) is type(header) and value == header
+    return same or (place[-1] == "location" and type(value) in (int, float) and abs(value) < 2**64)
 
 
 BOMBS = {
@@ -189,10 +199,14 @@ def crafted(whole, path, change):
 
 
 def answered(path, X):
-    """Whether a made-up file is refused; one that loads must answer with numbers, or with an error that says why."""
+    """Whether a made-up file is refused in time; one that loads must answer with numbers, or say why not."""
+    began = time.process_time()
     try:
         model = CTEM.load(path)
     except ValueError as error:
+        took = time.process_time() - began
+        if took > SECONDS:
+            return f"refused after {took:.1f} s"
         return "refused" if str(error).startswith("load: ") else f"unclear: {error}"
     asked = (
         lambda: model.score_samples(X),
@@ -219,7 +233,12 @@ def test_a_file_that_asks_for_too_much_is_refused(whole, table, tmp_path, name, 
     tally("crafted files", {"refused": 1})
 
 
-def test_a_made_up_header_is_refused_or_answers_with_numbers(whole, table, tmp_path, tally):
+def test_a_file_that_is_written_anew_answers_as_before(whole, table, tmp_path):
+    crafted(whole, tmp_path / "same.ctem", lambda header, tensors: None)
+    assert answered(tmp_path / "same.ctem", table.head(3)) == "answered"
+
+
+def test_a_made_up_header_is_refused(whole, table, tmp_path, tally):
     rng, counts, wrong = np.random.default_rng(2), Counter(), []
     with safe_open(whole, framework="pt") as file:
         changes = made_up(json.loads(file.metadata()["model"]), rng)
@@ -231,7 +250,7 @@ def test_a_made_up_header_is_refused_or_answers_with_numbers(whole, table, tmp_p
         limits = {"seconds": SECONDS * LOADED, "megabytes": MEGABYTES}
         outcome = alone(answered, tmp_path / "made.ctem", table.head(3), **limits)
         counts[outcome.value if outcome.ending == "returned" else outcome.ending] += 1
-        if outcome.ending != "returned" or outcome.value not in ("refused", "answered"):
+        if (outcome.ending, outcome.value) != ("returned", "refused"):
             wrong.append((place, repr(value)[:40], outcome))
-    tally("crafted files", {"refused": counts["refused"], "answered with numbers": counts["answered"]})
+    tally("crafted files", counts)
     assert not wrong, wrong[:5]

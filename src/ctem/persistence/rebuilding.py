@@ -23,6 +23,15 @@ from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.residuals import MAX_SCORES
 from ctem.energies import MLPs
 from ctem.partition import LogZ
+from ctem.persistence.consistency import (
+    LARGEST,
+    MOST_DRAWS,
+    check_as_written,
+    check_categories,
+    check_held_out,
+    check_numbers,
+    number,
+)
 from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
 from ctem.spaces import Real, Space
@@ -68,18 +77,32 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     table_type, schema = TableType.from_json(header["kind"]), Schema.from_json(header["schema"])
     if tuple(schema.columns) != table_type.names:
         raise ValueError("kind and schema: expected the same columns in both.")
+    check_as_written("kind", header["kind"], table_type.to_json())
+    check_as_written("schema", header["schema"], schema.to_json())
+    check_categories(table_type, schema)
+    check_numbers(schema)
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
     make = _pairwise if arguments["objective"] == "pairwise" else _any_order
     density = make(schema, base, header, tensors)
+    if (header["fast"] is not None) != (arguments["fast"] and arguments["objective"] == "anyorder"):
+        raise ValueError("fast: expected a potential if, and only if, the settings have fast=True.")
     fast = _fast(density, header["fast"], tensors)
-    said = header["held_out"]
-    held_out = None if said is None else HeldOut.from_json(said)
+    held_out = _held_out(header["held_out"], density)
     holes = _missingness(schema, header["missingness"], tensors)
     about = table_type, bool(header["named"]), schema, settings
     return Fitted(arguments, *about, density, fast, origin, held_out, holes)
+
+
+def _held_out(said: Header | None, density: AnyOrderDensity | PairwiseDensity) -> HeldOut | None:
+    if said is None or not isinstance(density, AnyOrderDensity):
+        return None
+    found = HeldOut.from_json(said)
+    check_as_written("held_out", said, found.to_json())
+    check_held_out(found, density.net.members)
+    return found
 
 
 def _wishes(said: Header | None) -> dict[str, Any] | None:
@@ -120,7 +143,7 @@ def _any_order(
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors)
-    components = [Component(int(member), list(order)) for member, order in told["components"]]
+    components = [Component(member, list(order)) for member, order in told["components"]]
     _check_components(components, net.members, dim, parents)
     late = [float(value) for value in told["late"]]
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
@@ -170,7 +193,9 @@ def _check_components(
     fine = 1 <= len(components) <= MOST_ORDERS
     for member, order in components:
         fine &= (
-            0 <= member < members and all(type(j) is int for j in order) and sorted(order) == list(range(dim))
+            0 <= member < members
+            and all(type(j) is int for j in (member, *order))
+            and sorted(order) == list(range(dim))
         )
         fine &= all(order.index(parent) < order.index(child) for child, parent in parents.items())
     if not fine:
@@ -310,14 +335,14 @@ def _history(data: Header) -> History:
 
 
 def _log_z(data: Header) -> LogZ:
-    stderr, ess, value = data["stderr"], data["ess"], float(data["value"])
-    if not math.isfinite(value):
-        raise ValueError(f"log_z: expected a finite number; got {value}.")
+    stderr, ess = data["stderr"], data["ess"]
+    if not isinstance(data["method"], str):
+        raise ValueError(f"log_z: expected the name of a method; got {data['method']!r:.40}.")
     return LogZ(
-        value,
-        math.nan if stderr is None else float(stderr),
-        math.inf if ess is None else float(ess),
-        str(data["method"]),
+        number("log_z.value", data["value"], -LARGEST, LARGEST),
+        math.nan if stderr is None else number("log_z.stderr", stderr, 0, LARGEST),
+        math.inf if ess is None else number("log_z.ess", ess, 0.999, MOST_DRAWS),
+        data["method"],
     )
 
 

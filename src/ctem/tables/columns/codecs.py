@@ -355,8 +355,8 @@ def _flag(value: Any) -> bool:
 
 
 def _reserve(value: Any) -> float:
-    if not 0 <= float(value) <= 0.5:
-        raise ValueError(f"codec: expected a reserve in [0, ½]; got {value!r}.")
+    if value != 0 and not 1e-24 <= float(value) <= 0.5:
+        raise ValueError(f"codec: expected a reserve of 0, or in [1e-24, ½]; got {value!r}.")
     return float(value)
 
 

@@ -1,0 +1,117 @@
+"""A file says what a fit could have written: its parts agree with each other, and its numbers with what they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ctem.tables.answers.heldout import EVERY, HeldOut
+from ctem.tables.columns.codecs import Constant, Labels, Numbers
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import TableType
+
+__all__ = ["check_as_written", "check_categories", "check_held_out", "check_numbers", "number"]
+
+LARGEST = 1e9  # nats of a row
+MOST_DRAWS = 1e12
+SPAN = 2.0**66  # a few times what 64 bits hold
+LEAST = 1e-12  # of a share or an error that is not 0
+
+
+def check_as_written(part: str, said: Any, made: Any) -> None:
+    """An error unless the plain JSON of what was made of a part is that part again.
+
+    >>> check_as_written("bounds", {"low": 0, "high": None}, {"low": 0.0, "high": None})
+    >>> check_as_written("bounds", {"low": False, "high": None}, {"low": 0.0, "high": None})
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds.low: expected 0.0; got False.
+    """
+    if isinstance(said, Mapping) and isinstance(made, Mapping) and said.keys() == made.keys():
+        for key in said:
+            check_as_written(f"{part}.{key}", said[key], made[key])
+    elif isinstance(said, list) and isinstance(made, list | tuple) and len(said) == len(made):
+        for i, (one, other) in enumerate(zip(said, made, strict=True)):
+            check_as_written(f"{part}.{i}", one, other)
+    elif isinstance(said, bool) != isinstance(made, bool) or said != made:
+        raise ValueError(f"{part}: expected {made!r:.40}; got {said!r:.40}.")
+
+
+def check_categories(table_type: TableType, schema: Schema) -> None:
+    """An error unless the values of a column with declared categories are among them.
+
+    >>> import pandas as pd
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> frame = read_frame(pd.DataFrame({"city": pd.Categorical(["Oslo", "Bergen"])}))
+    >>> check_categories(frame.table_type, Schema.fit(frame))
+    """
+    for field in table_type.fields:
+        codec, declared = schema.columns[field.name].codec, field.dtype.get("categories")
+        if declared is None or field.written is not None or not isinstance(codec, Constant | Labels):
+            continue
+        strange = set(map(str, codec.values)) - set(map(str, declared))
+        if strange:
+            raise ValueError(
+                f"column {field.name!r}: expected values among its categories; got {strange.pop():.40}."
+            )
+
+
+def check_numbers(schema: Schema) -> None:
+    """An error unless columns of whole numbers and times have a lattice that they can have, and lie within 64 bits.
+
+    >>> import numpy as np
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> check_numbers(Schema.fit(read_frame(np.arange(100)[:, None])))
+    """
+    for name, inferred in schema.columns.items():
+        codec = inferred.codec
+        if not isinstance(codec, Numbers) or codec.lattice.type == "float":
+            continue
+        lattice, curve = codec.lattice, codec.transform.to_json()
+        while "location" not in curve:
+            curve = curve["inner"] if "inner" in curve else curve["curve"]
+        whole = (
+            lattice.step >= 1 and lattice.step % 1 == lattice.origin % 1 == 0 <= lattice.origin < lattice.step
+        )
+        reach = (abs(curve["location"]) + curve["scale"]) * lattice.per
+        if not whole or lattice.width not in (0, lattice.step / lattice.per) or reach > SPAN:
+            raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
+
+
+def check_held_out(held_out: HeldOut, members: int) -> None:
+    """An error unless the gain is the difference of the means, and each fold is of another member.
+
+    >>> check_held_out(HeldOut(0, -3.0, -5.0, 1.0, 0.1, ()), 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: held_out: expected a gain of -3.0 − -5.0; got 1.0.
+    """
+    ours, alone, gain = held_out.log_density, held_out.independent, held_out.gain
+    if abs(ours - alone - gain) > 1e-6 * (1 + abs(ours) + abs(alone)):
+        raise ValueError(f"held_out: expected a gain of {ours} − {alone}; got {gain}.")
+    if 0 < held_out.stderr < LEAST:
+        raise ValueError(
+            f"held_out: expected a standard error of 0, or above {LEAST:g}; got {held_out.stderr}."
+        )
+    of = [fold.member for fold in held_out.folds]
+    if of != [EVERY] and (len(set(of)) < len(of) or not set(of) <= set(range(members))):
+        raise ValueError(f"held_out: expected a fold for each of {members} members; got {of}.")
+    means = [value for value in (ours, alone, held_out.stderr) if math.isfinite(value)]
+    scores = [value for fold in held_out.folds for value in fold.scores.tolist()]
+    if max(map(abs, [*means, *scores])) > LARGEST:
+        raise ValueError(f"held_out: expected nats up to {LARGEST:g}.")
+
+
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A number of a file, within bounds.
+
+    >>> number("log_z.ess", 1e-300, 1.0, MOST_DRAWS)
+    Traceback (most recent call last):
+    ...
+    ValueError: log_z.ess: expected a number from 1 to 1e+12; got 1e-300.
+    """
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain or not least <= value <= most:
+        raise ValueError(f"{name}: expected a number from {least:g} to {most:g}; got {value!r:.40}.")
+    return float(value)
