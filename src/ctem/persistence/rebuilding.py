@@ -143,6 +143,8 @@ def _any_order(
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors)
+    if not 1 <= len(told["components"]) <= MOST_ORDERS:
+        raise ValueError(f"components: expected 1 to {MOST_ORDERS} orders; got {len(told['components'])}.")
     components = [Component(member, list(order)) for member, order in told["components"]]
     _check_components(components, net.members, dim, parents)
     late = [float(value) for value in told["late"]]
@@ -190,7 +192,7 @@ def _missingness(
 def _check_components(
     components: list[Component], members: int, dim: int, parents: Mapping[int, int]
 ) -> None:
-    fine = 1 <= len(components) <= MOST_ORDERS
+    fine = True
     for member, order in components:
         fine &= (
             0 <= member < members
