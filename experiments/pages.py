@@ -54,14 +54,9 @@ PAGES = (
         {"tables-CTEM": DEFAULTS, "tables-*": PEERS},
         notes="tables",
     ),
-    Page(
-        "adult",
-        "Adult: samples against real rows, and the seconds of a fit",
-        {"adult": DEFAULTS, "adult-peers": PEERS},
-        split=None,
-        published="column",
-        notes="tables",
-    ),
+    Page("samples", "Samples of five tables", {"samples*": DEFAULTS, "adult*": PEERS}, notes="tables"),
+    Page("harpoon", "Imputation by Harpoon's protocol", {"harpoon*": DEFAULTS}, notes="tables"),
+    Page("adbench", "Outliers: ADBench", {"adbench*": "the score on half of the sets"}, notes="tables"),
     Page(
         "binary",
         "Twenty binary benchmarks: exact test nats",

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from scipy.optimize import brentq
+from scipy.special import expit
 
-from experiments.results import Code, Record, arguments, count, executed, summarise, write
+from experiments.results import EXPERIMENTS, Code, Record, arguments, count, executed, summarise, write
 
 Values = dict[str, float]  # metric → value
+UNSAID = "not said"  # a gap as a label of its own: "?" would be read as missing
+DECIDING = 0.3  # of the columns, by which MAR and MNAR masks remove cells
 FACTORS = 4  # behind the columns of a made-up table
 MOST = 256_000  # rows of the call that a rate is taken over (250 · 4⁵); fewer if it is long
 LONG, TOO_LONG, ENOUGH = 0.2, 3.0, 4000  # seconds: with enough rows, and with any
@@ -136,6 +141,17 @@ def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Publ
     ]
 
 
+def published(protocol: str) -> list[Record]:
+    """The published rows of a protocol, from experiments/published.json: set → metric → system → number."""
+    rows = json.loads((EXPERIMENTS / "published.json").read_text(encoding="utf-8"))[protocol]
+    return [
+        Record(data, f"{system}, published", metric, value, None, 1)
+        for data, metrics in rows.items()
+        for metric, systems in metrics.items()
+        for system, value in systems.items()
+    ]
+
+
 TINY = {"max_steps": 40, "width": 16, "blocks": 1, "members": 2, "orders": 2, "batch_size": 64}  # of CTEM
 
 
@@ -154,13 +170,41 @@ def toy_table(n: int, seed: int) -> pd.DataFrame:
     size = np.exp(0.5 * rng.normal(size=n) + 0.5 * side)
     return pd.DataFrame(
         {
-            "city": np.array(["Bergen", "Oslo", "?"])[side],
+            "city": np.array(["Bergen", "Oslo", UNSAID])[side],
             "grade": np.clip(side + rng.integers(-1, 2, size=n), 0, 3),
             "years": (10 * size + rng.integers(20, size=n)).astype(np.int64),
             "gain": np.where(rng.random(n) < 0.8, 0, (500 * size).astype(np.int64)),
             "weight": np.round(size + 0.1 * rng.normal(size=n), 2),
         }
     )
+
+
+def mask(kind: str, frame: pd.DataFrame, labels: Collection[str], rate: float, seed: int) -> np.ndarray:
+    """Where cells are removed (n, columns): at random (MCAR), or by logistic models of Muzellec et al. (2020).
+
+    MAR: 30 % of the columns stay, and random weights of these say who loses a cell of the others, at ``rate`` / 0.7.
+    MNAR: the same at ``rate``, and the columns that decide lose cells at random, too.
+    """
+    rng = np.random.default_rng(seed)
+    if kind == "MCAR":
+        return rng.random(frame.shape) < rate
+    columns = [pd.factorize(frame[n], sort=True)[0] if n in labels else frame[n] for n in frame]
+    X, d = np.column_stack(columns).astype(np.float64), frame.shape[1]
+    inputs = rng.choice(d, max(int(DECIDING * d), 1), replace=False)
+    rest = np.setdiff1d(np.arange(d), inputs)
+    z = X[:, inputs] @ rng.normal(size=(len(inputs), len(rest)))
+    z = (z - z.mean(0)) / z.std(0)
+    p = expit(z + _intercepts(z, rate / (1 - DECIDING) if kind == "MAR" else rate))
+    gone = np.zeros(X.shape, bool)
+    gone[:, rest] = rng.random(p.shape) < p
+    if kind == "MNAR":
+        gone[:, inputs] = rng.random((len(X), len(inputs))) < rate
+    return gone
+
+
+def _intercepts(z: np.ndarray, share: float) -> np.ndarray:
+    """c with mean σ(z + c) = share in every column."""
+    return np.array([brentq(lambda c, of=of: expit(of + c).mean() - share, -1e3, 1e3) for of in z.T])
 
 
 def made_up(rows: int, columns: int, seed: int) -> pd.DataFrame:

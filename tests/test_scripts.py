@@ -19,12 +19,14 @@ SCRIPTS = [
     "paper.table2",
     "paper.table2 --choose",
     "tables.ablation",
-    "tables.adult",
     "tables.anomalies --systems CTEM",
+    "tables.anomalies --adbench --systems CTEM k-NN",
     "tables.bench --systems CTEM",
+    "tables.imputation --harpoon --systems CTEM",
     "tables.imputation --systems CTEM",
     "tables.imputation --uses",
     "tables.nats --systems CTEM",
+    "tables.samples --systems CTEM",
 ]
 
 

@@ -28,7 +28,7 @@ from ctem.densities.anyorder.numbers import NumberHead
 from ctem.tables.answers.density import TableDensity, find_device
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
-from experiments.sweep import Task, Values, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import UNSAID, Task, Values, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.nats import our_nats, split
 
 BITS, TABLES = ("nltcs", "plants"), ("california", "bank", "diamonds", "adult")
@@ -137,7 +137,7 @@ def load(data: str, seed: int, args) -> tuple[pd.DataFrame, pd.DataFrame]:
     if data == "toy":
         return split(toy_table(150, 0), seed)
     frame = load_table(data, args.data)
-    train = frame.fillna("?") if data == "adult" else split(frame.dropna(), seed)[0]
+    train = frame.fillna(UNSAID) if data == "adult" else split(frame.dropna(), seed)[0]
     return split(train.reset_index(drop=True), seed + 1)
 
 

@@ -8,23 +8,57 @@ zeros; wine: the first cultivar), all other rows are kept. Adult: rows of the tr
 cells are redrawn from their columns, so that every cell by itself is ordinary. Every system is fitted on all rows and
 ranks the same rows; the labels serve the ROC-AUC alone. Defaults everywhere; PyOD sees numbers standardised and
 labels one-hot, ours the table as it is. --quick takes a made-up table.
+
+    python -m experiments.tables.anomalies --adbench --device cuda --data FOLDER --out OUT --jobs 6    all candidates
+    python -m experiments.tables.anomalies --adbench --data FOLDER --systems k-NN    the published column again
+
+ADBench by the one-class protocol of Livernoche et al. (ICLR 2024), read from FOLDER/adbench: fewer than 1000 rows are
+bootstrapped to 1000, more than 50,000 cut to that; the first half of the normal rows, in the order of the file, is
+learned from, the others and all anomalies are ranked. One fit gives every candidate for a score (``candidates``); those
+were compared on the sets at even places of the alphabet (CHOOSING), and the others report. Sets of fewer than 1000 rows
+hold copies of training rows among the test rows, so the others have a mean of their own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from scipy.stats import norm, rankdata
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
 
 from ctem import CTEM
 from ctem.datasets import load_table
+from ctem.datasets.downloads import root
+from ctem.densities.anyorder import AnyOrderDensity
+from ctem.tables.answers import surprise
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.heldout import blind, unseen_rows
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
 from experiments.results import Record, summarise
-from experiments.sweep import TINY, Task, Values, group_name, need, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import (
+    TINY,
+    UNSAID,
+    Task,
+    Values,
+    group_name,
+    need,
+    published,
+    sweep,
+    sweep_arguments,
+    tasks,
+    toy_table,
+)
 
 RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
 SETS = (*RARE, "adult")
@@ -33,6 +67,29 @@ SHARE = 0.05  # of the kept rows, as outliers
 ADULT_ROWS = 5000
 REDRAWN = 4  # cells of a corrupted row
 PEERS = {"ECOD": "ecod.ECOD", "IForest": "iforest.IForest", "KDE": "kde.KDE"}
+ADBENCH = (
+    *(
+        "aloi",
+        "breastw",
+        "cardio",
+        "celeba",
+        "donors",
+        "glass",
+        "http",
+        "ionosphere",
+        "letter",
+        "magic.gamma",
+    ),
+    *("mnist", "optdigits", "pendigits", "satellite", "shuttle", "smtp", "stamps", "vertebral", "waveform"),
+    *("wdbc", "wine", "yeast"),
+)
+SMALL = ("breastw", "glass", "ionosphere", "stamps", "vertebral", "wdbc", "wine")  # fewer than 1000 rows
+CHOOSING = ADBENCH[::2]
+LEAST, MOST = 1000, 50_000  # rows
+NEIGHBOURS = 5
+LEVELS = (0.1, 0.3, 1.0)  # of noise, at which a density is smooth
+DRAWN = 20_000  # rows of the model, of which the nearest count
+TAIL = 0.05  # of the held-out scores, beyond which an exponential law takes over
 Labelled = tuple[pd.DataFrame, np.ndarray]
 
 
@@ -62,7 +119,7 @@ def load(data: str, seed: int, args) -> Labelled:
     if data == "toy":
         return corrupted(toy_table(300, seed), seed)
     if data == "adult":
-        frame = load_table("adult", args.data).fillna("?")
+        frame = load_table("adult", args.data).fillna(UNSAID)
         return corrupted(frame.sample(ADULT_ROWS, random_state=seed).reset_index(drop=True), seed)
     return one_class_rare(data, seed)
 
@@ -91,6 +148,196 @@ def measure(task: Task, args) -> Values:
     return {"ROC-AUC": float(roc_auc_score(strange, score)), "seconds": seconds}
 
 
+class OneClass(NamedTuple):
+    """Normal rows to learn from, rows to rank, and which of these are anomalies."""
+
+    train: np.ndarray
+    test: np.ndarray
+    strange: np.ndarray
+
+
+def one_class(X: np.ndarray, y: np.ndarray, seed: int) -> OneClass:
+    """The split of the protocol; the seed draws rows only where there are too few or too many."""
+    if not LEAST <= len(X) <= MOST:
+        rng = np.random.RandomState(seed)
+        size = LEAST if len(X) < LEAST else MOST
+        kept = rng.choice(np.arange(len(X)), size, replace=len(X) < LEAST)
+        X, y = X[kept], y[kept]
+    normal, anomalies = np.flatnonzero(y == 0), np.flatnonzero(y == 1)
+    half = round(0.5 * len(normal))
+    test = np.append(normal[half:], anomalies)
+    return OneClass(X[normal[:half]], X[test], y[test])
+
+
+def load_one_class(data: str, seed: int, args) -> OneClass:
+    if data == "toy":
+        frame, strange = corrupted(toy_table(600, seed).select_dtypes("number").astype(float), seed)
+        usual = np.flatnonzero(strange == 0)[:300]
+        rest = np.setdiff1d(np.arange(len(frame)), usual)
+        return OneClass(frame.to_numpy()[usual], frame.to_numpy()[rest], strange[rest])
+    paths = (root(args.data) / "adbench").glob("*.npz")
+    path = next(path for path in paths if path.stem.partition("_")[2].lower() == data)
+    with np.load(path) as file:
+        return one_class(file["X"].astype(np.float64), file["y"].astype(int), seed)
+
+
+def distances(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Sorted distances to the nearest training rows, standardised by these: (n, NEIGHBOURS)."""
+    scaler = StandardScaler().fit(train)
+    near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(scaler.transform(train))
+    return near.kneighbors(scaler.transform(test))[0]
+
+
+def neighbours(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
+    """The best classical scores."""
+    found = distances(rows.train, rows.test)
+    return {"fifth distance": found[:, -1], "mean distance": found.mean(1)}
+
+
+Cellwise = dict[str, np.ndarray]  # kind → surprise of every cell (n, columns)
+
+
+def cellwise(table: TableDensity, frame: Frame) -> Cellwise:
+    """Nats of every cell by itself, after the columns before it, and given all other cells of its row."""
+    density, unseen = table.any_order("surprises"), table.schema.unseen(frame).numpy()
+    x, log_det = table.encode(frame)
+    scale = surprise.measure(table.schema, x)
+    alone = torch.where(x.isnan(), 0.0, density.base.column_log_prob(x.nan_to_num())).double()
+    found = {
+        "alone": surprise.by_column(table.schema, scale - alone),
+        "others": given_others(table, density, x),
+    }
+    cells = {kind: np.where(unseen, -log_det, nats.cpu().numpy()) for kind, nats in found.items()}
+    return cells | {"chain": table.surprises(frame, centred=False)}
+
+
+def given_others(table: TableDensity, density: AnyOrderDensity, x: Tensor) -> Tensor:
+    """−log of the members' mean of ρ(x_j | all other cells), numbers in deviations of their column: (n, columns)."""
+    scale, members = surprise.measure(table.schema, x), sorted({member for member, _ in density.components})
+    out = torch.zeros(len(x), len(table.schema.owner), dtype=torch.float64, device=x.device)
+    with torch.no_grad():
+        for i, own in enumerate(table.schema.owner):
+            rest = [j for j in range(x.shape[1]) if j not in own]
+            each = [density.chain.log_prob(x, list(own), rest, member).double() for member in members]
+            mean = torch.stack(each).logsumexp(0) - np.log(len(members))
+            out[:, i] = scale[:, list(own)].sum(1) - mean if own else 0.0
+    return out
+
+
+def rarity(held: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """−log of the share of held-out scores above new ones; beyond the TAIL highest, those of an exponential law."""
+    held = np.sort(held)
+    cut = held[int(np.ceil((1 - TAIL) * len(held))) - 1]
+    excess = held[held > cut] - cut
+    scale = max(excess.mean(), 1e-3) if len(excess) else 1.0
+    above = (1 + len(held) - np.searchsorted(held, new, side="left")) / (1 + len(held))
+    return np.where(new > cut, -np.log(TAIL) + (new - cut) / scale, -np.log(np.maximum(above, TAIL)))
+
+
+def calibrated(table: TableDensity, train: Frame, test: Frame, seed: int) -> Cellwise:
+    """Rarity of the cells of test rows, the mean over members, each against the rows that it has not seen."""
+    density = table.any_order("held-out rows")
+    folds, each = unseen_rows(len(train), density.net.members, seed), []
+    for member in sorted({member for member, _ in density.components}):
+        part = blind(table, member)
+        held, new = cellwise(part, taken(train, folds[member])), cellwise(part, test)
+        each.append({kind: columnwise(held[kind], new[kind]) for kind in new})
+    return {kind: np.mean([found[kind] for found in each], axis=0) for kind in each[0]}
+
+
+def columnwise(held: np.ndarray, new: np.ndarray) -> np.ndarray:
+    return np.stack([rarity(held[:, j], new[:, j]) for j in range(new.shape[1])], 1)
+
+
+def stouffer(nats: np.ndarray) -> np.ndarray:
+    """Σ_j Φ⁻¹(1 − p_j) of p-values that are given as −log p."""
+    return norm.isf(np.exp(-np.clip(nats, 1e-6, 700))).sum(1)
+
+
+def highest(nats: np.ndarray, k: int) -> np.ndarray:
+    return np.sort(nats, axis=1)[:, -k:].mean(1)
+
+
+COMBINED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Fisher": lambda nats: nats.sum(1),
+    "Stouffer": stouffer,
+    "highest": partial(highest, k=1),
+    "two highest": partial(highest, k=2),
+    "five highest": partial(highest, k=5),
+}
+
+
+def smoothed(table: TableDensity, frame: Frame, noise: float, seed: int, copies: int = 8) -> np.ndarray:
+    """−log of the mean density of copies of a row with noise on its real columns, in encoded units."""
+    x = table.encode(frame)[0]
+    generator = torch.Generator(x.device).manual_seed(seed)
+    real = table.density.base.is_real
+    each = []
+    for _ in range(copies):
+        xi = noise * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+        each.append(table.density.log_prob(torch.where(real, x + xi, x)))
+    return -(torch.stack(each).logsumexp(0) - np.log(copies)).cpu().numpy()
+
+
+def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
+    """Every candidate for a score of test rows, from one fit."""
+    model = CTEM(random_state=seed, device=args.device, **settings_of(args)).fit(rows.train)
+    table, test = TableDensity(model.schema_, model.density_), model.as_frame(rows.test)
+    x, cells = table.encode(test)[0], cellwise(table, test)
+    found = {
+        "density": -model.score_samples(rows.test),
+        "encoded density": -table.density.log_prob(x).cpu().numpy(),
+        "outlier_scores": model.outlier_scores(rows.test),
+        "independent columns": cells["alone"].sum(1),
+        "others, sum": cells["others"].sum(1),
+        "beyond independent": cells["chain"].sum(1) - cells["alone"].sum(1),
+    }
+    found |= {f"smoothed by {noise}": smoothed(table, test, noise, seed) for noise in LEVELS}
+    nats = calibrated(table, model.as_frame(rows.train), test, model.seed_)
+    for kind, of in nats.items():
+        found |= {f"{kind}, {name}": combine(of) for name, combine in COMBINED.items()}
+    found |= {f"all, {name}": combine(np.hstack(list(nats.values()))) for name, combine in COMBINED.items()}
+    drawn = np.asarray(model.sample(DRAWN, random_state=seed), np.float64)
+    near = distances(rows.train, rows.test), distances(drawn, rows.test)
+    found |= {"mean distance": near[0].mean(1), "mean distance to samples": near[1].mean(1)}
+    return found | mixtures(found)
+
+
+MIXED = [
+    ("outlier_scores", "independent columns"),
+    *(
+        (score, "mean distance")
+        for score in ("outlier_scores", "others, Fisher", "chain, Fisher", "all, Fisher")
+    ),
+    ("outlier_scores", "mean distance to samples"),
+    ("outlier_scores", "independent columns", "mean distance"),
+    ("outlier_scores", "independent columns", "mean distance to samples"),
+    ("others, Fisher", "independent columns", "mean distance"),
+]
+
+
+def mixtures(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Mean ranks of several scores among the test rows."""
+    return {f"ranks of {' and '.join(names)}": sum(rankdata(found[n]) for n in names) for names in MIXED}
+
+
+def settings_of(args) -> dict:
+    return TINY if args.quick else {"effort": args.effort}
+
+
+CHOSEN = {"CTEM": "outlier_scores", "k-NN": "fifth distance"}
+ADBENCH_SYSTEMS = {"CTEM": candidates, "k-NN": neighbours}
+
+
+def ranked(task: Task, args) -> Values:
+    """The AUC of every score of one system on one set, in %; the first is the one that was chosen."""
+    rows, began = load_one_class(task.data, task.seed, args), time.perf_counter()
+    found = ADBENCH_SYSTEMS[task.system](rows, task.seed, args)
+    seconds = {"seconds": time.perf_counter() - began}
+    found = {"AUC": found[CHOSEN[task.system]]} | {f"AUC, {name}": score for name, score in found.items()}
+    return {name: 100 * float(roc_auc_score(rows.strange, score)) for name, score in found.items()} | seconds
+
+
 def means(found: Mapping[Task, Values], sets: Collection[str]) -> list[Record]:
     """The mean ROC-AUC over the sets, for every seed of a system that has run on all of them."""
     whole: dict[str, list[float]] = {}
@@ -101,15 +348,50 @@ def means(found: Mapping[Task, Values], sets: Collection[str]) -> list[Record]:
     return [summarise("mean of the sets", system, "ROC-AUC", values) for system, values in whole.items()]
 
 
+GROUPS = {
+    "mean of the 22": ADBENCH,
+    "mean of the 15 with at least 1000 rows": [data for data in ADBENCH if data not in SMALL],
+    "mean of the choosing half": CHOOSING,
+    "mean of the other half": [data for data in ADBENCH if data not in CHOOSING],
+}
+
+
+def group_means(found: Mapping[Task, Values]) -> list[Record]:
+    """Means over groups of sets, for every score and seed that has all of them; and what is published."""
+    lists: dict[tuple[str, str, str], list[float]] = {}
+    for name, sets in GROUPS.items():
+        for system, seed in sorted({(task.system, task.seed) for task in found}):
+            whole = [found.get(Task(data, seed, system)) for data in sets]
+            for metric in whole[0] or () if all(whole) else ():
+                mean = float(np.mean([values[metric] for values in whole if values]))
+                lists.setdefault((name, system, metric), []).append(mean)
+    return [summarise(*key, values) for key, values in lists.items()] + published("adbench")
+
+
+def adbench(args) -> None:
+    """All candidates on ADBench, or the neighbours."""
+    systems = [name for name in args.systems if name in ADBENCH_SYSTEMS]
+    sets = [data for data in args.sets if data in ADBENCH]
+    args.sets = [data for data in sets if data in CHOOSING] if args.choosing else sets
+    settings = {"model": f"CTEM(effort={args.effort!r})", "levels": LEVELS, "drawn": DRAWN, "tail": TAIL}
+    name = args.name or f"adbench-{args.effort}"
+    sweep(ranked, tasks(args, systems), args, name, settings, group_means)
+
+
 def main() -> None:
-    parser = sweep_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
-    parser.add_argument(
-        "--peers", action="store_true", help="all systems but ours, into anomalies-peers.json"
-    )
+    sets, systems = (*SETS, *ADBENCH), ("CTEM", *PEERS, "k-NN")
+    parser = sweep_arguments(__doc__, sets, systems, SEEDS)
+    parser.add_argument("--peers", action="store_true", help="all but ours, into anomalies-peers.json")
+    parser.add_argument("--adbench", action="store_true", help="ADBench, into adbench-default.json")
+    parser.add_argument("--choosing", action="store_true", help="only the sets on which the score was chosen")
+    parser.add_argument("--effort", default="default", help="of the fits to ADBench")
     args = parser.parse_args()
+    if args.adbench:
+        return adbench(args)
+    args.sets = [data for data in args.sets if data in SETS]
     name = args.name or f"anomalies-{group_name(args)}"
     settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
-    todo = tasks(args, list(PEERS) if args.peers else None)
+    todo = tasks(args, list(PEERS) if args.peers else [name for name in args.systems if name != "k-NN"])
     sweep(measure, todo, args, name, settings, partial(means, sets={task.data for task in todo}))
 
 

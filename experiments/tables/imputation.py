@@ -20,6 +20,12 @@ features of which a fifth of the cells was removed at random, in both parts: as 
 scikit-learn's imputers or by ``CTEMImputer`` (conditional means of numbers, modes of labels), which never see the
 income. "trees" and "CTEM" have complete rows: boosted trees, and ``predict_proba(X, "income")`` of a ``CTEM``, which is
 audited for privacy against the test rows, too; "…, all rows" learn from the whole first file.
+
+    python -m experiments.tables.imputation --harpoon --device cuda --data FOLDER --out OUT --jobs 5    as Harpoon does
+
+Harpoon (ICLR 2026): 70 % of the rows (seed 1234) are learned from, complete; of the others five masks of every kind
+(``sweep.mask``) remove cells. Squared error of hidden numbers, standardised by the training rows; accuracy of hidden
+labels in %. Without the target; california: nine columns of numbers. One fit serves all masks; peers see both parts.
 """
 
 from __future__ import annotations
@@ -33,11 +39,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401  scikit-learn asks for it
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
@@ -48,7 +50,22 @@ from sklearn.preprocessing import OrdinalEncoder
 from ctem import CTEM, CTEMImputer
 from ctem.datasets import load_table
 from ctem.privacy import audit
-from experiments.sweep import TINY, Task, Values, group_name, sweep, sweep_arguments, tasks, toy_table
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.frame import build_frame
+from experiments.sweep import (
+    TINY,
+    UNSAID,
+    Task,
+    Values,
+    group_name,
+    mask,
+    published,
+    sweep,
+    sweep_arguments,
+    tasks,
+    toy_table,
+)
+from experiments.tables.samples import SPLIT_SEED, TARGETS, WHOLE
 
 SETS = ("adult", "ames", "california", "pbc")
 WILD = {"ames": [], "pbc": ["id"]}  # read from FOLDER/wild, without columns that name the rows
@@ -70,6 +87,12 @@ ALL = ", all rows"
 COMPLETE = ("trees", "CTEM", f"trees{ALL}", f"CTEM{ALL}")  # systems without gaps
 USES = ("native", "SimpleImputer", "KNNImputer", "IterativeImputer", "CTEMImputer", *COMPLETE)
 TRAINING = 5000
+
+HARPOON = ("adult", "default", "shoppers", "california", "magic")
+KINDS = [
+    (kind, rate) for kind in ("MCAR", "MAR", "MNAR") for rate in (25, 50, 75) if kind == "MCAR" or rate < 75
+]
+MASKS = 5
 
 
 def load(data: str, seed: int, args) -> pd.DataFrame:
@@ -283,17 +306,86 @@ def classified(train, test, target: str, truth, seed: int, args) -> Values:
     return {"AUC": float(roc_auc_score(truth, p)), "seconds": seconds} | leaks
 
 
+def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Harpoon's training and test rows, numbers as floats, and which columns are labels."""
+    frame = toy_table(300, 0) if args.quick else load_table(data, args.data)
+    frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna().reset_index(drop=True)
+    frame = frame.drop(columns="ocean_proximity" if data == "california" else TARGETS[data])
+    labels = [name for name in frame if name not in _numbers(frame) or name in WHOLE.get(data, ())]
+    types = {name: int if name in labels else float for name in _numbers(frame)}
+    order = np.random.RandomState(SPLIT_SEED).permutation(len(frame))
+    parts = (frame.astype(types).iloc[rows] for rows in np.split(order, [int(0.7 * len(frame))]))
+    return *(part.reset_index(drop=True) for part in parts), labels
+
+
+def at_means_and_modes(model: CTEM, gappy: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
+    """Missing labels at their mode given the row, missing numbers at their mean."""
+    frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
+    (columns,) = table.summarised(frame, lambda one, name: one.mode() if name in labels else one.mean())
+    return build_frame(frame.table_type, columns)
+
+
+def beside(name: str, train: pd.DataFrame, gappy: pd.DataFrame, labels: list[str], seed: int) -> pd.DataFrame:
+    """Filled in by a peer that sees the complete rows, too; labels are text to it."""
+    both = pd.concat([train, gappy], ignore_index=True)
+    for label in (label for label in labels if label in _numbers(both)):
+        both[label] = both[label].map(lambda code: str(int(code)), na_action="ignore").astype(object)
+    fill = partial(forest, jobs=os.cpu_count() or 1) if name == "MissForest" else partial(peer, name)
+    return fill(both, seed=seed)[len(train) :].reset_index(drop=True)
+
+
+def errors(test: pd.DataFrame, filled: pd.DataFrame, gone: np.ndarray, labels: list[str], train) -> tuple:
+    """Squared errors of all hidden numbers, standardised, and hits of all hidden labels."""
+    square, hits = [np.zeros(0)], [np.zeros(0)]
+    for j, name in enumerate(test):
+        truth, answer = test[name][gone[:, j]], filled[name][gone[:, j]]
+        if name in labels:
+            hits.append(
+                np.array([a == b or str(a) == str(b) for a, b in zip(truth, answer, strict=True)], float)
+            )
+        else:
+            square.append(((answer - truth).to_numpy(float) / train[name].std(ddof=0)) ** 2)
+    return np.concatenate(square), np.concatenate(hits)
+
+
+def by_harpoon(task: Task, args) -> Values:
+    """One system under all masks of a table."""
+    train, test, labels = load_complete(task.data, args)
+    began, found, model = time.perf_counter(), Values(), CTEM(random_state=task.seed, device=args.device)
+    if task.system == "CTEM":
+        model.set_params(**(TINY if args.quick else {})).fit(train)
+        found["fit, seconds"] = time.perf_counter() - began
+    for kind, rate in KINDS:
+        pairs = []
+        for i in range(1 if args.quick else MASKS):
+            gone = mask(kind, test, labels, rate / 100, 100 * task.seed + i)
+            gappy = test.astype({name: float for name in _numbers(test)}).mask(gone)
+            mine, rest = (
+                partial(at_means_and_modes, model),
+                partial(beside, task.system, train, seed=task.seed),
+            )
+            filled = (mine if task.system == "CTEM" else rest)(gappy, labels=labels)
+            pairs.append([part.mean() for part in errors(test, filled, gone, labels, train) if len(part)])
+        mean = np.mean(pairs, axis=0)
+        found[f"squared error, {kind} {rate} %"] = float(mean[0])
+        found |= {f"accuracy, {kind} {rate} %": 100 * float(hit) for hit in mean[1:]}
+    return found | {"seconds": time.perf_counter() - began}
+
+
 def main() -> None:
-    parser = sweep_arguments(
-        __doc__, SETS, ("CTEM", *PEERS, *(name for name in USES if name != "CTEM")), SEEDS
-    )
-    parser.add_argument(
-        "--peers", action="store_true", help="all systems but ours, into imputation-peers.json"
-    )
+    sets, systems = dict.fromkeys((*SETS, *HARPOON)), dict.fromkeys(("CTEM", *PEERS, *USES))
+    parser = sweep_arguments(__doc__, tuple(sets), tuple(systems), SEEDS)
+    parser.add_argument("--peers", action="store_true", help="all but ours, into imputation-peers.json")
     parser.add_argument(
         "--uses", action="store_true", help="before and instead of a classifier, into uses-all.json"
     )
+    parser.add_argument("--harpoon", action="store_true", help="Harpoon's protocol, into harpoon-….json")
     args = parser.parse_args()
+    args.sets = [data for data in args.sets if data in (HARPOON if args.harpoon else SETS)]
+    if args.harpoon:
+        todo = tasks(args, [name for name in args.systems if name in ("CTEM", *PEERS)])
+        rows, name = published("harpoon"), args.name or f"harpoon-{group_name(args)}"
+        return sweep(by_harpoon, todo, args, name, {"masks": MASKS}, lambda found: rows)
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": TRAINING if args.uses else ROWS}
     if args.uses:
         args.sets = ["adult"]

@@ -36,7 +36,18 @@ from ctem.datasets import load_table
 from ctem.tables.columns.codecs import Numbers
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
-from experiments.sweep import TINY, Task, Values, group_name, need, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import (
+    TINY,
+    UNSAID,
+    Task,
+    Values,
+    group_name,
+    need,
+    sweep,
+    sweep_arguments,
+    tasks,
+    toy_table,
+)
 from experiments.tables.peers import Copula, Flow, Independent, Tree, bound, flow_loss, resolution
 
 SETS = (
@@ -60,7 +71,7 @@ def load(data: str, args) -> pd.DataFrame:
     if args.quick:
         return toy_table(400, 0)
     frame = load_table(data, args.data)
-    frame = frame.fillna("?") if data == "adult" else frame.dropna()  # adult's gaps are a label
+    frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna()  # adult's gaps are a label
     # an amount with up to 15 digits, in cents here: a number that may be any has no probability as written
     return frame.assign(PageValues=frame["PageValues"].round(2)) if data == "shoppers" else frame
 
