@@ -62,6 +62,7 @@ def test_rows_of_a_condition_are_those_of_the_api(folder, model, said, given):
     ("said", "message"),
     [
         ("age=3", "expected NAME=CONDITION, with a NAME of city, rooms, rain, born, smoker; got 'age=3'"),
+        ("rain>3", "Conditions are written as age=30..40, age=30.., city=Oslo or city=Oslo|Bergen"),
         ("rain=wet", "--given rain=wet: expected a number, low..high, low.., ..high or a|b; got 'wet'"),
         ("born=soon", "expected a date such as 2020-12-31"),
         ("smoker=perhaps", "expected true or false"),
@@ -71,7 +72,7 @@ def test_rows_of_a_condition_are_those_of_the_api(folder, model, said, given):
     ],
 )
 def test_a_condition_that_cannot_be_is_one_line(folder, said, message):
-    code = 2 if said.startswith("age") else 1
+    code = 2 if said in ("age=3", "rain>3") else 1
     _, err = ctem("sample", folder / "m.ctem", "--given", said, code=code)
     assert message in " ".join(err.replace("│", " ").split())
 
@@ -121,7 +122,7 @@ def test_privacy_is_the_audit_of_the_api(folder, model):
 def test_text_of_an_older_encoding_is_told_how_to_become_utf_8(tmp_path, text):
     (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
     _, err = ctem("fit", tmp_path / "old.csv", "-o", tmp_path / "m.ctem", code=1)
-    assert "iconv -f ISO-8859-1 -t UTF-8 old.csv > new.csv" in " ".join(err.split())
+    assert f"iconv -f ISO-8859-1 -t UTF-8 {tmp_path / 'old.csv'} > new.csv" in " ".join(err.split())
 
 
 @pytest.mark.filterwarnings("default:training was interrupted:UserWarning")
@@ -162,6 +163,8 @@ def test_a_fit_that_was_interrupted_before_anything_was_learned_is_none(monkeypa
 def test_one_column_is_written_in_a_list(model):
     with pytest.raises(ValueError, match=r"columns: expected a list of columns; write columns=\['rain'\]"):
         model.log_density(rows(), columns="rain")
+    with pytest.raises(ValueError, match=r"given: expected a list of columns.*; write given=\['rain'\]"):
+        model.log_density(rows(), columns=["city"], given={"rain": (1, 2)})
 
 
 def test_fit_and_info_end_with_how_good_the_model_is(folder, model, monkeypatch):

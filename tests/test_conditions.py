@@ -250,6 +250,8 @@ def test_predictions_are_the_conditional_of_any_column(model):
         ({"rain": [1.2345]}, "column 'rain' is continuous: the single value 1.2345 has probability 0"),
         ({"size": (7, 9)}, r"column 'size' holds no value in \(7, 9\)"),
         ({"age": ("young", "old")}, "column 'age': expected numbers"),
+        ({"age": slice(30, 40)}, r"column 'age': expected a value, a range \(low, high\).*got slice"),
+        ({"age": "30..40"}, r"given=\{'age': \(30, 40\)\}; got '30..40'"),
     ],
     ids=str,
 )

@@ -248,7 +248,7 @@ def report(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write one HTML file on what was learned: columns, training, log Z, marginals, pairs, outliers.
+    """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy.
 
     \b
     ctem report adult.ctem adult.csv -o adult.html --held-out test.csv

@@ -55,7 +55,8 @@ def conditions(said: list[str], codecs: Mapping[str, Codec]) -> dict[str, Any]:
         name = max((known for known in codecs if each.startswith(f"{known}=")), key=len, default=None)
         if name is None:
             raise typer.BadParameter(
-                f"expected NAME=CONDITION, with a NAME of {', '.join(codecs)}; got {each!r}."
+                f"expected NAME=CONDITION, with a NAME of {', '.join(codecs)}; got {each!r}. Conditions are written "
+                "as age=30..40, age=30.., city=Oslo or city=Oslo|Bergen."
             )
         if name in found:
             raise typer.BadParameter(

@@ -260,7 +260,7 @@ def outliers(
 def report(
     model: Path, table: str, output: Path, held_out: str | None, max_rows: int, device: str, quiet: bool
 ) -> None:
-    """Write one HTML file on what was learned: columns, training, log Z, marginals, pairs, outliers."""
+    """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy."""
     check_target(output)
     fitted = _load(model, device)
     X = known_table(fitted, table, max_rows, quiet)

@@ -55,7 +55,18 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
             )
         if said is None:
             check_state(name, schema.columns[name].codec, "given")
+        _check_value(name, said, schema.columns[name].kind)
     return {name: said for name, said in given.items() if name not in ranges}, ranges
+
+
+def _check_value(name: str, said: Any, kind: str) -> None:
+    """Refuse what was meant as a range and is none."""
+    text = isinstance(said, str) and ".." in said and kind != "category"
+    if text or isinstance(said, slice | Mapping):
+        raise ValueError(
+            f"given: column {name!r}: expected a value, a range (low, high) with None for an open end, or a list of "
+            f"these, such as given={{{name!r}: (30, 40)}}; got {said!r}."
+        )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ __all__ = ["Fold", "HeldOut", "blind", "check_held_out", "held_out_parts", "rank
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
 MOST = 2000  # held-out rows that are scored, of all networks together
+TIE = 1e-4  # nats
 EVERY = -1  # the member of a fold that no network has seen
 PLAIN = ("rows", "log_density", "independent", "gain")
 
@@ -117,11 +118,13 @@ class HeldOut:
 def rank_p_values(held_out: Sequence[Vector], new: Sequence[Vector]) -> Vector:
     """(1 + #{held-out scores ≥ the new one}) / (1 + #held-out scores), summed over folds: sorted (h,) and new (n,).
 
+    Scores that are nearly alike are ties: the last digits of a score depend on the rows that are scored with it.
+
     >>> rank_p_values([np.array([1.0, 2.0, 3.0])], [np.array([0.0, 2.0, 9.0])])
     array([1.  , 0.75, 0.25])
     """
     above = [
-        len(held) - np.searchsorted(held, value, side="left")
+        len(held) - np.searchsorted(held, value - TIE, side="left")
         for held, value in zip(held_out, new, strict=True)
     ]
     return np.asarray((1 + np.sum(above, axis=0)) / (1 + sum(map(len, held_out))))

@@ -22,6 +22,7 @@ __all__ = ["Outlier", "Outliers", "SuspiciousCell", "find_outliers", "outlier_co
 
 Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
+LEAST = 1e-6  # p-values below are not told apart
 LIKELY = 0.2  # a p-value from which a cell is no reason
 COVERAGE = 0.9  # of the interval that is expected
 
@@ -56,7 +57,8 @@ class SuspiciousCell:
         if self.unseen:
             return f"{self.name} {_short(self.value)}, a value never seen"
         between = "" if self.low is None else f"{_short(self.low)} to {_short(self.high)}; "
-        return f"{self.name} {_short(self.value)}, expected {_short(self.expected)} ({between}p {self.p_value:.2g})"
+        p = f"p {self.p_value:.2g}" if self.p_value >= LEAST else f"p < {LEAST:.0e}"
+        return f"{self.name} {_short(self.value)}, expected {_short(self.expected)} ({between}{p})"
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,29 @@ from __future__ import annotations
 import csv
 import importlib
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["CsvWriter", "completed", "read_csv", "typed"]
+__all__ = ["CsvWriter", "completed", "in_utf8", "read_csv", "typed"]
 
 BLOCK = 2**22  # bytes at a time; also the longest line
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
          "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
-IN_UTF8 = "Text of an older encoding becomes UTF-8 by: iconv -f ISO-8859-1 -t UTF-8 old.csv > new.csv"
+IN_UTF8 = "Text of an older encoding becomes UTF-8 by: iconv -f {encoding} -t UTF-8 {name} > new.csv"
 SPELLINGS = (("True", "False"), ("TRUE", "FALSE"), ("1", "0"))
 SPECIAL = '[",\r\n]|^ | $|^$'  # cells that are written in quotes
 Table = Any  # pyarrow.Table; pyarrow is optional
+
+
+def in_utf8(name: str, encoding: str = "ISO-8859-1") -> str:
+    """How a file of another encoding becomes one that can be read.
+
+    >>> in_utf8("my table.csv")
+    "Text of an older encoding becomes UTF-8 by: iconv -f ISO-8859-1 -t UTF-8 'my table.csv' > new.csv"
+    """
+    file = "old.csv" if name == "standard input" else shlex.quote(name)
+    return IN_UTF8.format(encoding=encoding, name=file)
 
 
 def read_csv(name: str, stream: Any) -> tuple[list[str], Iterable[Any]]:
@@ -150,7 +161,7 @@ def _header(name: str, line: bytes) -> tuple[list[str], str]:
     except UnicodeDecodeError:
         raise ValueError(
             f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. "
-            + (IN_UTF8.replace("ISO-8859-1", "UTF-16") if line[:2] in (b"\xff\xfe", b"\xfe\xff") else IN_UTF8)
+            + in_utf8(name, "UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else "ISO-8859-1")
         ) from None
     delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", text).count)
     try:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ctem.atomic import replacing
-from ctem.tables.frames.csv_text import IN_UTF8, CsvWriter, read_csv, typed
+from ctem.tables.frames.csv_text import CsvWriter, in_utf8, read_csv, typed
 from ctem.terminal import Shown
 
 __all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir"]
@@ -278,7 +278,7 @@ def _readable(name: str) -> Iterator[None]:
     try:
         yield
     except pyarrow().ArrowException as error:
-        advice = f". {IN_UTF8}" if "invalid UTF8" in str(error) else ""
+        advice = f". {in_utf8(name)}" if "invalid UTF8" in str(error) else ""
         raise ValueError(f"{name}: {_line(error)}{advice}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None

@@ -117,6 +117,11 @@ def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> 
     """
     if isinstance(columns, str):
         raise ValueError(f"{what}: expected a list of columns; write {what}=[{columns!r}].")
+    if isinstance(columns, Mapping):
+        raise ValueError(
+            f"{what}: expected a list of columns, whose values are those of X; write {what}={list(columns)}. "
+            "Conditions are for sample(given=…) and probability(event, given)."
+        )
     asked = list(columns)
     for column in asked:
         whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
