@@ -1,0 +1,252 @@
+"""What columns are taken for, against what a person would say: eighteen public tables, and the traps met in them.
+
+A person says number (a quantity, a count, a grade in figures), label (words, and codes that only name something),
+yes/no (two values), date, text (free), identifier or constant. Whether whole numbers are real or ordinal is the
+library's business, and so is whether labels have an order. Codes written as numbers are labels for a person who knows
+what they mean; no reader of the values alone can know that, and they count as wrong here.
+"""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ctem
+from ctem.datasets import TABLES, load_penguins, load_table
+
+KINDS = {  # what a person says → kinds that agree
+    "number": ("real", "ordinal"),
+    "label": ("category", "ordinal"),
+    "yes/no": ("ordinal", "category"),
+    "date": ("real",),
+    "text": ("text",),
+    "identifier": ("identifier",),
+    "constant": ("constant",),
+}
+RIGHT = 0.95
+FOLDER = os.environ.get("CTEM_DATA", "")
+SAID = {
+    "titanic": {
+        "yes/no": "survived sex adult_male alive alone",
+        "number": "pclass age sibsp parch fare",
+        "label": "embarked class who deck embark_town",
+    },
+    "penguins": {
+        "label": "species island",
+        "number": "bill_length_mm bill_depth_mm flipper_length_mm body_mass_g year",
+        "yes/no": "sex",
+    },
+    "abalone": {
+        "label": "sex",
+        "number": "length diameter height whole_weight shucked_weight viscera_weight shell_weight rings",
+    },
+    "adult": {
+        "number": "age fnlwgt education-num capital-gain capital-loss hours-per-week",
+        "label": "workclass education marital-status occupation relationship race native-country",
+        "yes/no": "sex income",
+    },
+    "bank": {
+        "number": "age balance day duration campaign pdays previous",
+        "label": "job marital education contact month poutcome",
+        "yes/no": "default housing loan y",
+    },
+    "beijing": {
+        "number": "year month day hour pm2.5 DEWP TEMP PRES Iws Is Ir",
+        "label": "cbwd",
+    },
+    "california": {
+        "number": (
+            "longitude latitude housing_median_age total_rooms total_bedrooms population households "
+            "median_income median_house_value"
+        ),
+        "label": "ocean_proximity",
+    },
+    "default": {
+        "number": (
+            "LIMIT_BAL AGE PAY_0 PAY_2 PAY_3 PAY_4 PAY_5 PAY_6 BILL_AMT1 BILL_AMT2 BILL_AMT3 BILL_AMT4 "
+            "BILL_AMT5 BILL_AMT6 PAY_AMT1 PAY_AMT2 PAY_AMT3 PAY_AMT4 PAY_AMT5 PAY_AMT6"
+        ),
+        "yes/no": "SEX class",
+        "label": "EDUCATION MARRIAGE",
+    },
+    "diamonds": {
+        "number": "carat depth table price x y z",
+        "label": "cut color clarity",
+    },
+    "german": {
+        "label": "status history purpose savings employment personal debtors property plans housing job",
+        "number": "duration amount rate residence age credits dependents",
+        "yes/no": "telephone foreign class",
+    },
+    "magic": {
+        "number": "length width size conc conc1 asym m3_long m3_trans alpha dist",
+        "yes/no": "class",
+    },
+    "shoppers": {
+        "number": (
+            "Administrative Administrative_Duration Informational Informational_Duration ProductRelated "
+            "ProductRelated_Duration BounceRates ExitRates PageValues SpecialDay"
+        ),
+        "label": "Month OperatingSystems Browser Region TrafficType VisitorType",
+        "yes/no": "Weekend Revenue",
+    },
+    "ames": {
+        "label": (
+            "MS_SubClass MS_Zoning Alley Lot_Shape Land_Contour Utilities Lot_Config Land_Slope "
+            "Neighborhood Condition_1 Condition_2 Bldg_Type House_Style Overall_Cond Roof_Style Roof_Matl "
+            "Exterior_1st Exterior_2nd Mas_Vnr_Type Exter_Cond Foundation Bsmt_Cond Bsmt_Exposure "
+            "BsmtFin_Type_1 BsmtFin_SF_1 BsmtFin_Type_2 Heating Heating_QC Electrical Functional "
+            "Garage_Type Garage_Finish Garage_Cond Paved_Drive Pool_QC Fence Misc_Feature Sale_Type "
+            "Sale_Condition"
+        ),
+        "number": (
+            "Lot_Frontage Lot_Area Year_Built Year_Remod_Add Mas_Vnr_Area BsmtFin_SF_2 Bsmt_Unf_SF "
+            "Total_Bsmt_SF First_Flr_SF Second_Flr_SF Gr_Liv_Area Bsmt_Full_Bath Bsmt_Half_Bath Full_Bath "
+            "Half_Bath Bedroom_AbvGr Kitchen_AbvGr TotRms_AbvGrd Fireplaces Garage_Cars Garage_Area "
+            "Wood_Deck_SF Open_Porch_SF Enclosed_Porch Three_season_porch Screen_Porch Pool_Area Misc_Val "
+            "Mo_Sold Year_Sold Sale_Price Longitude Latitude"
+        ),
+        "yes/no": "Street Central_Air",
+    },
+    "flchain": {
+        "number": "age sample.yr kappa lambda flc.grp creatinine futime",
+        "yes/no": "sex mgus death",
+        "label": "chapter",
+    },
+    "loans": {
+        "text": "emp_title",
+        "number": (
+            "emp_length annual_income debt_to_income annual_income_joint debt_to_income_joint delinq_2y "
+            "months_since_last_delinq earliest_credit_line inquiries_last_12m total_credit_lines "
+            "open_credit_lines total_credit_limit total_credit_utilized num_collections_last_12m "
+            "num_historical_failed_to_pay months_since_90d_late current_accounts_delinq "
+            "total_collection_amount_ever current_installment_accounts accounts_opened_24m "
+            "months_since_last_credit_inquiry num_satisfactory_accounts num_accounts_30d_past_due "
+            "num_active_debit_accounts total_debit_limit num_total_cc_accounts num_open_cc_accounts "
+            "num_cc_carrying_balance num_mort_accounts account_never_delinq_percent tax_liens "
+            "public_record_bankrupt loan_amount term interest_rate installment balance paid_total "
+            "paid_principal paid_interest paid_late_fees"
+        ),
+        "label": (
+            "state homeownership verified_income verification_income_joint loan_purpose grade sub_grade "
+            "loan_status"
+        ),
+        "constant": "num_accounts_120d_past_due",
+        "yes/no": "application_type initial_listing_status disbursement_method",
+        "date": "issue_month",
+    },
+    "pbc": {
+        "identifier": "id",
+        "number": "time age edema bili chol albumin copper alk.phos ast trig platelet protime stage",
+        "label": "status",
+        "yes/no": "trt sex ascites hepato spiders",
+    },
+    "storms": {
+        "label": "name status",
+        "number": (
+            "year month day hour lat long category wind pressure tropicalstorm_force_diameter "
+            "hurricane_force_diameter"
+        ),
+    },
+    "weather": {
+        "label": "origin",
+        "constant": "year",
+        "number": "month day hour temp dewp humid wind_dir wind_speed wind_gust precip pressure visib",
+        "date": "time_hour",
+    },
+}
+
+
+def agrees(word, column, values):
+    """Whether a column was taken for what a person says; labels in figures are no ordinals, dates are read."""
+    if word == "label" and column.kind == "ordinal":
+        return not pd.api.types.is_numeric_dtype(values)
+    return column.kind in KINDS[word] and (word == "date") == ("dates" in column.reason)
+
+
+def judged(name, X):
+    """The columns that were taken for something else, and how many there are."""
+    words = {column: word for word, names in SAID[name].items() for column in names.split()}
+    assert set(words) == set(X.columns)
+    found = ctem.inspect(X).columns
+    return [each.name for each in found if not agrees(words[each.name], each, X[each.name])], len(found)
+
+
+def stored(name):
+    """A table of the folder of data; None if it is not there."""
+    if name == "penguins":
+        return load_penguins()
+    if name in TABLES:
+        path = os.path.join(FOLDER, "tables", TABLES[name].path)
+        return load_table(name, FOLDER) if FOLDER and any(map(os.path.exists, (path, f"{path}.gz"))) else None
+    path = os.path.join(FOLDER, "wild", f"{name}.csv.gz")
+    return pd.read_csv(path) if FOLDER and os.path.exists(path) else None
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_nearly_all_columns_of_a_table_are_taken_for_what_a_person_would_say(name, record_property):
+    X = stored(name)
+    if X is None:
+        pytest.skip(f"{name} is not in the folder $CTEM_DATA")
+    wrong, count = judged(name, X)
+    record_property("wrong", wrong)
+    assert len(wrong) <= max(1, 0.25 * count), f"{name}: {wrong}"
+
+
+def test_ninety_five_in_a_hundred_columns_of_all_tables_are_right():
+    tables = {name: X for name in SAID if (X := stored(name)) is not None}
+    if len(tables) < len(SAID) - 1:  # Titanic may have to be downloaded
+        pytest.skip("the tables are not in the folder $CTEM_DATA")
+    each = [judged(name, X) for name, X in tables.items()]
+    wrong, count = sum(len(names) for names, _ in each), sum(count for _, count in each)
+    assert wrong <= (1 - RIGHT) * count, [names for names, _ in each]
+
+
+N = 300
+RNG = np.random.default_rng(0)
+ROWS = np.arange(N)
+TRAPS = {  # what was met in those tables, made up: a person's word, and cells
+    "few whole numbers": ("number", RNG.integers(0, 5, N)),
+    "whole numbers with gaps, which come as floats": (
+        "number",
+        np.where(ROWS % 9, RNG.integers(0, 5, N), np.nan),
+    ),
+    "two whole numbers": ("yes/no", RNG.integers(0, 2, N)),
+    "booleans as text": ("yes/no", RNG.choice(["True", "False"], N)),
+    "a tall first value": ("number", np.where(RNG.random(N) < 0.9, 0, RNG.integers(1, 99999, N))),
+    "thirds": ("number", np.round(RNG.integers(0, 300, N) / 3, 6)),
+    "rounded, and one far away": ("number", np.where(ROWS == 7, 1e20, np.round(RNG.normal(50, 9, N), 1))),
+    "over many orders of magnitude": ("number", 10.0 ** RNG.uniform(-9, 9, N)),
+    "knots as miles": ("number", 1.15078 * RNG.integers(0, 40, N)),
+    "years": ("number", RNG.integers(1950, 2020, N)),
+    "percent": ("number", [f"{value} %" for value in RNG.integers(0, 100, N)]),
+    "money": ("number", [f"${value:,.2f}" for value in RNG.lognormal(8, 2, N)]),
+    "decimal commas": ("number", [f"{value:.2f}".replace(".", ",") for value in RNG.normal(0, 9, N)]),
+    "marks of gaps among numbers": ("number", np.where(ROWS % 7, RNG.integers(0, 900, N).astype(str), "?")),
+    "marks of gaps among labels": ("label", RNG.choice(["a", "b", "c", "?"], N)),
+    "codes with leading zeros": ("label", [f"{value:05d}" for value in RNG.integers(0, 40, N)]),
+    "letters and figures": ("label", RNG.choice(["A11", "A12", "A14"], N)),
+    "many labels": ("label", [f"town {value}" for value in RNG.zipf(1.5, N) % 90]),
+    "months": ("label", RNG.choice(["jan", "feb", "mar", "may"], N)),
+    "moments with a zone": (
+        "date",
+        [f"2013-{1 + i % 12:02d}-{1 + i % 28:02d}T{i % 24:02d}:00:00Z" for i in range(N)],
+    ),
+    "American dates": ("date", [f"{1 + i % 12}/{1 + i % 28}/2023" for i in range(N)]),
+    "German dates": ("date", [f"{1 + i % 28:02d}.{1 + i % 12:02d}.2023" for i in range(N)]),
+    "order_id": ("identifier", ROWS + 1000),
+    "keys": ("identifier", [f"k-{value:06x}" for value in RNG.permutation(10**6)[:N]]),
+    "counted rows": ("identifier", ROWS + 1),
+    "prose": ("text", [f"the guest of room {i} said that it was {i % 9} too small" for i in range(N)]),
+    "one value": ("constant", np.full(N, 2013)),
+    "nothing": ("constant", [None] * N),
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_traps_are_taken_for_what_a_person_would_say(name):
+    word, cells = TRAPS[name]
+    X = pd.DataFrame({name: cells, "beside": RNG.normal(size=N)})
+    column = ctem.inspect(X).columns[0]
+    assert agrees(word, column, X[name]), column
