@@ -26,6 +26,7 @@ SCRIPTS = [
     "tables.imputation --systems CTEM",
     "tables.imputation --uses",
     "tables.nats --systems CTEM",
+    "tables.samples --titanic",
     "tables.samples --systems CTEM",
 ]
 

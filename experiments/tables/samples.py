@@ -2,6 +2,7 @@
 
     python -m experiments.tables.samples --device cuda --data FOLDER --out OUT --jobs 5    everything; needs XGBoost
     python -m experiments.tables.samples --systems "real rows" --data FOLDER    what real rows score
+    python -m experiments.tables.samples --titanic --data FOLDER    Titanic: rules, shares, holes and outliers
 
 Splits: Adult's two files, a gap a label like another; of the others nine tenths are learned from, drawn by seed 1234
 or the next under which every label occurs among these (beijing without rows that lack pm2.5, magic without its first
@@ -57,6 +58,7 @@ SETS = ("adult", "default", "shoppers", "magic", "beijing")
 SYSTEMS = ("CTEM", "CTEM on half", "real rows", "cascade")
 SEEDS = 3
 SPLIT_SEED = 1234
+CLASSES = {1: "First", 2: "Second", 3: "Third"}  # of Titanic
 CHUNK = 256  # rows whose distances are held at a time
 STEPS = 30  # quantiles of α-precision and β-recall
 BINS = 10  # of a number in a contingency table
@@ -339,10 +341,49 @@ def measure(task: Task, args) -> Values:
     return {"CTEM": ours, "CTEM on half": on_half, "cascade": cascade}[task.system](rows, task, args)
 
 
+def toy_titanic(n: int, seed: int) -> pd.DataFrame:
+    """Rows of the columns that are looked at."""
+    rng = np.random.default_rng(seed)
+    pclass, sex = rng.integers(1, 4, n), rng.integers(2, size=n)
+    return pd.DataFrame(
+        {
+            "survived": (rng.random(n) < 0.3 + 0.4 * sex).astype(int),
+            "pclass": pclass,
+            "class": pd.Series(pclass).map(CLASSES),
+            "sex": np.array(["male", "female"])[sex],
+            "age": np.where(rng.random(n) < 0.2, np.nan, rng.integers(1, 80, n)),
+            "fare": np.where(np.arange(n) < 3, 512.3292, rng.lognormal(3, 0.5, n)),
+        }
+    )
+
+
+def titanic(task: Task, args) -> Values:
+    """Whether samples keep Titanic's rules, shares and holes, and whether its dearest tickets stand out."""
+    rows = toy_titanic(300, 0) if args.quick else load_table("titanic", args.data)
+    model = CTEM(random_state=task.seed, device=args.device, **(TINY if args.quick else {})).fit(rows)
+    drawn = model.sample(20_000, random_state=task.seed)
+    holed = model.sample(len(rows), random_state=task.seed, with_missing=True)
+    survived = [each.groupby(["sex", "pclass"])["survived"].mean() for each in (drawn, rows)]
+    rank = (-model.outlier_scores(rows)).argsort().argsort()[(rows["fare"] > 500).to_numpy()] + 1
+    marks = {name: -1.0 if pd.api.types.is_numeric_dtype(rows[name]) else "gone" for name in rows}
+    judged = (each.fillna(marks) for each in (rows, holed))  # trees see a gap as a value of its own
+    return {
+        "AUC of boosted trees, samples with holes": 1 - boosted(*judged, task.seed) / 2,
+        "rows that break class = pclass": float((drawn["class"] != drawn["pclass"].map(CLASSES)).mean()),
+        "P(survived | sex, class), largest error": float((survived[0] - survived[1]).abs().max()),
+        "last of the three fares of 512 among outliers": float(rank.max()),
+    }
+
+
 def main() -> None:
     parser = sweep_arguments(__doc__, SETS, SYSTEMS, SEEDS)
     parser.add_argument("--threads", type=int, default=2, help="of XGBoost's and LightGBM's trees")
+    parser.add_argument("--titanic", action="store_true", help="Titanic alone")
     args = parser.parse_args()
+    if args.titanic:
+        todo = [Task("titanic", seed, "CTEM") for seed in range(1 if args.quick else args.seeds)]
+        sweep(titanic, todo, args, args.name or "titanic", {"model": "CTEM()", "samples": "20 000"})
+        return
     settings = {"model": "CTEM()", "samples": "as many as training rows", "split seed": SPLIT_SEED}
     rows = published("samples")
     sweep(measure, tasks(args), args, args.name or "samples", settings, lambda found: rows)
