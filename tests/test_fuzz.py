@@ -1,7 +1,8 @@
-"""Random tables of every kind and backend: fitted, scored, sampled, imputed, saved and loaded.
+"""Random tables of every kind and backend: inspected, fitted, scored, sampled, imputed, saved and loaded.
 
-Nothing may fail but with an error that names the table, its column or the argument; no answer is nan; a loaded model
-answers with the same bits.
+Numbers over six hundred orders of magnitude, codes for missing, marks of gaps, money, dates in several notations, keys;
+and values at score time that fit never saw. Nothing may fail but with an error that names the table, its column or the
+argument; no answer is nan; a loaded model answers with the same bits.
 """
 
 import datetime as dt
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from ctem import CTEM
+from ctem import CTEM, inspect
 from ctem.densities.anyorder import fitting
 from ctem.densities.fast import potential
 
@@ -61,6 +62,19 @@ NUMBERS = st.one_of(
 WHOLE = st.one_of(
     st.integers(0, 3), st.integers(-100, 100), st.sampled_from([2**53 + 1, 2**63 - 1, -(2**63), 0])
 )
+VAST = st.tuples(st.floats(1, 9.99), st.integers(-300, 300), st.sampled_from([1, 1, 1, -1])).map(
+    lambda parts: parts[2] * float(f"{parts[0]}e{parts[1]}")
+)
+CODED = st.one_of(st.integers(0, 90), st.integers(0, 90), st.sampled_from([999, -1, -99, 99_999]))
+MARKED = st.one_of(st.integers(0, 500).map(str), st.sampled_from(["?", "NA", "-", "", ".", "null", "n/a"]))
+MONEY = st.floats(-1e6, 1e6).map(lambda value: f"{'-' * (value < 0)}${abs(value):,.2f}")
+SHARES = st.integers(0, 1000).map(lambda value: f"{value / 10} %".replace(".", ","))
+WRITTEN = st.tuples(
+    st.dates(dt.date(1850, 1, 1), dt.date(2150, 1, 1)),
+    st.sampled_from(["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d %b %Y", "2023-02-30", "soon"]),
+).map(lambda pair: pair[0].strftime(pair[1]))
+CLOCK = st.tuples(st.integers(0, 30), st.integers(0, 59)).map(lambda pair: f"{pair[0]:02d}:{pair[1]:02d}")
+KEYS = st.integers(0, 2**40).map(lambda value: f"k{value:011x}")
 DAYS = st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1))
 MOMENTS = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))
 VALUES = {
@@ -72,6 +86,24 @@ VALUES = {
     "bool": st.booleans(),
     "day": DAYS,
     "moment": MOMENTS,
+    "vast": VAST,
+    "coded": CODED,
+    "marked": MARKED,
+    "money": MONEY,
+    "share": SHARES,
+    "written": WRITTEN,
+    "clock": CLOCK,
+    "key": KEYS,
+}
+FLOATS, WHOLES = ("float", "tidy", "atom", "vast"), ("int", "coded")
+WORDS = ("text", "marked", "money", "share", "written", "clock", "key")
+NEW = {  # what fit never saw, by kind
+    **dict.fromkeys(WORDS, ("never seen", "-1e9", "31.12.2999", "£")),
+    **dict.fromkeys(FLOATS, (1e250, -3.0, 1e-300)),
+    **dict.fromkeys(WHOLES, (77_777, -5, 2**62)),
+    "bool": (True, False),
+    "day": (dt.date(1, 1, 1), dt.date(9999, 12, 31)),
+    "moment": (dt.datetime(1800, 1, 1), dt.datetime(2190, 1, 1)),
 }
 
 
@@ -96,7 +128,7 @@ def columns(draw):
 def as_numpy(made):
     kinds = {kind for kind, _ in made.values()}
     cells = [values for _, values in made.values()]
-    if kinds <= {"float", "tidy", "atom"}:
+    if kinds <= set(FLOATS):
         return np.array([[np.nan if v is None else v for v in column] for column in cells]).T
     out = np.empty((len(cells[0]), len(cells)), object)
     for j, column in enumerate(cells):
@@ -107,9 +139,9 @@ def as_numpy(made):
 def as_pandas(made):
     frame = {}
     for name, (kind, cells) in made.items():
-        dtype = {"int": "Int64", "bool": "boolean", "moment": "datetime64[us]"}.get(kind)
+        dtype = {"int": "Int64", "coded": "Int64", "bool": "boolean", "moment": "datetime64[us]"}.get(kind)
         frame[name] = pd.Series(cells, dtype=dtype)
-        if kind in ("float", "tidy", "atom"):
+        if kind in FLOATS:
             frame[name] = frame[name].astype(float)
     return pd.DataFrame(frame)
 
@@ -117,14 +149,14 @@ def as_pandas(made):
 def as_categories(made):
     frame = as_pandas(made)
     return frame.assign(
-        **{name: frame[name].astype("category") for name, (kind, _) in made.items() if kind == "text"}
+        **{name: frame[name].astype("category") for name, (kind, _) in made.items() if kind in WORDS}
     )
 
 
 def as_polars(made):
     types = {
-        "text": pl.String,
-        "int": pl.Int64,
+        **dict.fromkeys(WORDS, pl.String),
+        **dict.fromkeys(WHOLES, pl.Int64),
         "bool": pl.Boolean,
         "day": pl.Date,
         "moment": pl.Datetime("us"),
@@ -154,6 +186,14 @@ def rows(X, n):
     return X.slice(0, n) if isinstance(X, pl.DataFrame | pa.Table) else X[:n]
 
 
+def with_new_values(made, rng):
+    """Three rows of the same columns that hold values which fit, most likely, never saw."""
+    return {
+        name: (kind, [NEW[kind][i] for i in rng.integers(len(NEW[kind]), size=3)])
+        for name, (kind, _) in made.items()
+    }
+
+
 def same(a, b):
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and pd.DataFrame(a).equals(pd.DataFrame(b))
@@ -167,8 +207,19 @@ def fitted_or_refused(X, missing, fast=False):
         return None, str(error)
 
 
+def assert_documented(answer):
+    """An answer that is true, or a refusal with a reason."""
+    try:
+        found = answer()
+    except (ValueError, TypeError) as error:
+        assert str(error).startswith(DOCUMENTED), error  # noqa: PT017
+    else:
+        assert found is not None
+        assert not isinstance(found, np.bool_) or found
+
+
 @pytest.mark.long
-@settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     columns(),
     st.sampled_from(sorted(BACKENDS)),
@@ -177,6 +228,7 @@ def fitted_or_refused(X, missing, fast=False):
 )
 def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing, fast):
     X = BACKENDS[backend](made)
+    assert_documented(lambda: inspect(X).as_frame())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fitted on|log Z rests on", UserWarning)
         model, refusal = fitted_or_refused(X, missing, fast)
@@ -190,7 +242,10 @@ def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing, fa
     assert np.isfinite(scores).all()
     assert np.array_equal(model.log_density(few), scores)
     assert not fast or np.isfinite(model.score_samples(few, fast=True)).all()
+    strange = BACKENDS[backend](with_new_values(made, np.random.default_rng(len(made))))
+    assert_documented(lambda: np.isfinite(model.score_samples(strange)).all())
     drawn = model.sample(4, random_state=1)
+    assert type(model.sample(4, random_state=1, with_missing=True)) is type(X)
     assert type(drawn) is type(X)
     assert np.isfinite(model.score_samples(drawn)).all()
     with tempfile.TemporaryDirectory() as folder:
