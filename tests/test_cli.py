@@ -133,6 +133,10 @@ def test_fast_scores_are_those_of_the_api(folder, tmp_path):
     assert "rank correlation" in ctem("info", tmp_path / "m.ctem")[0]
 
 
+def test_info_says_the_seed_that_was_said(folder):
+    assert "· seed 3\n" in ctem("info", folder / "m.ctem")[0]
+
+
 def test_effort_goes_to_the_model(folder, tmp_path):
     ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--effort", "quick", *FIT)
     assert CTEM.load(tmp_path / "m.ctem").effort == "quick"

@@ -302,7 +302,7 @@ def info(model: Path, as_json: bool) -> None:
     print_columns(facts["columns"], str(model))
     origin = {key: shown(value) for key, value in origin.items()}
     Console().print(
-        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · seed {origin['seed']}\n"
+        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
         f"{facts['objective']}, effort {facts['effort']} · {_quality_in_words(fitted)}{_fast_in_words(facts['fast'])}\n"
         f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
@@ -317,6 +317,11 @@ def _quality_in_words(model: CTEM) -> str:
     if model.held_out_ is None:
         return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
     return str(model.held_out_)
+
+
+def _seed_in_words(model: CTEM) -> str:
+    """The seed that the user said; what was made of it is in the provenance."""
+    return "no seed said" if model.random_state is None else f"seed {model.random_state}"
 
 
 def _fast_in_words(facts: dict[str, Any] | None) -> str:

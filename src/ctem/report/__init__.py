@@ -78,7 +78,7 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "rows of the fit": f"{model.n_samples_seen_:,}, {whose} this report",
         "data, SHA-256 of encoded rows": model.data_hash_,
-        "seed of the fit": model.seed_,
+        "seed of the fit": "none was said" if model.random_state is None else model.random_state,
         "seed and draws of the report": f"{seed}, {found.n_samples:,}",
         "settings": _list({key: value for key, value in settings.items() if value is not None}),
         "networks and training": _list(asdict(model.settings_)),
