@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results docs clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results docs walkthrough clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -90,6 +90,9 @@ results: .venv/.installed ## say which results are stale, and write a page per t
 docs: .venv/.installed-dev ## the site, into build/site: every example run, warnings are errors (EXAMPLES= leaves examples out)
 	@$(BIN)/python -m sphinx -b html -E -W --keep-going -q $(if $(EXAMPLES),,-D plot_gallery=0) docs build/site
 	@echo "the site is in build/site/index.html"
+
+walkthrough: .venv/.installed ## run the commands of docs/walkthrough.md again and put in what they print
+	@$(BIN)/python docs/console.py docs/walkthrough.md
 
 clean: ## remove caches, builds and quick results; .venv and data stay
 	@echo "removing caches, builds and quick results"
