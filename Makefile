@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results docs walkthrough clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results docs walkthrough picture clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -93,6 +93,9 @@ docs: .venv/.installed-dev ## the site, into build/site: every example run, warn
 
 walkthrough: .venv/.installed ## run the commands of docs/walkthrough.md again and put in what they print
 	@$(BIN)/python docs/console.py docs/walkthrough.md
+
+picture: .venv/.installed ## draw docs/report.png, the report that the README shows (needs Chromium)
+	@$(BIN)/python docs/picture.py
 
 clean: ## remove caches, builds and quick results; .venv and data stay
 	@echo "removing caches, builds and quick results"

@@ -23,7 +23,9 @@ extensions = [
 ]
 exclude_patterns = ["_ext", "examples", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5"]
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures are text here, most of them of other libraries
+nitpick_ignore_regex = [
+    ("py:class", ".*")
+]  # types in signatures are text here, most of them of other libraries
 
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3

@@ -6,11 +6,11 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
+from small import SMALL
 
 import ctem
 from ctem import CTEM
 from ctem.training import progress
-from tests.small import SMALL
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("agg")

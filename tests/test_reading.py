@@ -246,3 +246,11 @@ def test_another_encoding_is_refused_with_what_to_do(tmp_path, encoding):
 def test_read_written_leaves_other_tables_alone():
     frame = read_frame(pd.DataFrame({"y": ["a", "b"]}))
     assert read_written(frame, read(COLUMNS["dollars"][0]).table_type) == frame
+
+
+def test_a_column_that_was_read_may_be_missing_altogether():
+    fitted = recognised(
+        read_frame(pd.DataFrame({"price": ["$1.50", "$20.25", "$3.75"]})), Reading(), {}
+    ).table_type
+    gone = read_written(read_frame(pd.DataFrame({"price": [None, None]}, dtype=object)), fitted)
+    assert gone.columns["price"].missing.all()

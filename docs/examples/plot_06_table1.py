@@ -24,7 +24,7 @@ for (top, below), target in zip(axes.T, PAPER_2D, strict=True):
         width=64,
         folds=2,
         weight_decays=[1.0],
-        recipe=Recipe(steps=300, evaluate_every=100),
+        recipe=Recipe(steps=700, learning_rate=5e-3, evaluate_every=100),
     )
     side = float(X.abs().max()) * 1.15
     plane, weights = grid((-side, side), 80)

@@ -54,7 +54,7 @@ side = torch.linspace(-4, 4, 200)
 plane = torch.cartesian_prod(side, side + 2)
 left.contourf(side, side + 2, banana(plane).exp().reshape(200, 200).T, levels=12, cmap="Blues")
 left.plot(*exact.T, ".", ms=2, color="#b03a2e", alpha=0.4)
-left.set(xlabel="$x_1$", ylabel="$x_2$", title="the density, and exact draws")
+left.set(xlabel="$x_1$", ylabel="$x_2$", ylim=(-2, 6), title="the density, and exact draws")
 place = range(len(ways))
 right.errorbar(
     place, [w.value for w in ways.values()], [2 * w.stderr for w in ways.values()], fmt="o", capsize=4

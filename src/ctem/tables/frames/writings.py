@@ -104,7 +104,9 @@ class Writing:
         if self.kind == "label":
             return replace(labels, missing=gone)
         table = [self.parsed(str(label)) for label in labels.labels]
-        wrong = np.array([value is None for value in table] or [False])[np.where(gone, 0, labels.values)] & ~gone
+        wrong = (
+            np.array([value is None for value in table] or [False])[np.where(gone, 0, labels.values)] & ~gone
+        )
         if len(table) and wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(

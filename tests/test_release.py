@@ -1,0 +1,95 @@
+"""What is released: the wheel and the sdist install into a clean environment, and two lines lead to a report."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ctem
+from ctem.datasets import load_penguins
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def run(*command, **rest):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **rest)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def environment(folder):
+    venv.create(folder, with_pip=True)
+    return folder / "bin" / "python"
+
+
+def test_the_version_is_the_same_everywhere():
+    assert f"version: {ctem.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    newest = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == ctem.__version__
+
+
+def test_the_python_that_runs_the_tests_is_one_that_the_package_names():
+    named = {each.rpartition(" :: ")[2] for each in PROJECT["project"]["classifiers"] if "Python ::" in each}
+    assert f"3.{sys.version_info.minor}" in named
+
+
+def test_the_readme_fits_a_screen_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 100
+    links = re.findall(r"\]\(([^)#]+?)\)|src=\"([^\"]+)\"", text)
+    inside = [link or picture for link, picture in links if "://" not in (link or picture)]
+    assert len(inside) > 8
+    assert not [link for link in inside if not (ROOT / link).exists()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel and the sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    python = environment(folder / "builder")
+    backend = PROJECT["build-system"]["requires"]
+    done = subprocess.run([python, "-m", "pip", "install", "-qq", *backend], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no package index can be reached: nothing was built ({done.stderr.strip()[-200:]})")
+    run(python, "-m", "hatchling", "build", "-d", folder / "dist", cwd=ROOT)
+    return sorted((folder / "dist").iterdir())
+
+
+@pytest.mark.long
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    sdist, wheel = built
+    assert sdist.name == f"ctem-{ctem.__version__}.tar.gz"
+    names = zipfile.ZipFile(wheel).namelist()
+    inside = {
+        str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "ctem").rglob("*") if path.is_file()
+    }
+    held = {name for name in names if not name.startswith(f"ctem-{ctem.__version__}.dist-info/")}
+    assert held == {name for name in inside if "__pycache__" not in name}
+
+
+@pytest.mark.long
+def test_two_lines_lead_from_an_installed_wheel_to_a_report(built, tmp_path):
+    python = environment(tmp_path / "clean")
+    run(python, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", built[1])
+    load_penguins().to_csv(tmp_path / "table.csv", index=False)
+    lines = re.findall(r"^ctem (?:fit|report) .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    small = lines[0].split("#")[0] + " --max-steps 20"
+    for line in (small, lines[1]):
+        run(
+            "bash",
+            "-c",
+            line,
+            cwd=tmp_path,
+            env={"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        )
+    assert (tmp_path / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert run(python.parent / "ctem", "--version") == f"ctem {ctem.__version__}\n"
+    run(python, "-m", "pip", "install", "-qq", "--no-deps", "--force-reinstall", built[0])
+    assert run(python, "-c", "import ctem; print(ctem.__version__)").strip() == ctem.__version__
