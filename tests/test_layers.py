@@ -41,6 +41,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "privacy",
     "plot",
     "report",
+    "ray",
     "cli",
     "__main__",
     "datasets",

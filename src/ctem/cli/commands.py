@@ -15,6 +15,7 @@ from ctem.cli.options import (
     Dates,
     Decimal,
     Device,
+    Engine,
     FitSeed,
     Format,
     Given,
@@ -25,6 +26,7 @@ from ctem.cli.options import (
     Quiet,
     Seed,
     TableIn,
+    Workers,
 )
 
 MAX_ROWS = 1_000_000
@@ -136,6 +138,8 @@ def score(
     given: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Given this column; repeat it.")
     ] = None,
+    engine: Engine = "here",
+    workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -149,6 +153,7 @@ def score(
     ctem score adult.ctem new.parquet -o scores.parquet
     ctem score adult.ctem new.csv --append | sort -t, -k1 -g | head
     ctem score adult.ctem new.csv --columns income --given age --given education
+    ctem score adult.ctem folder/of/parquet -o scores --engine ray --workers 4
     """
 
 
@@ -162,6 +167,8 @@ def sample(
     ] = False,
     output: Output = "-",
     seed: Seed = None,
+    engine: Engine = "here",
+    workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -191,6 +198,8 @@ def impute(
         int, typer.Option(min=1, help="So many tables one after the other, with a column draw from 0.")
     ] = 1,
     seed: Seed = None,
+    engine: Engine = "here",
+    workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -218,6 +227,8 @@ def outliers(
         ),
     ] = None,
     output: Output = "-",
+    engine: Engine = "here",
+    workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
     quiet: Quiet = False,

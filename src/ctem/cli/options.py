@@ -12,6 +12,7 @@ __all__ = [
     "Dates",
     "Decimal",
     "Device",
+    "Engine",
     "FitSeed",
     "Format",
     "Given",
@@ -22,6 +23,7 @@ __all__ = [
     "Quiet",
     "Seed",
     "TableIn",
+    "Workers",
 ]
 
 
@@ -33,7 +35,10 @@ def _device(name: str) -> str:
     return name
 
 
-TableIn = Annotated[str, typer.Argument(metavar="TABLE", help="CSV, Parquet or Arrow; - is standard input.")]
+TableIn = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", help="CSV, Parquet or Arrow; a folder of Parquet; - is standard input."),
+]
 ModelIn = Annotated[Path, typer.Argument(metavar="MODEL", help="What ctem fit wrote.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where to; - is standard output.")]
 Format = Annotated[
@@ -71,3 +76,10 @@ Decimal = Annotated[
 Dates = Annotated[
     Literal["dmy", "mdy", "ymd"] | None, typer.Option(help="Their order, where it is not clear.")
 ]
+Engine = Annotated[
+    Literal["here", "ray"],
+    typer.Option(
+        help="Who does it: this process, or the workers of Ray. With ray, OUTPUT is a folder of Parquet."
+    ),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Of Ray; as many as it has CPUs when left out.")]

@@ -40,7 +40,7 @@ def streams(
 ) -> Iterator[tuple[Parts, Callable[[Table], None]]]:
     """Batches of a table as they are written, each beside its columns as the model takes them, and where to write."""
     with open_source(table, _types(model)) as source, open_sink(output, format) as sink:
-        _check_names(model, source.names, source.path, quiet)
+        check_names(model, source.names, source.path, quiet)
         with bar(source.rows, quiet) as advance:
             done, new = _Count(advance), _NeverSeen(model)
             try:
@@ -125,7 +125,7 @@ def column_names(model: CTEM, table: Table) -> list[str]:
     return [name for name in model.table_type_.names if name in table.column_names]
 
 
-def _check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
+def check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
     known = model.table_type_.names
     if not hasattr(model, "feature_names_in_"):
         if len(names) != len(known):
@@ -175,7 +175,7 @@ def fit_table(
 def known_table(model: CTEM, path: str, max_rows: int, quiet: bool) -> Any:
     """A table as the model takes it, at most ``max_rows`` of its rows."""
     with open_source(path, _types(model)) as source, bar(source.rows, quiet) as advance:
-        _check_names(model, source.names, source.path, quiet)
+        check_names(model, source.names, source.path, quiet)
         X = _sampled(source.path, source.tables(BATCH), max_rows, 0, quiet, advance)
         return model_input(model, source.typed(X))
 
@@ -220,11 +220,11 @@ class Lowest:
         low = np.sort(np.argsort(values, kind="stable")[: self.n])
         low = low[values[low] < np.inf]
         self.seen += len(table)
-        self.table, self.X = _picked(self.table, table, low), _picked(self.X, X, low)
+        self.table, self.X = picked(self.table, table, low), picked(self.X, X, low)
         self.rows, self.values = rows[low], values[low]
 
 
-def _picked(first: Any, second: Any, rows: Any) -> Any:
+def picked(first: Any, second: Any, rows: Any) -> Any:
     """Rows of two tables, or arrays, one after the other; the first may be none."""
     if isinstance(second, np.ndarray):
         return (second if first is None else np.concatenate([first, second]))[rows]

@@ -9,6 +9,7 @@ import json
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sklearn.utils import check_random_state
 from ctem.atomic import check_target, is_regular
 from ctem.cli.border import Stopped
 from ctem.cli.large import rows_to_fit, some_rows
+from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
 from ctem.cli.streams import (
     Lowest,
     bar,
@@ -168,6 +170,8 @@ def score(
     append: bool,
     columns: list[str] | None,
     given: list[str] | None,
+    engine: str,
+    workers: int | None,
     format: str | None,
     device: str,
     quiet: bool,
@@ -177,6 +181,10 @@ def score(
         raise typer.BadParameter(
             "expected --fast, which scores whole rows, or --columns and --given; got both."
         )
+    crew = Crew(engine, workers, device, quiet)
+    if crew.needed(table):
+        answer_parts(model, table, output, Scoring(fast, append, columns, given), None, crew)
+        return
     fitted = _load(model, device)
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
@@ -195,6 +203,8 @@ def sample(
     with_missing: bool,
     output: str,
     seed: int | None,
+    engine: str,
+    workers: int | None,
     format: str | None,
     device: str,
     quiet: bool,
@@ -202,14 +212,20 @@ def sample(
     """Write new rows, drawn from the density, or of those that meet conditions."""
     fitted = _load(model, device)
     known = _conditions(fitted, given, quiet)
+    if engine == "ray":
+        draw = partial(_drawn, known, with_missing)
+        sample_parts(model, n, output, seed, draw, Crew(engine, workers, device, quiet))
+        return
     rng = _random(fitted, seed)
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
-            rows = fitted.sample(
-                min(BATCH, n - start), random_state=rng, given=known, with_missing=with_missing
-            )
+            rows = _drawn(known, with_missing, fitted, min(BATCH, n - start), rng)
             sink.write(as_arrow(rows, fitted.sampled_type_.names))
             advance(len(rows))
+
+
+def _drawn(known: dict[str, Any] | None, with_missing: bool, model: CTEM, n: int, rng: Any) -> Any:
+    return model.sample(n, random_state=rng, given=known, with_missing=with_missing)
 
 
 def impute(
@@ -219,11 +235,17 @@ def impute(
     method: str,
     draws: int,
     seed: int | None,
+    engine: str,
+    workers: int | None,
     format: str | None,
     device: str,
     quiet: bool,
 ) -> None:
     """Write the table with its missing cells filled in; what was observed stays."""
+    crew = Crew(engine, workers, device, quiet)
+    if crew.needed(table):
+        answer_parts(model, table, output, Imputing(method, draws), seed, crew)
+        return
     fitted = _load(model, device)
     rng = _random(fitted, seed)
     with streams(fitted, table, output, format, quiet) as (parts, write):
@@ -240,6 +262,8 @@ def outliers(
     n: int | None,
     alpha: float | None,
     output: str,
+    engine: str,
+    workers: int | None,
     format: str | None,
     device: str,
     quiet: bool,
@@ -247,6 +271,14 @@ def outliers(
     """Write the strangest rows, the strangest first, with what makes them so."""
     if alpha is not None and not 0 < alpha < 1:
         raise typer.BadParameter(f"expected a share between 0 and 1; got {alpha}.", param_hint="--alpha")
+    crew = Crew(engine, workers, device, quiet)
+    if crew.needed(table):
+        if alpha is None or n is not None:
+            raise ValueError(
+                "--alpha: expected with a folder or --engine ray, and no --rows: parts know no order."
+            )
+        answer_parts(model, table, output, Finding(alpha), None, crew)
+        return
     fitted = _load(model, device)
     lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
     with streams(fitted, table, output, format, quiet) as (parts, write):

@@ -84,6 +84,11 @@ class LargeTable:
         kept = [field for field in self.schema if field.name not in dropped]
         return replace(self, schema=pyarrow().schema(kept))
 
+    def split(self, most: int) -> LargeTable:
+        """The same with files cut into parts of about ``most`` rows, which are whole row groups."""
+        parts = tuple(part for file in self.files for part in _parts(file, most))
+        return replace(self, files=parts)
+
     def batches(self, first: int = 0, every: int = 1) -> Iterator[Batch]:
         """All rows, at most ``BATCH`` at a time; with ``every`` > 1 those of each such file, from the first on."""
         for file in self.files[first::every]:
@@ -275,6 +280,18 @@ def _check_same(path: str, schema: Schema, first: str, reference: Schema) -> Non
                 f"{path}: expected column {field.name!r} of type {known}, as in {first}; got {field.type}. "
                 "Write it in one type."
             )
+
+
+def _parts(file: File, most: int) -> Iterator[File]:
+    groups, rows, start = list[int](), 0, file.start
+    for group in file.fragment.row_groups:
+        groups.append(group.id)
+        rows += group.num_rows
+        if rows >= most:
+            yield File(file.path, start, rows, file.fragment.subset(row_group_ids=groups))
+            groups, rows, start = [], 0, start + rows
+    if rows:
+        yield File(file.path, start, rows, file.fragment.subset(row_group_ids=groups))
 
 
 def _read(file: File, schema: Schema) -> Iterator[Any]:

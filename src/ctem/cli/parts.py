@@ -1,0 +1,206 @@
+"""Tables answered part by part, here or by Ray: each part is a Parquet file, which appears when it is whole.
+
+A part is some row groups of a file; its answer depends on its number and nothing else, so that whoever computes it, and
+however often, the file is the same. The names of the files keep the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ctem.atomic import forget_parts
+from ctem.cli.large import is_parquet
+from ctem.cli.streams import bar, check_names, explained, filled_in, fresh, model_input, numbered, picked
+from ctem.estimator import CTEM
+from ctem.ray import loaded, spread
+from ctem.tables.frames.files import BATCH, Table, as_arrow, open_sink, pyarrow
+from ctem.tables.frames.large import LargeTable, open_large
+from ctem.terminal import say
+
+__all__ = ["Crew"]
+
+PART = 2**18  # rows of a part, about
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who does the work: "here", one part after the other, or "ray" with so many workers.
+
+    >>> Crew("here").workers is None
+    True
+    """
+
+    engine: str
+    workers: int | None = None
+    device: str = "auto"
+    quiet: bool = False
+
+    def needed(self, table: str) -> bool:
+        """Whether a table is answered in parts: by Ray, or because it is a folder or a URL."""
+        return self.engine == "ray" or "://" in table or Path(table).is_dir()
+
+
+class Answer(Protocol):
+    """What is written for a batch of a table."""
+
+    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
+        """The table to write, of a batch as it is and as the model takes it, and the number of its first row."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The log-density of every row."""
+
+    fast: bool
+    append: bool
+    columns: list[str] | None
+    given: list[str] | None
+
+    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
+        """A column log_density, beside the rows if they are wanted."""
+        of = self.columns or None, self.given or ()
+        values = pyarrow().array(model.score_samples(X, True) if self.fast else model.log_density(X, *of))
+        name = fresh("log_density", part.column_names if self.append else [])
+        return part.add_column(0, name, values) if self.append else pyarrow().table({name: values})
+
+
+@dataclass(frozen=True)
+class Imputing:
+    """Rows with their missing cells filled in."""
+
+    method: str
+    draws: int
+
+    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
+        """The rows; several draws one after the other."""
+        made = model.impute(X, self.method, self.draws, rng)
+        several = made if self.draws > 1 else [made]
+        tables = [filled_in(model, part, X, filled) for filled in several]
+        return pyarrow().concat_tables(
+            [numbered(table, draw) for draw, table in enumerate(tables)] if self.draws > 1 else tables
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Rows with a p-value of at most alpha, and why."""
+
+    alpha: float
+
+    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
+        """The strange rows of the batch."""
+        rows = np.flatnonzero(model.p_values(X) <= self.alpha)
+        found = model.outliers(picked(None, X, rows), len(rows)) if len(rows) else []
+        return explained(found, start + rows, picked(None, part, rows))
+
+
+def answer_parts(model: Path, table: str, output: str, answer: Answer, seed: int | None, crew: Crew) -> None:
+    """Write the answers to all parts of a table into a folder."""
+    if not is_parquet(table):
+        raise ValueError(f"{table}: expected a Parquet file, a folder of them or a URL with --engine ray.")
+    content, folder = model.read_bytes(), _empty(output)
+    with open_large(table) as large:
+        whole = large.split(PART)
+        check_names(loaded(content, "cpu"), list(large.schema.names), table, crew.quiet)
+    _run(
+        len(whole.files),
+        whole.rows,
+        crew,
+        partial(_answering, content, crew.device, table, answer, seed, folder),
+    )
+    for number in range(len(whole.files)):
+        forget_parts(_named(folder, number))  # what a killed worker has begun
+    if not crew.quiet:
+        say(f"{folder}: {whole.rows} rows answered, {len(whole.files)} files")
+
+
+def sample_parts(
+    model: Path, n: int, output: str, seed: int | None, draw: Callable[[CTEM, int, Any], Any], crew: Crew
+) -> None:
+    """Write n drawn rows into a folder."""
+    folder, count = _empty(output), -(-n // PART)
+    _run(count, n, crew, partial(_sampling, model.read_bytes(), crew.device, n, draw, seed, folder))
+    if not crew.quiet:
+        say(f"{folder}: {n} rows drawn, {count} files")
+
+
+def _run(count: int, rows: int, crew: Crew, make: Callable[[], Callable[[int], int]]) -> None:
+    """Do all parts; an error if they do not add up to the rows."""
+    with bar(rows, crew.quiet) as advance:
+        done = 0
+        for each in spread(count, make, crew.workers) if crew.engine == "ray" else map(make(), range(count)):
+            advance(each)
+            done += each
+    if done != rows:
+        raise ValueError(f"expected {rows} rows in all parts; got {done}.")
+
+
+def _empty(output: str) -> Path:
+    """A folder for the parts, which is new or empty."""
+    folder = Path(output)
+    if output == "-" or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ValueError(
+            f"--output: expected a new or empty folder for the parts of the answer; got {output}."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _answering(
+    content: bytes, device: str, table: str, answer: Answer, seed: int | None, folder: Path
+) -> Callable[[int], int]:
+    """The work of one worker: it has the model, and reads the parts that it is given."""
+    model = loaded(content, device)
+    with open_large(table) as large:
+        whole = large.split(PART)
+
+    def work(number: int) -> int:
+        rng, file = _random(model, seed, number), whole.files[number]
+        with open_sink(str(_named(folder, number))) as sink:
+            for part, X, start in _batches(replace(whole, files=(file,)), model):
+                sink.write(answer(model, part, X, start, rng))
+        return file.rows
+
+    return work
+
+
+def _batches(part: LargeTable, model: CTEM) -> Iterator[tuple[Table, Any, int]]:
+    for batch in part.batches():
+        yield batch.table, model_input(model, batch.table), batch.start
+
+
+def _sampling(
+    content: bytes,
+    device: str,
+    n: int,
+    draw: Callable[[CTEM, int, Any], Any],
+    seed: int | None,
+    folder: Path,
+) -> Callable[[int], int]:
+    model = loaded(content, device)
+
+    def work(number: int) -> int:
+        rng, rows = _random(model, seed, number), min(PART, n - number * PART)
+        with open_sink(str(_named(folder, number))) as sink:
+            for start in range(0, rows, BATCH):
+                made = draw(model, min(BATCH, rows - start), rng)
+                sink.write(as_arrow(made, model.sampled_type_.names))
+        return rows
+
+    return work
+
+
+def _named(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:06d}.parquet"
+
+
+def _random(model: CTEM, seed: int | None, number: int) -> np.random.RandomState:
+    """The random numbers of a part."""
+    own = model.seed_ if seed is None else seed
+    return np.random.RandomState(np.random.SeedSequence([own, number]).generate_state(4))

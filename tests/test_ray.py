@@ -1,0 +1,132 @@
+"""Rows by Ray's workers: the numbers of one process, in order, also when a worker is killed."""
+
+import os
+import signal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small import SMALL
+
+from ctem import CTEM
+from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
+from ctem.ray import score, spread
+from ctem.tables.frames.large import open_large
+
+HERE, RAY = Crew("here", quiet=True), Crew("ray", workers=2, quiet=True)
+
+
+def rows(n=3000):
+    rng = np.random.default_rng(0)
+    side = rng.integers(2, size=n)
+    size = np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n) + 2 * side)
+    return pa.table(
+        {"key": np.arange(n), "side": np.array(["a", "b"])[side], "size": pa.array(size, from_pandas=True)}
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of tables, and a model of them."""
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "parts").mkdir()
+    for i in range(4):
+        pq.write_table(rows().slice(i * 750, 750), folder / f"parts/{i}.parquet", row_group_size=300)
+    CTEM(**SMALL).fit(rows().drop_columns(["key"])).save(folder / "model.ctem")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    yield ray
+    ray.shutdown()
+
+
+ANSWERS = {
+    "score": Scoring(False, True, None, None),
+    "impute": Imputing("sample", 1),
+    "outliers": Finding(0.05),
+}
+
+
+def answered(folder, output, answer, crew):
+    answer_parts(folder / "model.ctem", str(folder / "parts"), str(output), answer, 3, crew)
+    return pq.read_table(output)
+
+
+def test_a_table_in_parts_has_every_row_once_and_in_order(folder, tmp_path):
+    found = answered(folder, tmp_path / "out", ANSWERS["score"], HERE)
+    model = CTEM.load(folder / "model.ctem")
+    assert found["key"].to_pylist() == list(range(3000))
+    expected = model.score_samples(rows().drop_columns(["key"]))
+    assert np.allclose(found["log_density"], expected, rtol=0, atol=1e-5)
+    filled = answered(folder, tmp_path / "filled", ANSWERS["impute"], HERE)
+    assert filled["size"].null_count == 0
+    strange = answered(folder, tmp_path / "strange", ANSWERS["outliers"], HERE)
+    assert set(strange["row"].to_pylist()) == set(
+        np.flatnonzero(model.p_values(rows().drop_columns(["key"])) <= 0.05)
+    )
+
+
+def test_parts_are_whole_row_groups_and_add_up(folder):
+    with open_large(folder / "parts") as large:
+        parts = large.split(500).files
+    assert [part.rows for part in parts] == [600, 150] * 4
+    assert [part.start for part in parts] == [0, 600, 750, 1350, 1500, 2100, 2250, 2850]
+
+
+def test_a_folder_that_holds_something_is_refused(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    with pytest.raises(ValueError, match="--output: expected a new or empty folder"):
+        answered(folder, tmp_path / "out", ANSWERS["score"], HERE)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ANSWERS)
+def test_ray_writes_the_same_bits_as_one_process(folder, tmp_path, ray, what):
+    found = [answered(folder, tmp_path / crew.engine, ANSWERS[what], crew) for crew in (HERE, RAY)]
+    assert found[0].equals(found[1])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_ray_draws_the_same_rows_as_one_process(folder, tmp_path, ray):
+    for crew in (HERE, RAY):
+        path = folder / "model.ctem"
+        sample_parts(
+            path, 500, str(tmp_path / crew.engine), 7, lambda m, n, rng: m.sample(n, random_state=rng), crew
+        )
+    found = [pq.read_table(tmp_path / crew.engine) for crew in (HERE, RAY)]
+    assert len(found[0]) == 500
+    assert found[0].equals(found[1])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_worker_loses_and_doubles_no_row(folder, tmp_path, ray):
+    flag, plain = str(tmp_path / "died"), ANSWERS["score"]
+
+    def dying(model, part, X, start, rng):
+        if start == 750 and not os.path.exists(flag):
+            open(flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(model, part, X, start, rng)
+
+    found = answered(folder, tmp_path / "out", dying, RAY)
+    assert os.path.exists(flag)
+    assert found.equals(answered(folder, tmp_path / "here", plain, HERE))
+    assert sorted(os.listdir(tmp_path / "out")) == [f"part-{i:06d}.parquet" for i in range(4)]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_ray_dataset_is_scored_beside_its_keys(folder, ray):
+    assert list(spread(3, lambda: lambda number: 10 * number, workers=2)) != []
+    dataset = ray.data.from_arrow(rows())
+    found = score(dataset, folder / "model.ctem", workers=1).to_pandas().sort_values("key")
+    expected = CTEM.load(folder / "model.ctem").score_samples(rows().drop_columns(["key"]))
+    assert np.allclose(found["log_density"], expected, rtol=0, atol=1e-5)
