@@ -193,6 +193,22 @@ def test_a_model_of_format_8_refuses_new_values_as_it_always_did(model, path):
         again.score_samples(X[:1].assign(city="Paris"))
 
 
+def test_a_model_of_format_11_with_preferred_values_answers_as_it_did(tmp_path):
+    X = np.random.default_rng(0).choice([0.5, 1.0, 2.0, *np.arange(0, 30, 0.1).round(1)], (400, 2))
+    model, path = CTEM(**SMALL).fit(X), tmp_path / "m.ctem"
+    model.save(path)
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    curves = [column["codec"]["curve"] for column in header["schema"]["columns"]]
+    inner = [curve["inner"] if "inner" in curve else curve for curve in curves]
+    assert all("heights" in each for each in inner)
+    for each in inner:
+        del each["ranges"]
+    del header["missingness"]
+    write(path, tensors, {**metadata, "version": "11"}, header)
+    assert np.array_equal(CTEM.load(path).score_samples(X), model.score_samples(X))
+
+
 def test_an_absent_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"load: no file at .*absent.ctem"):
         CTEM.load(tmp_path / "absent.ctem")

@@ -107,8 +107,17 @@ def _without_reading(header: Header) -> Header:
 
 
 def _without_missingness(header: Header) -> Header:
-    """Format 11 did not know where cells are missing."""
-    return {**header, "missingness": None}
+    """Format 11 did not know where cells are missing, and preferred values were single ones."""
+    columns = [{**column, "codec": _with_ranges(column["codec"])} for column in header["schema"]["columns"]]
+    return {**header, "missingness": None, "schema": {**header["schema"], "columns": columns}}
+
+
+def _with_ranges(part: Any) -> Any:
+    """A codec whose curves say whether ranges of values are preferred."""
+    if not isinstance(part, Mapping):
+        return part
+    inner = {key: _with_ranges(value) for key, value in part.items()}
+    return {"ranges": False, **inner} if {"curve", "knots", "heights"} <= set(inner) else inner
 
 
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
