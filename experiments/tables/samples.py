@@ -66,7 +66,7 @@ GRID = {"n_estimators": (10, 50, 100), "max_depth": (5, 10, 20), "min_child_weig
 HOLES = 0.1  # of TabCascade's Adult
 TARGETS = {
     "adult": "income",
-    "default": "default.payment.next.month",
+    "default": "class",
     "shoppers": "Revenue",
     "magic": "class",
     "beijing": "pm2.5",
