@@ -12,7 +12,16 @@ from ctem import CTEM
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.surprise import by_column, measure
 from experiments.sweep import mask, published, toy_table
-from experiments.tables.anomalies import LEAST, MOST, distances, given_others, one_class, rarity, stouffer
+from experiments.tables.anomalies import (
+    LEAST,
+    MOST,
+    distances,
+    given_others,
+    glimpsed,
+    one_class,
+    rarity,
+    stouffer,
+)
 from experiments.tables.imputation import at_means_and_modes, errors
 from experiments.tables.samples import (
     efficiency,
@@ -181,6 +190,19 @@ def test_conditionals_given_all_others_are_those_of_the_density():
     exact = model.density_.log_prob_given_others(x, model.schema_.owner)
     found = by_column(model.schema_, measure(model.schema_, x)) - given_others(table, model.density_, x)
     assert torch.allclose(found, exact, atol=1e-4)
+
+
+def test_cells_without_a_glimpse_of_others_have_the_margins_of_the_density():
+    model, frame = small_model(1)
+    table, rows = TableDensity(model.schema_, model.density_), model.as_frame(frame[:20])
+    x, _ = table.encode(rows)
+    found = glimpsed(table, model.density_, rows, 0.0)
+    single = [i for i, own in enumerate(model.schema_.owner) if len(own) == 1]
+    assert len(single) >= 3
+    scale = by_column(model.schema_, measure(model.schema_, x)).numpy()
+    for i in single:
+        exact = scale[:, i] - model.density_.log_prob(x, model.schema_.owner[i]).numpy()
+        assert np.allclose(found[:, i], exact, atol=1e-4)
 
 
 def test_hidden_cells_are_filled_in_at_means_and_modes_and_judged_in_training_units():

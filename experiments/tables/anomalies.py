@@ -37,7 +37,6 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from ctem import CTEM
-from ctem.datasets import load_table
 from ctem.datasets.downloads import root
 from ctem.densities.anyorder import AnyOrderDensity
 from ctem.tables.answers import surprise
@@ -46,19 +45,8 @@ from ctem.tables.answers.heldout import blind, unseen_rows
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 from experiments.results import Record, summarise
-from experiments.sweep import (
-    TINY,
-    UNSAID,
-    Task,
-    Values,
-    group_name,
-    need,
-    published,
-    sweep,
-    sweep_arguments,
-    tasks,
-    toy_table,
-)
+from experiments.sweep import TINY, Task, Values, need, published, sweep, sweep_arguments, tasks, toy_table
+from experiments.tables.nats import load as load_whole
 
 RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
 SETS = (*RARE, "adult")
@@ -87,10 +75,15 @@ SMALL = ("breastw", "glass", "ionosphere", "stamps", "vertebral", "wdbc", "wine"
 CHOOSING = ADBENCH[::2]
 LEAST, MOST = 1000, 50_000  # rows
 NEIGHBOURS = 5
-LEVELS = (0.1, 0.3, 1.0)  # of noise, at which a density is smooth
+SHARES, GLIMPSES = (
+    (0.05, 0.1, 0.2, 0.4),
+    16,
+)  # of the other cells that are shown, and how often they are drawn
+ROWS = 8192  # at a time
 DRAWN = 20_000  # rows of the model, of which the nearest count
 TAIL = 0.05  # of the held-out scores, beyond which an exponential law takes over
 Labelled = tuple[pd.DataFrame, np.ndarray]
+Cellwise = dict[str, np.ndarray]  # kind → surprise of every cell (n, columns)
 
 
 def one_class_rare(data: str, seed: int) -> Labelled:
@@ -119,7 +112,7 @@ def load(data: str, seed: int, args) -> Labelled:
     if data == "toy":
         return corrupted(toy_table(300, seed), seed)
     if data == "adult":
-        frame = load_table("adult", args.data).fillna(UNSAID)
+        frame = load_whole(data, args)
         return corrupted(frame.sample(ADULT_ROWS, random_state=seed).reset_index(drop=True), seed)
     return one_class_rare(data, seed)
 
@@ -194,9 +187,6 @@ def neighbours(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
     return {"fifth distance": found[:, -1], "mean distance": found.mean(1)}
 
 
-Cellwise = dict[str, np.ndarray]  # kind → surprise of every cell (n, columns)
-
-
 def cellwise(table: TableDensity, frame: Frame) -> Cellwise:
     """Nats of every cell by itself, after the columns before it, and given all other cells of its row."""
     density, unseen = table.any_order("surprises"), table.schema.unseen(frame).numpy()
@@ -241,12 +231,8 @@ def calibrated(table: TableDensity, train: Frame, test: Frame, seed: int) -> Cel
     for member in sorted({member for member, _ in density.components}):
         part = blind(table, member)
         held, new = cellwise(part, taken(train, folds[member])), cellwise(part, test)
-        each.append({kind: columnwise(held[kind], new[kind]) for kind in new})
+        each.append({kind: np.stack(list(map(rarity, held[kind].T, new[kind].T)), 1) for kind in new})
     return {kind: np.mean([found[kind] for found in each], axis=0) for kind in each[0]}
-
-
-def columnwise(held: np.ndarray, new: np.ndarray) -> np.ndarray:
-    return np.stack([rarity(held[:, j], new[:, j]) for j in range(new.shape[1])], 1)
 
 
 def stouffer(nats: np.ndarray) -> np.ndarray:
@@ -267,16 +253,26 @@ COMBINED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def smoothed(table: TableDensity, frame: Frame, noise: float, seed: int, copies: int = 8) -> np.ndarray:
-    """−log of the mean density of copies of a row with noise on its real columns, in encoded units."""
-    x = table.encode(frame)[0]
-    generator = torch.Generator(x.device).manual_seed(seed)
-    real = table.density.base.is_real
-    each = []
-    for _ in range(copies):
-        xi = noise * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-        each.append(table.density.log_prob(torch.where(real, x + xi, x)))
-    return -(torch.stack(each).logsumexp(0) - np.log(copies)).cpu().numpy()
+def glimpsed(table: TableDensity, density: AnyOrderDensity, frame: Frame, share: float) -> np.ndarray:
+    """Mean nats of every cell given random few of the others, each of which is shown with this probability."""
+    (x, log_det), owner, members = table.encode(frame), table.schema.owner, density.net.members
+    scale, there, generator = surprise.measure(table.schema, x), ~x.isnan(), torch.Generator().manual_seed(0)
+    total, count = torch.zeros_like(scale), torch.zeros_like(scale)
+    columns = torch.tensor([i for i, own in enumerate(owner) for _ in own])  # of the table, for encoded ones
+    for _ in range(GLIMPSES):
+        shown = (torch.rand(len(x), len(owner), generator=generator) < share)[:, columns].to(x.device) & there
+        for rows in torch.arange(len(x), device=x.device).split(ROWS):
+            parts = (part[rows].expand(members, -1, -1) for part in (x.nan_to_num(), shown))
+            with torch.no_grad():
+                log_p = density.net.log_conditionals(
+                    *parts, x.new_full((members, len(rows), 1), density.level)
+                )
+            mean = log_p.double().logsumexp(0) - np.log(members)
+            hidden = there[rows] & ~shown[rows]
+            total[rows] += torch.where(hidden, scale[rows] - mean, 0.0)
+            count[rows] += hidden
+    nats = surprise.by_column(table.schema, total / count.clamp_min(1)).cpu().numpy()
+    return np.where(table.schema.unseen(frame).numpy(), -log_det, nats)
 
 
 def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
@@ -290,9 +286,9 @@ def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
         "outlier_scores": model.outlier_scores(rows.test),
         "independent columns": cells["alone"].sum(1),
         "others, sum": cells["others"].sum(1),
-        "beyond independent": cells["chain"].sum(1) - cells["alone"].sum(1),
+        "density and independent columns": cells["chain"].sum(1) + cells["alone"].sum(1),
     }
-    found |= {f"smoothed by {noise}": smoothed(table, test, noise, seed) for noise in LEVELS}
+    found |= {f"glimpses of {q}": glimpsed(table, table.density, test, q).sum(1) for q in SHARES}
     nats = calibrated(table, model.as_frame(rows.train), test, model.seed_)
     for kind, of in nats.items():
         found |= {f"{kind}, {name}": combine(of) for name, combine in COMBINED.items()}
@@ -303,16 +299,19 @@ def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
     return found | mixtures(found)
 
 
+ALONE = (
+    "independent columns",
+    "outlier_scores",
+    "others, Fisher",
+    "chain, Fisher",
+    "all, Fisher",
+    "glimpses of 0.1",
+)
+PAIRS = [(score, other) for score in ALONE for other in ("mean distance", "mean distance to samples")]
 MIXED = [
+    *PAIRS,
     ("outlier_scores", "independent columns"),
-    *(
-        (score, "mean distance")
-        for score in ("outlier_scores", "others, Fisher", "chain, Fisher", "all, Fisher")
-    ),
-    ("outlier_scores", "mean distance to samples"),
     ("outlier_scores", "independent columns", "mean distance"),
-    ("outlier_scores", "independent columns", "mean distance to samples"),
-    ("others, Fisher", "independent columns", "mean distance"),
 ]
 
 
@@ -373,7 +372,7 @@ def adbench(args) -> None:
     systems = [name for name in args.systems if name in ADBENCH_SYSTEMS]
     sets = [data for data in args.sets if data in ADBENCH]
     args.sets = [data for data in sets if data in CHOOSING] if args.choosing else sets
-    settings = {"model": f"CTEM(effort={args.effort!r})", "levels": LEVELS, "drawn": DRAWN, "tail": TAIL}
+    settings = {"model": f"CTEM(effort={args.effort!r})", "shares": SHARES, "drawn": DRAWN, "tail": TAIL}
     name = args.name or f"adbench-{args.effort}"
     sweep(ranked, tasks(args, systems), args, name, settings, group_means)
 
@@ -389,7 +388,7 @@ def main() -> None:
     if args.adbench:
         return adbench(args)
     args.sets = [data for data in args.sets if data in SETS]
-    name = args.name or f"anomalies-{group_name(args)}"
+    name = args.name or f"anomalies-{'peers' if args.peers else 'CTEM'}"
     settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
     todo = tasks(args, list(PEERS) if args.peers else [name for name in args.systems if name != "k-NN"])
     sweep(measure, todo, args, name, settings, partial(means, sets={task.data for task in todo}))

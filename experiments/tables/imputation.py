@@ -92,7 +92,6 @@ HARPOON = ("adult", "default", "shoppers", "california", "magic")
 KINDS = [
     (kind, rate) for kind in ("MCAR", "MAR", "MNAR") for rate in (25, 50, 75) if kind == "MCAR" or rate < 75
 ]
-MASKS = 5
 
 
 def load(data: str, seed: int, args) -> pd.DataFrame:
@@ -357,7 +356,7 @@ def by_harpoon(task: Task, args) -> Values:
         found["fit, seconds"] = time.perf_counter() - began
     for kind, rate in KINDS:
         pairs = []
-        for i in range(1 if args.quick else MASKS):
+        for i in range(1 if args.quick else args.masks):
             gone = mask(kind, test, labels, rate / 100, 100 * task.seed + i)
             gappy = test.astype({name: float for name in _numbers(test)}).mask(gone)
             mine, rest = (
@@ -379,13 +378,14 @@ def main() -> None:
     parser.add_argument(
         "--uses", action="store_true", help="before and instead of a classifier, into uses-all.json"
     )
+    parser.add_argument("--masks", type=int, default=5, help="of every kind, in Harpoon's protocol")
     parser.add_argument("--harpoon", action="store_true", help="Harpoon's protocol, into harpoon-….json")
     args = parser.parse_args()
     args.sets = [data for data in args.sets if data in (HARPOON if args.harpoon else SETS)]
     if args.harpoon:
         todo = tasks(args, [name for name in args.systems if name in ("CTEM", *PEERS)])
         rows, name = published("harpoon"), args.name or f"harpoon-{group_name(args)}"
-        return sweep(by_harpoon, todo, args, name, {"masks": MASKS}, lambda found: rows)
+        return sweep(by_harpoon, todo, args, name, {"masks": args.masks}, lambda found: rows)
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": TRAINING if args.uses else ROWS}
     if args.uses:
         args.sets = ["adult"]
