@@ -13,7 +13,6 @@ from ctem.bases import ProductBase
 from ctem.densities.anyorder import (
     AnyOrderDensity,
     AnyOrderNet,
-    Component,
     HiddenColumns,
     Settings,
     fit_anyorder,
@@ -29,9 +28,8 @@ TINY = Settings(width=8, blocks=1, orders=2, steps=12, batch_size=16, evaluate_e
 
 
 def mixture(space, orders, members=2, **options):
-    """A density of random weights in the given orders; its components agree on nothing."""
-    components = [Component(c % members, list(order)) for c, order in enumerate(orders)]
-    return AnyOrderDensity(awake(space, members=members, **options), 1e-3, components)
+    """A density of random weights in the given orders; its members agree on nothing."""
+    return AnyOrderDensity(awake(space, members=members, **options), 1e-3, orders)
 
 
 def table_rows(n=2000):
@@ -88,19 +86,47 @@ def test_a_fit_finds_the_distribution(fitted):
     assert -3 * float(gap.std()) / math.sqrt(2000) < float(gap.mean()) < 0.05
 
 
-def test_members_and_orders_take_turns(fitted):
-    assert [c.member for c in fitted.components] == [0, 1, 0, 1]
-    assert all(sorted(c.order) == [0, 1, 2] for c in fitted.components)
+def test_orders_are_of_all_columns(fitted):
+    assert len(fitted.orders) == SMALL.orders
+    assert all(sorted(order) == [0, 1, 2] for order in fitted.orders)
 
 
 ORDERS = [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
 
 
-def test_a_mixture_is_the_mean_of_its_components():
+def test_a_mixture_is_the_mean_over_its_orders():
     density, states = mixture(FINITE, ORDERS), FINITE.states()
-    each = [density.chain.log_prob(states, order, member=k).double() for k, order in density.components]
+    each = [density.chain.log_prob(states, order).double() for order in density.orders]
     assert float(density.log_prob(states).exp().sum()) == pytest.approx(1, abs=1e-5)
     torch.testing.assert_close(density.log_prob(states).exp(), torch.stack(each).exp().mean(0))
+
+
+@pytest.mark.parametrize(("space", "options"), [(FINITE, {}), (MIXED, {"correlation": CORRELATION})])
+def test_a_conditional_is_the_mean_of_those_of_the_members(space, options):
+    density, x = mixture(space, [list(range(space.dim))], 3, **options), skewed(space).sample(50, seeded())
+    visible = torch.rand(x.shape, generator=seeded()) < 0.5
+    for j in range(space.dim):
+        every = density.chain.conditionals.given(x, visible, j)
+        alone = [density.altered(member=k).chain.conditionals.given(x, visible, j) for k in range(3)]
+        mean = torch.stack([one.log_prob(x[:, j]) for one in alone]).exp().mean(0)
+        torch.testing.assert_close(every.log_prob(x[:, j]).exp(), mean, rtol=1e-4, atol=1e-6)
+        tables = torch.stack([one.table()[1] for one in alone]).exp().mean(0)
+        torch.testing.assert_close(every.table()[1].exp(), tables, rtol=1e-4, atol=1e-6)
+
+
+def test_a_number_is_drawn_by_every_member():
+    """Members far apart: the draws of a conditional have the mean of the distribution functions."""
+    density = mixture(MIXED, [[0, 1, 2, 3]], 3, correlation=CORRELATION)
+    j, n = MIXED.reals[0], 20_000
+    hidden = torch.zeros(n, 4, dtype=torch.bool)
+    found = density.chain.conditionals.given(torch.zeros(n, 4), hidden, j)
+    drawn = found.draw(seeded())
+    nodes, log_p = found.rows(torch.tensor([0])).table()
+    below = torch.cumulative_trapezoid(log_p[0].double().exp(), nodes.double())
+    for t in (-1.0, 0.0, 1.0):
+        at = int((nodes - t).abs().argmin())
+        share, expected = float((drawn <= nodes[at]).double().mean()), float(below[at - 1])
+        assert share == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / n) + 1e-3)
 
 
 def test_samples_of_a_mixture_follow_it():
@@ -136,14 +162,16 @@ def test_the_chain_rule_is_exact_for_what_comes_first_in_every_order(space, opti
         assert float(total) == pytest.approx(1, abs=1e-5)
 
 
-def test_components_are_weighed_by_what_is_given():
+def test_orders_are_weighed_by_what_is_given():
     """ρ(b | a) of a mixture of two: not the mean of both, but Bayes' rule."""
-    density, x = mixture(FINITE, [[0, 1, 2], [0, 1, 2]]), FINITE.states()
+    orders = [[0, 1, 2, 3], [1, 0, 3, 2]]
+    density, x = mixture(MIXED, orders, correlation=CORRELATION), skewed(MIXED).sample(50, seeded())
     chain = density.chain
-    first = torch.stack([chain.log_prob(x, [0], member=k).exp() for k in (0, 1)])
-    then = torch.stack([chain.log_prob(x, [1, 2], given=[0], member=k).exp() for k in (0, 1)])
+    first = torch.stack([chain.log_prob(x, order[:2]).exp() for order in orders])
+    then = torch.stack([chain.log_prob(x, order[2:], given=[0, 1]).exp() for order in orders])
     expected = (first * then).sum(0) / first.sum(0)
-    torch.testing.assert_close(density.log_prob(x, given=[0]).exp(), expected.double(), rtol=1e-4, atol=1e-6)
+    found = density.log_prob(x, given=[0, 1]).exp()
+    torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-6)
     assert float((expected - then.mean(0)).abs().max()) > 1e-3
 
 
@@ -218,7 +246,7 @@ def test_a_part_that_does_not_exist_is_learned_scored_and_drawn_as_such():
     atom = (torch.rand(1500, generator=generator) < 0.5).float()
     number = torch.where(atom > 0, math.nan, 0.3 * torch.randn(1500, generator=generator))
     density = fit_anyorder(space, torch.stack([atom, number], 1), SMALL, parents={1: 0})
-    assert all(c.order == [0, 1] for c in density.components)
+    assert all(order == [0, 1] for order in density.orders)
     with_atom = torch.tensor([[1.0, math.nan]])
     assert float(density.log_prob(with_atom).exp()) == pytest.approx(0.5, abs=0.05)
     inside = density.log_prob(torch.tensor([[0.0, 0.0]]), given=[0]).exp()
@@ -233,7 +261,7 @@ def test_columns_with_gaps_come_last():
     x[:50, 0] = math.nan
     x[:20, 1] = math.nan
     density = fit_anyorder(TABLE, x, TINY)
-    assert [c.order for c in density.components] == [[2, 1, 0]] * 2
+    assert density.orders == [[2, 1, 0]] * 2
 
 
 def same_weights(one, other):
@@ -244,7 +272,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
     x = table_rows(200)
     one, two, three = (fit_anyorder(TABLE, x, TINY, seed=seed) for seed in (0, 0, 1))
     assert same_weights(one, two)
-    assert (one.level, one.components) == (two.level, two.components)
+    assert (one.level, one.orders) == (two.level, two.orders)
     assert torch.equal(one.log_prob(x), two.log_prob(x))
     assert not same_weights(one, three)
 
@@ -293,7 +321,7 @@ def test_a_fit_goes_on_from_its_checkpoints_to_the_same_bits(tmp_path):
     again = fit_anyorder(TABLE, x, BY_HEART, checkpoint=path)
     for other in (again, fit_anyorder(TABLE, x, BY_HEART)):
         assert same_weights(whole, other)
-        assert (whole.level, whole.components) == (other.level, other.components)
+        assert (whole.level, whole.orders) == (other.level, other.orders)
 
 
 def test_a_fit_that_is_interrupted_keeps_what_it_has_learned(monkeypatch):

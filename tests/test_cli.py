@@ -487,7 +487,7 @@ SCRIPT = f"""
 import resource, sys
 from ctem import cli
 from ctem.densities.anyorder import Settings
-Settings.suited = lambda *sizes: {SMALL!r}
+Settings.suited = lambda *sizes, **more: {SMALL!r}
 if limit := int(sys.argv.pop(1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 cli.app()

@@ -74,7 +74,7 @@ def test_the_density_of_an_atom_and_a_real_part_integrates_to_one():
 def test_the_chain_rule_of_columns_holds_for_one_order():
     model = fitted(table()[["city", "height", "smoker"]].dropna(), members=1, orders=1)
     X = table(20, seed=1)[["city", "height", "smoker"]].dropna()
-    order = [model.schema_.space.names[j] for j in model.density_.components[0].order]
+    order = [model.schema_.space.names[j] for j in model.density_.orders[0]]
     parts = [model.log_density(X, columns=[name], given=order[:i]) for i, name in enumerate(order)]
     assert np.allclose(sum(parts), model.score_samples(X), atol=1e-4)
 

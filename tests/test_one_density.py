@@ -81,7 +81,7 @@ def first_columns(model):
     for k in range(1, len(owner)):
         for chosen in itertools.combinations(range(len(owner)), k):
             inner = {i for j in chosen for i in owner[j]}
-            if all(set(order[: len(inner)]) == inner for _, order in model.density_.components):
+            if all(set(order[: len(inner)]) == inner for order in model.density_.orders):
                 yield [column_names(model)[j] for j in chosen]
 
 
@@ -120,7 +120,7 @@ def test_what_comes_first_in_every_order_obeys_the_chain_rule(fitted):
     """In the model, where orders begin alike, and in one of its orders alone."""
     X, model = fitted
     alone = copy.deepcopy(model)
-    alone.density_.components = alone.density_.components[:1]
+    alone.density_.orders = alone.density_.orders[:1]
     assert list(first_columns(alone))
     for each in (model, alone):
         for first in first_columns(each):
@@ -324,7 +324,7 @@ def test_a_complete_column_keeps_its_share_though_gaps_depend_on_it():
     model = CTEM(random_state=0, effort="quick").fit(X)
     late = {i for i, name in enumerate(model.schema_.space.names) if name.startswith("c")}
     assert late
-    for _, order in model.density_.components:
+    for order in model.density_.orders:
         assert {order.index(i) for i in late} == set(range(len(order) - len(late), len(order)))
     one = pd.DataFrame({"a": ["u"], "b": [0.0], "c": [np.nan]})
     told = float(np.exp(model.log_density(one, columns=["a"]))[0])

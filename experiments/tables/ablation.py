@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ctem.bases import ProductBase
 from ctem.datasets import load_binary, load_table
-from ctem.densities.anyorder import AnyOrderDensity, AnyOrderNet, Component, Settings, fit_anyorder
+from ctem.densities.anyorder import AnyOrderDensity, AnyOrderNet, Settings, fit_anyorder
 from ctem.densities.anyorder.network import _Linear
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.tables.answers.density import TableDensity, find_device
@@ -147,9 +147,8 @@ def _frame(bits: np.ndarray) -> pd.DataFrame:
 
 def settled(schema: Schema, rows: int, variant: Variant, quick: bool) -> Settings:
     """What ``CTEM()`` would take, with the changes."""
-    return Settings.suited(rows, schema.space.dim).changed(
-        rows, **((TINY if quick else {}) | variant.settings)
-    )
+    suited = Settings.suited(rows, schema.space.dim, reals=len(schema.space.reals))
+    return suited.changed(rows, **((TINY if quick else {}) | variant.settings))
 
 
 def measure(task: Task, args) -> Values:
@@ -177,24 +176,20 @@ def measure(task: Task, args) -> Values:
 
     found = {"validation nats": nats(density)}
     if task.system == "default":
-        for name, components in other_orders(density, settings, task.seed).items():
-            found[f"validation nats, {name}"] = nats(with_components(density, components))
+        for name, orders in other_orders(density, settings, task.seed).items():
+            found[f"validation nats, {name}"] = nats(with_orders(density, orders))
     return found | {"fit, seconds": seconds, "step chosen by held-out loss": density.history.best_step}
 
 
-def other_orders(density: AnyOrderDensity, settings: Settings, seed: int) -> dict[str, list[Component]]:
-    """Random orders instead of chosen ones, and the best order alone for all members."""
+def other_orders(density: AnyOrderDensity, settings: Settings, seed: int) -> dict[str, list[list[int]]]:
+    """Random orders instead of chosen ones, and the best order alone."""
     drawn = density.chain.orders(settings.orders, torch.Generator().manual_seed(seed))
-    members = range(settings.members)
-    return {
-        "random orders": [Component(c % settings.members, order) for c, order in enumerate(drawn)],
-        "1 order": [Component(k, density.components[0].order) for k in members],
-    }
+    return {"random orders": drawn, "1 order": density.orders[:1]}
 
 
-def with_components(density: AnyOrderDensity, components: list[Component]) -> AnyOrderDensity:
+def with_orders(density: AnyOrderDensity, orders: list[list[int]]) -> AnyOrderDensity:
     late = density.chain.late
-    return AnyOrderDensity(density.net, density.level, components, parents=density.parents, late=late)
+    return AnyOrderDensity(density.net, density.level, orders, parents=density.parents, late=late)
 
 
 def main() -> None:

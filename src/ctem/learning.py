@@ -61,7 +61,8 @@ def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Set
     >>> settings_for(CTEM(width=16).get_params(), schema, rows=3).width
     16
     """
-    found = Settings.suited(rows, schema.space.dim, arguments["effort"])
+    reals = len(schema.space.reals)
+    found = Settings.suited(rows, schema.space.dim, arguments["effort"], reals=reals)
     return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in SAID})
 
 

@@ -151,7 +151,7 @@ BOMBS = {
     "a code far beyond the values": lambda h, t: city(h).update(codes=[0, 1, 10**12]),
     "a level that needs all memory": lambda h, t: h["density"].update(level=1e-18),
     "a fast level that needs all memory": lambda h, t: h["fast"].update(level=1e-18),
-    "a hundred thousand orders": lambda h, t: h["density"].update(components=h["density"]["components"] * 50_000),
+    "a hundred thousand orders": lambda h, t: h["density"].update(orders=h["density"]["orders"] * 50_000),
     "a wide network": lambda h, t: widened(h, t, 20_000),
     "a deep network": lambda h, t: h["density"]["network"].update(blocks=10**9),
     "a thousand harmonics": lambda h, t: h["density"]["network"].update(harmonics=1000),

@@ -21,7 +21,7 @@ TINY = Settings(width=4, blocks=1, members=1, orders=1, steps=200_000, batch_siz
 SCRIPT = f"""
 from ctem import cli
 from ctem.densities.anyorder import Settings
-Settings.suited = lambda *sizes: {TINY!r}
+Settings.suited = lambda *sizes, **more: {TINY!r}
 cli.app()
 """
 

@@ -47,26 +47,22 @@ class Conditional(Protocol):
 
 
 class Conditionals(Protocol):
-    """Where the conditionals of single columns come from, by one of several members.
+    """Where the conditionals of single columns come from.
 
     >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 3)), width=8, members=4)
     >>> conditionals: Conditionals = AtLevel(net, 1e-3)
-    >>> conditionals.members
-    4
+    >>> conditionals.base is net.base
+    True
     """
 
     @property
     def base(self) -> ProductBase:
         """The base, which says what the columns are."""
 
-    @property
-    def members(self) -> int:
-        """How many there are."""
-
-    def given(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Conditional:
-        """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d), by one member."""
+    def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
+        """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
 
 
 @dataclass(frozen=True)
@@ -168,24 +164,24 @@ class Chain:
         """
         return self.parents.get(before) != after and self.late[before] <= self.late[after]
 
-    def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = (), member: int = 0) -> Tensor:
+    def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""
         total = x.new_zeros(len(x))
-        for _, term in self._terms(x, order, list(given), member):
+        for _, term in self._terms(x, order, list(given)):
             total = total + term
         return total
 
-    def log_terms(self, x: Tensor, order: Sequence[int], member: int = 0) -> Tensor:
+    def log_terms(self, x: Tensor, order: Sequence[int]) -> Tensor:
         """log ρ(x_j | columns before j) of every column of the order, 0 where x_j is missing, shape (n, d)."""
         out = torch.zeros_like(x)
-        for j, term in self._terms(x, order, [], member):
+        for j, term in self._terms(x, order, []):
             out[:, j] = term
         return out
 
-    def term(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Tensor:
+    def term(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
         """log ρ(x_j | x_visible), and 0 where x_j is missing, shape (n,)."""
         value = x[:, j]
-        found = self.conditionals.given(_filled(x, visible), visible, j, member)
+        found = self.conditionals.given(_filled(x, visible), visible, j)
         return torch.where(value.isnan(), 0.0, found.log_prob(value.nan_to_num()))
 
     def sample(
@@ -194,7 +190,6 @@ class Chain:
         generator: torch.Generator,
         order: Sequence[int] | None = None,
         given: Tensor | None = None,
-        member: int = 0,
     ) -> Drawn:
         """n rows, drawn column by column without MCMC; or the nan cells of ``given`` (n, d), filled in.
 
@@ -213,15 +208,13 @@ class Chain:
             if len(todo):
                 rows = x[todo]
                 visible = ~rows.isnan()
-                found = self.conditionals.given(_filled(rows, visible), visible, j, member)
+                found = self.conditionals.given(_filled(rows, visible), visible, j)
                 value = found.draw(generator)
                 x[todo, j] = value
                 total[todo] += found.log_prob(value)
         return Drawn(x, total)
 
-    def _terms(
-        self, x: Tensor, order: Sequence[int], given: list[int], member: int
-    ) -> Iterator[tuple[int, Tensor]]:
+    def _terms(self, x: Tensor, order: Sequence[int], given: list[int]) -> Iterator[tuple[int, Tensor]]:
         """Every column of the order and log ρ(x_j | x_given and the columns before), shape (n,)."""
         self._check_columns([*order, *given])
         visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
@@ -229,17 +222,17 @@ class Chain:
             visible = _shown(visible, x, j)
             contexts.show(x[:, j])
         for j in order:
-            yield j, self._term(x, visible, j, member, contexts)
+            yield j, self._term(x, visible, j, contexts)
             visible = _shown(visible, x, j)
             contexts.show(x[:, j])
 
-    def _term(self, x: Tensor, visible: Tensor, j: int, member: int, contexts: _Contexts) -> Tensor:
+    def _term(self, x: Tensor, visible: Tensor, j: int, contexts: _Contexts) -> Tensor:
         """As ``term``, rows that show the same cells sharing a pass."""
         first = contexts.first
         if first is None:
-            return self.term(x, visible, j, member)
+            return self.term(x, visible, j)
         rows, shown, value = x[first], visible[first], x[:, j]
-        found = self.conditionals.given(_filled(rows, shown), shown, j, member).rows(contexts.kind)
+        found = self.conditionals.given(_filled(rows, shown), shown, j).rows(contexts.kind)
         return torch.where(value.isnan(), 0.0, found.log_prob(value.nan_to_num()))
 
     def _to_draw(self, x: Tensor, j: int) -> Tensor:

@@ -58,12 +58,10 @@ class FirstOrder:
     tensor([0.5000, 0.5000])
     """
 
-    members = 1
-
     def __init__(self, g: FirstOrderPotential, batch_size: int = 8192):
         self.g, self.base, self.batch_size = g, g.base, batch_size
 
-    def given(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Probabilities:
+    def given(self, x: Tensor, visible: Tensor, j: int) -> Probabilities:
         """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
         level = torch.where(visible, 0.0, math.inf)
         rows = zip(x.split(self.batch_size), level.split(self.batch_size), strict=True)

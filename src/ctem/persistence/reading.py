@@ -13,8 +13,8 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 12  # raise it when the header changes, and say in MIGRATIONS how to read the one before
-OLDEST = 8  # whose networks still exist
+FORMAT = 13  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+OLDEST = 13  # whose density still exists
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
 
@@ -62,7 +62,7 @@ def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
         )
     if int(version) < OLDEST:
         raise ValueError(
-            f"load: {path} has format {version}, from ctem 0.1 with two models behind one file; "
+            f"load: {path} has format {version}, from ctem 0.1, whose density was another one; "
             "that kind of model is gone. Fit it again."
         )
     if len(text) > LARGEST_HEADER:
@@ -83,49 +83,11 @@ def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
         raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
 
 
-def _without_reserve(header: Header) -> Header:
-    """Format 8 refused values that fit had not seen."""
-    columns = [
-        {**column, "codec": {"reserve": 0.0, **column["codec"]}} for column in header["schema"]["columns"]
-    ]
-    settings = {**header["settings"], "unknown": "refuse"}
-    return {**header, "settings": settings, "schema": {**header["schema"], "columns": columns}}
-
-
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number of JSON.")
 
 
-def _without_held_out(header: Header) -> Header:
-    """Format 9 kept nothing of the held-out rows."""
-    return {**header, "held_out": None}
-
-
-def _without_reading(header: Header) -> Header:
-    """Format 10 took text as it was."""
-    return {**header, "settings": {**header["settings"], "reading": None}}
-
-
-def _without_missingness(header: Header) -> Header:
-    """Format 11 did not know where cells are missing, and preferred values were single ones."""
-    columns = [{**column, "codec": _with_ranges(column["codec"])} for column in header["schema"]["columns"]]
-    return {**header, "missingness": None, "schema": {**header["schema"], "columns": columns}}
-
-
-def _with_ranges(part: Any) -> Any:
-    """A codec whose curves say whether ranges of values are preferred."""
-    if not isinstance(part, Mapping):
-        return part
-    inner = {key: _with_ranges(value) for key, value in part.items()}
-    return {"ranges": False, **inner} if {"curve", "knots", "heights"} <= set(inner) else inner
-
-
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {
-    8: _without_reserve,
-    9: _without_held_out,
-    10: _without_reading,
-    11: _without_missingness,
-}
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {}  # none yet from the oldest that is read
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:

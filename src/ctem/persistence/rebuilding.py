@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ctem.arguments import KEPT, check_arguments
 from ctem.bases import ProductBase
-from ctem.densities.anyorder.density import AnyOrderDensity, Component
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
@@ -143,15 +143,15 @@ def _any_order(
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors)
-    if not 1 <= len(told["components"]) <= MOST_ORDERS:
-        raise ValueError(f"components: expected 1 to {MOST_ORDERS} orders; got {len(told['components'])}.")
-    components = [Component(member, list(order)) for member, order in told["components"]]
-    _check_components(components, net.members, dim, parents)
+    if not 1 <= len(told["orders"]) <= MOST_ORDERS:
+        raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
+    orders = [list(order) for order in told["orders"]]
+    _check_orders(orders, dim, parents)
     late = [float(value) for value in told["late"]]
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
-    return AnyOrderDensity(net, level, components, parents=parents, late=late, history=history)
+    return AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
 
 
 def _fast(
@@ -189,19 +189,13 @@ def _missingness(
     return Missingness(schema, tuple(map(tuple, groups)), net)
 
 
-def _check_components(
-    components: list[Component], members: int, dim: int, parents: Mapping[int, int]
-) -> None:
+def _check_orders(orders: list[list[Any]], dim: int, parents: Mapping[int, int]) -> None:
     fine = True
-    for member, order in components:
-        fine &= (
-            0 <= member < members
-            and all(type(j) is int for j in (member, *order))
-            and sorted(order) == list(range(dim))
-        )
+    for order in orders:
+        fine &= all(type(j) is int for j in order) and sorted(order) == list(range(dim))
         fine &= all(order.index(parent) < order.index(child) for child, parent in parents.items())
     if not fine:
-        raise ValueError(f"components: expected orders of {dim} columns, each of one of {members} members.")
+        raise ValueError(f"orders: expected orders of {dim} columns.")
 
 
 def _checked_level(value: Any, finest: float) -> float:

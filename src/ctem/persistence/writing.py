@@ -120,7 +120,7 @@ def _density(model: Fitted) -> Header:
         return {
             "network": density.net.options,
             "level": density.level,
-            "components": [[member, order] for member, order in density.components],
+            "orders": density.orders,
             "late": density.chain.late,
         }
     net = density.net

@@ -550,7 +550,7 @@ class Question {
 
   /* log ρ of the cells that are set, all others marginalised: CTEM.score_samples. */
   logDensity() {
-    return logSumExp(this.byComponent(this.x)) - Math.log(this.model.components.length) + sum(this.terms);
+    return logSumExp(this.byOrder(this.x)) - Math.log(this.model.orders.length) + sum(this.terms);
   }
 
   /* Column j given the other cells: probabilities of its values, or of atoms and of the nodes of its real part. */
@@ -567,56 +567,61 @@ class Question {
 
   /* A row with the unknown cells drawn given the others. */
   draw(random) {
-    const x = this.x.slice(), { components, columns, parents } = this.model;
-    const { member, order } = components[drawPlace(logSoftmax(this.byComponent(x)).map(Math.exp), random)];
+    const x = this.x.slice(), { orders, columns, parents, numbers } = this.model;
+    const order = orders[drawPlace(logSoftmax(this.byOrder(x)).map(Math.exp), random)];
     const fresh = new Question(this.model, this.cells); // its passes are of no use to others
     for (const j of order) {
       if (!Number.isNaN(x[j]) || (j in parents && x[parents[j]] > 0)) continue;
-      x[j] = this.model.sizes[j] ? drawPlace(fresh.labels(x, j, member).map(Math.exp), random) : Math.fround(this.model.numbers.draw(fresh.parts(x, j, member), random));
+      x[j] = this.model.sizes[j] ? drawPlace(fresh.labels(x, j), random) : Math.fround(numbers.draw(fresh.parts(x, j, Math.floor(random() * this.model.members)), random));
     }
     return columns.map((column, j) => this.cells[j] ?? column.decode(column.owner.map((i) => x[i]), random));
   }
 
   /* Probabilities of the codes of encoded column j, or of the nodes of a real one, given what x shows. */
   weighted(x, j) {
-    const shares = logSoftmax(this.byComponent(x)), { components, sizes } = this.model, weight = new Map();
-    components.forEach(({ member }, c) => weight.set(member, (weight.get(member) ?? 0) + Math.exp(shares[c])));
-    const total = new Float64Array(sizes[j] || this.model.numbers.nodes.length);
-    for (const [member, share] of weight) {
-      this.table(x, j, member).forEach((p, i) => (total[i] += share * p));
+    if (this.model.sizes[j]) return this.labels(x, j);
+    const { numbers } = this.model, total = new Float64Array(numbers.nodes.length);
+    for (const k of this.members()) {
+      const parts = this.parts(x, j, k);
+      numbers.nodes.forEach((t, i) => (total[i] += numbers.density(t, numbers.below[i], parts)));
     }
-    if (!sizes[j]) for (const end of [0, total.length - 1]) total[end] /= 2;
+    for (const end of [0, total.length - 1]) total[end] /= 2;
     const mass = sum(total);
     return Array.from(total, (p) => p / mass);
   }
 
-  table(x, j, member) {
-    if (this.model.sizes[j]) return this.labels(x, j, member).map(Math.exp);
-    const parts = this.parts(x, j, member), { numbers } = this.model;
-    return numbers.nodes.map((t, i) => numbers.density(t, numbers.below[i], parts));
-  }
-
-  /* log ρ of the cells that x shows, by every component. */
-  byComponent(x) {
-    return this.model.components.map(({ member, order }) => {
+  /* log ρ of the cells that x shows, in every order. */
+  byOrder(x) {
+    return this.model.orders.map((order) => {
       const shown = x.map(() => NaN);
       let total = 0;
       for (const j of order) {
         if (Number.isNaN(x[j])) continue;
-        total += this.term(shown, j, member, x[j]);
+        total += this.term(shown, j, x[j]);
         shown[j] = x[j];
       }
       return total;
     });
   }
 
-  term(shown, j, member, value) {
-    if (this.model.sizes[j]) return this.labels(shown, j, member)[value];
-    return Math.log(this.model.numbers.density(value, normalCdf(value), this.parts(shown, j, member)));
+  /* Every conditional is the mean of the members'. */
+  term(shown, j, value) {
+    if (this.model.sizes[j]) return Math.log(this.labels(shown, j)[value]);
+    const below = normalCdf(value), each = this.members().map((k) => this.model.numbers.density(value, below, this.parts(shown, j, k)));
+    return Math.log(sum(each) / each.length);
   }
 
-  /* log-probabilities of the codes of a discrete column. */
-  labels(x, j, member) {
+  members() {
+    return Array.from({ length: this.model.members }, (_, k) => k);
+  }
+
+  /* Probabilities of the codes of a discrete column. */
+  labels(x, j) {
+    const each = this.members().map((k) => this.labelsBy(x, j, k).map(Math.exp));
+    return each[0].map((_, v) => sum(each.map((p) => p[v])) / each.length);
+  }
+
+  labelsBy(x, j, member) {
     const { hidden } = this.pass(x, member), { start, spread, gain, discretes, steepest } = this.model.inputs;
     const place = discretes.indexOf(j), from = start[place], to = start[place + 1] ?? gain.length;
     const found = this.model.ofLabels.apply(hidden, member, from, to);

@@ -170,7 +170,8 @@ def _density(density: AnyOrderDensity) -> Json:
     return {
         "sizes": list(density.space.sizes),
         "parents": density.parents,
-        "components": [{"member": member, "order": list(order)} for member, order in density.components],
+        "members": density.net.members,
+        "orders": density.orders,
     }
 
 

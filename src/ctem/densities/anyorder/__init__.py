@@ -6,7 +6,7 @@ chooses orders of the columns, ``fitting`` does all of it in one call, and ``den
 """
 
 from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
-from ctem.densities.anyorder.density import AnyOrderDensity, Component
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import fit_anyorder
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import HiddenColumns
@@ -16,7 +16,6 @@ __all__ = [
     "AnyOrderDensity",
     "AnyOrderNet",
     "AtLevel",
-    "Component",
     "HiddenColumns",
     "NumberDensity",
     "Settings",

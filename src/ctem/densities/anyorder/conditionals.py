@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +21,13 @@ NODES = 1025  # at which the density of a real column is tabulated
 class AtLevel:
     """A network's conditionals with visible real columns at one noise level (``ctem.densities.chain.Conditionals``).
 
+    Every conditional is the mean of the members'. That is far more than a mixture of whole densities: where rows are
+    few every member errs in its own way in every column, and each of these errors is averaged.
+
     Arguments:
         net: the network.
         level: the noise level.
+        member: the one that answers; all of them when left out.
 
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(4)] * 2)), width=8)
@@ -31,60 +36,64 @@ class AtLevel:
     tensor([0.2500, 0.2500, 0.2500], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, net: AnyOrderNet, level: float):
-        self.net, self.level = net, level
+    def __init__(self, net: AnyOrderNet, level: float, member: int | None = None):
+        self.net, self.level, self.member = net, level, member
+        self.asked = slice(None) if member is None else slice(member, member + 1)
 
     @property
     def base(self) -> ProductBase:
         """The base of the network."""
         return self.net.base
 
-    @property
-    def members(self) -> int:
-        """How many networks there are."""
-        return self.net.members
-
-    def given(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Conditional:
-        """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d), by one member."""
+    def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
+        """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
         if self.net.space.sizes[j]:
-            return Probabilities(self.net.label_log_probs(x, visible, self.level, j, member))
-        return NumberDensity(
-            self.net.numbers, *self.net.number_coefficients(x, visible, self.level, j, member)
-        )
+            return Probabilities(_mean(self.net.label_log_probs(x, visible, self.level, j, self.asked)))
+        found = self.net.number_coefficients(x, visible, self.level, j, self.asked)
+        return NumberDensity(self.net.numbers, *found)
 
 
 @dataclass(frozen=True)
 class NumberDensity:
-    """The conditional of a real column: a head and what it needs for each row.
+    """The conditional of a real column: a head, and what it needs for each member and row.
 
     >>> head = NumberHead()
-    >>> density = NumberDensity(head, torch.zeros(2, head.size), torch.zeros(2), torch.ones(2))
+    >>> density = NumberDensity(head, torch.zeros(3, 2, head.size), torch.zeros(2), torch.ones(2))
     >>> density.draw(torch.Generator().manual_seed(0)).shape
     torch.Size([2])
     """
 
     head: NumberHead
-    found: Tensor  # (n, size)
+    found: Tensor  # (members, n, size)
     mean: Tensor  # (n,)
     spread: Tensor  # (n,)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log ρ of numbers (n,)."""
-        return self.head.log_prob(value.unsqueeze(1), self.found, self.mean, self.spread).squeeze(1)
+        return self.at(value.unsqueeze(1)).squeeze(1)
 
     def at(self, values: Tensor) -> Tensor:
         """log ρ of several numbers for each row, (n, q)."""
-        return self.head.log_prob(values, self.found, self.mean, self.spread)
+        every = values.expand(len(self.found), *values.shape)
+        return _mean(self.head.log_prob(every, self.found, self.mean, self.spread))
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q)."""
         nodes = torch.linspace(-FAR, FAR, NODES, dtype=self.found.dtype, device=self.found.device)
-        return nodes, self.at(nodes.expand(len(self.found), -1))
+        return nodes, self.at(nodes.expand(len(self.mean), -1))
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """A number within ±8 for each row, (n,)."""
-        return self.head.draw(self.found, self.mean, self.spread, generator)
+        """A number within ±8 for each row, (n,): that of a random member."""
+        members, n, size = self.found.shape
+        who = torch.randint(members, (1, n, 1), generator=generator, device=self.found.device)
+        one = self.found.gather(0, who.expand(1, n, size)).squeeze(0)
+        return self.head.draw(one, self.mean, self.spread, generator)
 
     def rows(self, index: Tensor) -> NumberDensity:
         """Those of these rows."""
-        return NumberDensity(self.head, self.found[index], self.mean[index], self.spread[index])
+        return NumberDensity(self.head, self.found[:, index], self.mean[index], self.spread[index])
+
+
+def _mean(log_p: Tensor) -> Tensor:
+    """log of the mean probability over the members, the first axis."""
+    return log_p.squeeze(0) if len(log_p) == 1 else log_p.logsumexp(0) - math.log(len(log_p))

@@ -1,18 +1,17 @@
 r"""The fitted any-order density on encoded rows, and all that it answers.
 
-A mixture of components, each a network and an order of the columns:
+A mixture over orders of the columns, every conditional the mean of the members of the network:
 
-    ρ(x) = (1/C) Σ_c Π_j ρ_{k(c)}(x_j | columns before j in order c)
+    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c),      ρ(x_j | x_V) = (1/K) Σ_k ρ_k(x_j | x_V)
 
 Marginals and conditionals keep the order of the columns that they ask for; what is given is shown from the start, and
-weighs the components by how likely each finds it.
+weighs the orders by how likely each finds it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,21 +21,10 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.chain import Chain
 from ctem.training import History
 
-__all__ = ["AnyOrderDensity", "Component"]
+__all__ = ["AnyOrderDensity"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
 BATCH, CUDA_BATCH = 2**13, 2**17  # rows at a time: what fits a CPU's cache, what fills a GPU
-
-
-class Component(NamedTuple):
-    """One term of the mixture.
-
-    >>> Component(0, [2, 0, 1]).order
-    [2, 0, 1]
-    """
-
-    member: int
-    order: list[int]
 
 
 class AnyOrderDensity:
@@ -45,15 +33,16 @@ class AnyOrderDensity:
     Arguments:
         net: the trained network.
         level: noise level at which real columns are resolved.
-        components: members and their orders.
+        orders: of the columns.
         parents: for a real column that exists only where a category has code 0, that category.
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
+        member: the one that answers; all of them when left out.
         history: of the training.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 3)), width=8)  # untrained: the base itself
-    >>> AnyOrderDensity(net, 1e-3, [Component(0, [0, 1, 2])]).log_prob(torch.zeros(1, 3)).exp()
+    >>> AnyOrderDensity(net, 1e-3, [[0, 1, 2]]).log_prob(torch.zeros(1, 3)).exp()
     tensor([0.1250], dtype=torch.float64)
     """
 
@@ -61,16 +50,25 @@ class AnyOrderDensity:
         self,
         net: AnyOrderNet,
         level: float,
-        components: Sequence[Component],
+        orders: Sequence[Sequence[int]],
         *,
         parents: Mapping[int, int] | None = None,
         late: Sequence[float] | None = None,
+        member: int | None = None,
         history: History | None = None,
     ):
-        self.net, self.level, self.components = net.eval(), level, list(components)
+        self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
-        self.chain = Chain(AtLevel(net, level), self.parents, late)
+        self.chain = Chain(AtLevel(net, level, member), self.parents, late)
+
+    def altered(self, *, level: float | None = None, member: int | None = None) -> AnyOrderDensity:
+        """The same density at another noise level, or by one member alone."""
+        level = self.level if level is None else level
+        late = self.chain.late
+        return AnyOrderDensity(
+            self.net, level, self.orders, parents=self.parents, late=late, member=member, history=self.history
+        )
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""
@@ -82,7 +80,7 @@ class AnyOrderDensity:
     def log_terms(self, x: Tensor) -> Tensor:
         """What each column adds to log ρ(x): float64 of shape (n, d), 0 for missing cells; rows sum to ``log_prob``.
 
-        The terms of the chain rule, averaged over the components by their shares of ρ(x). What is left, at most the
+        The terms of the chain rule, averaged over the orders by their shares of ρ(x). What is left, at most the
         logarithm of their number, is spread evenly over the observed columns.
         """
         with torch.no_grad():
@@ -118,51 +116,41 @@ class AnyOrderDensity:
         return each[0][0], torch.cat([log_p for _, log_p in each])
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """n rows, drawn column by column, each by one component."""
+        """n rows, drawn column by column, each in one order."""
         return self.complete(self.base.log_table.new_full((n, self.space.dim), math.nan), generator)
 
     def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """x with its missing cells drawn given the others.
 
-        A draw from a mixture is a draw from one component, chosen by how likely each finds the observed cells. The
-        continuous part of a value that has none stays nan.
+        A draw from a mixture is a draw in one order, chosen by how likely each finds the observed cells. The continuous
+        part of a value that has none stays nan.
         """
         out = x.clone()
         with torch.no_grad():
             shares = torch.cat([self._shares(part) for part in self._split(x)], 1)
             chosen = torch.multinomial(shares.T.exp().contiguous(), 1, generator=generator).squeeze(1)
-            for c, (member, order) in enumerate(self.components):
+            for c, order in enumerate(self.orders):
                 for rows in self._split((chosen == c).nonzero().squeeze(1)):
-                    out[rows] = self.chain.sample(len(rows), generator, order, x[rows], member).x
+                    out[rows] = self.chain.sample(len(rows), generator, order, x[rows]).x
         return out
 
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
-        """The mixture of the members' tables, weighed by how likely each finds the observed cells."""
-        shares, visible = self._shares(x), ~x.isnan()
-        total: dict[int, Tensor] = {}
-        for (member, _), share in zip(self.components, shares, strict=True):
-            total[member] = torch.logaddexp(total[member], share) if member in total else share
-        each = [self.chain.conditionals.given(x.nan_to_num(), visible, j, k).table() for k in total]
-        log_p = torch.stack(
-            [table + w.unsqueeze(1) for (_, table), w in zip(each, total.values(), strict=True)]
-        )
-        return each[0][0], log_p.logsumexp(0)
+        """Whatever the order: all observed cells are shown."""
+        return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        each = self._by_component(x, asked, given)
+        each = self._by_order(x, asked, given)
         if not given:
-            return each.logsumexp(0) - math.log(len(self.components))
+            return each.logsumexp(0) - math.log(len(self.orders))
         known = torch.full_like(x, math.nan)
         known[:, given] = x[:, given]
         return (each + self._shares(known)).logsumexp(0)
 
     def _log_terms(self, x: Tensor) -> Tensor:
-        each = torch.stack(
-            [self.chain.log_terms(x, order, member).double() for member, order in self.components]
-        )
-        share = each.sum(-1).log_softmax(0)  # (components, n)
+        each = torch.stack([self.chain.log_terms(x, order).double() for order in self.orders])
+        share = each.sum(-1).log_softmax(0)  # (orders, n)
         mean = (share.exp().unsqueeze(-1) * each).sum(0)
-        rest = -(share.exp() * share).sum(0) - math.log(len(self.components))
+        rest = -(share.exp() * share).sum(0) - math.log(len(self.orders))
         known = ~x.isnan()
         return mean + known * (rest / known.sum(1).clamp_min(1)).unsqueeze(1)
 
@@ -175,21 +163,18 @@ class AnyOrderDensity:
         out = x.new_empty(len(x), len(groups), dtype=torch.float64)
         for i, group in enumerate(groups):
             others = [j for j in range(self.space.dim) if j not in group]
-            out[:, i] = (self._by_component(x, group, others) + shares[:, i]).logsumexp(0)
+            out[:, i] = (self._by_order(x, group, others) + shares[:, i]).logsumexp(0)
         return out
 
     def _shares(self, x: Tensor) -> Tensor:
-        """log of each component's share of the density of the observed cells, (components, n)."""
+        """log of each order's share of the density of the observed cells, (orders, n)."""
         known = (~x.isnan()).any(0).nonzero().flatten().tolist()
-        return self._by_component(x, known, []).log_softmax(0)
+        return self._by_order(x, known, []).log_softmax(0)
 
-    def _by_component(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        """log ρ(x_asked | x_given) of every component, float64, (components, n)."""
-        every = [
-            self.chain.log_prob(x, [j for j in order if j in asked], given, member).double()
-            for member, order in self.components
-        ]
-        return torch.stack(every)
+    def _by_order(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
+        """log ρ(x_asked | x_given) in every order, float64, (orders, n)."""
+        every = [self.chain.log_prob(x, [j for j in order if j in asked], given) for order in self.orders]
+        return torch.stack(every).double()
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.split(CUDA_BATCH if x.is_cuda else BATCH)

@@ -82,11 +82,11 @@ def conditioned(
 ) -> Particles:
     """About n particles of an event, at most 2048, given the cells of one row ``known`` (1, d); nan cells are drawn.
 
-    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)  # untrained: the base itself
-    >>> density = AnyOrderDensity(net, 1e-3, [Component(0, [0, 1])])
+    >>> density = AnyOrderDensity(net, 1e-3, [[0, 1]])
     >>> event = Event({1: torch.tensor([-math.inf, 0.0])})
     >>> found = conditioned(density, torch.full((1, 2), math.nan), event, torch.Generator().manual_seed(0))
     >>> round(estimate([found]).value, 3), found.x[:, 1].unique()
@@ -133,7 +133,7 @@ class _Swarm:
         self.known = (~known[0].isnan()).nonzero().flatten().tolist()
         n = ISLANDS * size
         self.x = known.repeat(n, 1)
-        self.component = torch.multinomial(self._shares(known), n, True, generator=generator)
+        self.order = torch.multinomial(self._shares(known), n, True, generator=generator)
         self.log_weight = self.x.new_zeros(n, dtype=torch.float64)
         self.log_prob = torch.zeros_like(
             self.log_weight
@@ -150,39 +150,38 @@ class _Swarm:
         return Particles(self.x, self.log_weight.view(ISLANDS, self.size))
 
     def _shares(self, known: Tensor) -> Tensor:
-        """Each component's share of the density of the known cells, (components,)."""
+        """Each order's share of the density of the known cells, (orders,)."""
         chain = self.density.chain
         with torch.no_grad():
             each = [
-                chain.log_prob(known, [j for j in order if j in self.known], [], member)
-                for member, order in self.density.components
+                chain.log_prob(known, [j for j in order if j in self.known]) for order in self.density.orders
             ]
         return torch.cat(each).double().softmax(0)
 
     def _constrain(self, step: int) -> None:
-        """Draw the next column of the event within what is allowed, in each component's order."""
-        for c, (member, order) in enumerate(self.density.components):
+        """Draw the next column of the event within what is allowed, in each particle's order."""
+        for c, order in enumerate(self.density.orders):
             j = [column for column in order if column in self.event.allowed][step]
-            there = self.component == c
+            there = self.order == c
             if j in self.density.parents:  # the continuous part of an atom does not exist
                 there &= ~(self.x[:, self.density.parents[j]] > 0)
             for rows in there.nonzero().squeeze(1).split(LARGEST):
                 visible = ~self.x[rows].isnan()
-                found = self.density.chain.conditionals.given(self.x[rows].nan_to_num(), visible, j, member)
+                found = self.density.chain.conditionals.given(self.x[rows].nan_to_num(), visible, j)
                 value, log_share = draw_allowed(found, self.event.allowed[j], self.generator)
                 self.x[rows, j] = value
                 self.log_weight[rows] += log_share.double()
                 self.log_prob[rows] += found.log_prob(value).double()
 
     def _complete(self) -> None:
-        """Draw the other columns, and weigh: the component's own order against that of the draws."""
+        """Draw the other columns, and weigh: the particle's own order against that of the draws."""
         chain = self.density.chain
-        for c, (member, order) in enumerate(self.density.components):
-            rows = (self.component == c).nonzero().squeeze(1)
+        for c, order in enumerate(self.density.orders):
+            rows = (self.order == c).nonzero().squeeze(1)
             if len(rows):
-                drawn = chain.sample(len(rows), self.generator, order, self.x[rows], member)
+                drawn = chain.sample(len(rows), self.generator, order, self.x[rows])
                 asked = [j for j in order if j not in self.known]
-                own = chain.log_prob(drawn.x, asked, self.known, member).double()
+                own = chain.log_prob(drawn.x, asked, self.known).double()
                 self.x[rows] = drawn.x
                 self.log_weight[rows] += own - self.log_prob[rows] - drawn.log_prob.double()
 
@@ -196,7 +195,7 @@ class _Swarm:
         rows = (rows + self.size * torch.arange(ISLANDS, device=rows.device).unsqueeze(1)).flatten()
         mean = (log_weight.logsumexp(1) - math.log(self.size)).unsqueeze(1)
         self.log_weight = torch.where(uneven.unsqueeze(1), mean, log_weight).flatten()
-        self.x, self.component, self.log_prob = self.x[rows], self.component[rows], self.log_prob[rows]
+        self.x, self.order, self.log_prob = self.x[rows], self.order[rows], self.log_prob[rows]
 
 
 def draw_allowed(found: Conditional, allowed: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -242,7 +241,7 @@ def _draw_within(
 
 def _nodes(found: NumberDensity, intervals: Tensor, generator: torch.Generator) -> Tensor:
     """Even nodes in the intervals and draws, moved to the nearest end where they lie outside; sorted, (n, q)."""
-    n, each = len(found.found), max(2, NODES // len(intervals) + 1)
+    n, each = len(found.mean), max(2, NODES // len(intervals) + 1)
     t = torch.linspace(0, 1, each, dtype=intervals.dtype, device=intervals.device)
     even = (intervals[:, :1] + t * intervals.diff(dim=1)).flatten()
     index = torch.arange(n, device=intervals.device).repeat_interleave(DRAWS)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.conditionals import AtLevel
-from ctem.densities.anyorder.density import AnyOrderDensity, Component
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import COARSEST, FINEST, REHEARSED, HiddenColumns
@@ -42,6 +42,7 @@ CELLS = 2**16  # of held-out rows that suffice to compare weights or levels, whe
 LARGEST = 10_000  # held-out rows, at most
 FOLDS = 10  # at least
 COPIES = 20_000  # rows that a small table is jittered to
+GAPS = 0.05  # steps of the share of missing cells by which columns come later
 NEAR = 3.0  # factor of the chosen noise level within which the second phase stays
 PASSES = 0.25  # over held-out rows to choose orders by, for each step of training
 
@@ -97,7 +98,7 @@ def fit_anyorder(
     net = network(base, **settings.network, correlation=correlation, seed=seed)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, refresh=refresh)
     here = team()
-    late = here.agreed(lambda: gaps(x, parents).double().mean(0).cpu()).to(x.device)
+    late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
     some = late.to(x.dtype) if bool(late.any()) else None
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
     phases = phases if max_time is None else phases.within(max_time, anything)
@@ -107,29 +108,30 @@ def fit_anyorder(
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
     chain = Chain(at, parents, when)
     orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
-    components = [Component(c % settings.members, order) for c, order in enumerate(orders)]
     if first.interrupted:
-        return AnyOrderDensity(net, level, components, parents=parents, late=when, history=first)
-    chosen = _rehearsing(anything, level, components, x.device)
+        return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=first)
+    chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
     level = here.agreed(lambda: best_level(net.eval(), chosen, data.held_out, seed))
-    return AnyOrderDensity(net, level, components, parents=parents, late=when, history=history)
+    return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=history)
+
+
+def _rounded(share: Tensor) -> Tensor:
+    """Shares of missing cells in steps of ``GAPS``, so that chance alone orders no columns; 0 for complete ones alone.
+
+    >>> _rounded(torch.tensor([0.0, 0.001, 0.198, 0.203]))
+    tensor([0.0000, 0.0500, 0.2000, 0.2000])
+    """
+    return torch.where(share > 0, (share / GAPS).round().clamp_min(1) * GAPS, 0.0)
 
 
 def _rehearsing(
-    anything: HiddenColumns, level: float, components: Sequence[Component], device: torch.device
+    anything: HiddenColumns, level: float, orders: Sequence[Sequence[int]], device: torch.device
 ) -> HiddenColumns:
-    """The objective of the second phase: each member's own orders, near one noise level."""
-    members = 1 + max(member for member, _ in components)
-    own = [[_places(order) for member, order in components if member == k] for k in range(members)]
-    few = min(map(len, own))  # so that all members have as many
-    places = torch.tensor([each[:few] for each in own], device=device)
+    """The objective of the second phase: the chosen orders, near one noise level."""
+    places = torch.tensor([[order.index(j) for j in range(len(order))] for order in orders], device=device)
     finest, coarsest = max(level / NEAR, anything.finest), min(level * NEAR, anything.coarsest)
     return replace(anything, finest=finest, coarsest=coarsest, places=places)
-
-
-def _places(order: Sequence[int]) -> list[int]:
-    return [order.index(j) for j in range(len(order))]
 
 
 def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, seed: int) -> float:

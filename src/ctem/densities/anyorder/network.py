@@ -147,29 +147,29 @@ class AnyOrderNet(nn.Module):
             out = out.index_copy(-1, self.reals, log_p)
         return out
 
-    def label_log_probs(self, x: Tensor, visible: Tensor, level: float, j: int, member: int) -> Tensor:
-        """log ρ(v | x_V) of every value v of a discrete column j by one member, for rows (n, d): (n, k)."""
-        one = slice(member, member + 1)
-        h, _ = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), one)
+    def label_log_probs(self, x: Tensor, visible: Tensor, level: float, j: int, member: slice) -> Tensor:
+        """log ρ(v | x_V) of every value v of a discrete column j by some members, for rows (n, d): (members, n, k)."""
+        h, _ = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), member)
         values = self.labels.slices[j]
-        found = self.of_labels(h, one, values).squeeze(0) / self.inputs.spread[values]
-        return self.labels.column(found, j)
+        return self.labels.column(self.of_labels(h, member, values) / self.inputs.spread[values], j)
 
     def number_coefficients(
-        self, x: Tensor, visible: Tensor, level: float, j: int, member: int
+        self, x: Tensor, visible: Tensor, level: float, j: int, member: slice
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Coefficients (n, size), mean and spread (n,) of the density of a real column j by one member."""
-        one, place = slice(member, member + 1), self.space.reals.index(j)
-        h, prediction = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), one)
-        size = self.numbers.size
-        found = self.of_numbers(h, one, slice(place * size, (place + 1) * size)).squeeze(0)
+        """Coefficients (members, n, size), mean and spread (n,) of the density of a real column j by some members."""
+        place, size = self.space.reals.index(j), self.numbers.size
+        h, prediction = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), member)
+        found = self.of_numbers(h, member, slice(place * size, (place + 1) * size))
         return found, prediction.mean[:, place], prediction.spread[:, place]
 
     def _levels(self, x: Tensor, level: float) -> Tensor:
         return torch.full_like(x[:, :1], level).unsqueeze(0)
 
     def _hidden(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
-        """The last layer (members, n, width), and the predictions of all rows, member after member."""
+        """The last layer (members, n, width), and the predictions of all rows, member after member.
+
+        Rows (1, n, d) are for all members.
+        """
         h, prediction = self._first(x, visible, level, member)
         for block in self.body:
             h = block(h, member)
@@ -180,13 +180,15 @@ class AnyOrderNet(nn.Module):
         flat = x.flatten(0, 1), visible.flatten(0, 1)
         sparse = not x.is_cuda and len(self.labels.owner) > 0
         seen, prediction = self.inputs(*flat, level.flatten(0, 1), indicators=not sparse)
-        seen = seen.view(*x.shape[:2], seen.shape[-1])
+        several = len(self.first.bias[member]), -1, -1
+        seen = seen.unflatten(0, x.shape[:2]).expand(several)
         if not sparse:
             return self.first(seen, member), prediction
-        return self._summed(seen, self.inputs.values_shown(*flat), member), prediction
+        values = self.inputs.values_shown(*flat).unflatten(0, x.shape[:2]).expand(several)
+        return self._summed(seen, values, member), prediction
 
     def _summed(self, seen: Tensor, values: Tensor, member: slice) -> Tensor:
-        """The first layer from the inputs but the indicators, and the values that are shown.
+        """The first layer from the inputs but the indicators, and the values that are shown, (members, n, …) each.
 
         Of a column's indicators one is not zero, so that their product with the weights is a sum of a few rows: on a
         CPU far less work than the product. Equal to it but for rounding.
@@ -197,7 +199,7 @@ class AnyOrderNet(nn.Module):
         rest = torch.cat([shown, weight[:, self.space.dim : place.start], weight[:, place.stop :]], 1)
         rows = pad(labels * self.inputs.height[:-1].unsqueeze(1), (0, 0, 0, 1))  # the last is for none: zero
         start = torch.arange(len(weight), device=values.device) * rows.shape[1]
-        at = values + start.repeat_interleave(seen.shape[1]).unsqueeze(1)
+        at = (values + start.view(-1, 1, 1)).flatten(0, 1)
         total = embedding_bag(at, rows.flatten(0, 1), mode="sum").view(*seen.shape[:2], rows.shape[-1])
         return _Affine.apply(seen, rest, self.first.bias[member]) + total
 

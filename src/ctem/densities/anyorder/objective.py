@@ -50,7 +50,7 @@ class HiddenColumns:
     Arguments:
         parents: for a real column that exists only where a category has code 0, that category.
         finest, coarsest: range of the noise level.
-        places: of each column in the orders that are rehearsed, (members, orders, d); None before they are known.
+        places: of each column in the orders that are rehearsed, (orders, d); None before they are known.
         rehearsed: share of the rows that rehearse them.
         late: the share of missing cells of each column, (d,); None if nothing is missing.
 
@@ -100,7 +100,7 @@ class HiddenColumns:
         shown = self.visible_sets(x0[..., count:, :], generator)
         if self.places is None or not count:
             return Questions(shown, _even(shown))
-        place, at = self._begun(self.places, count, generator)
+        place, at = self._begun(self.places, len(x0), count, generator)
         begun = place < at
         weight = NEXT * (place == at).to(x0.dtype) + (1 - NEXT) * _even(begun)
         return Questions(torch.cat([begun, shown], -2), torch.cat([weight, _even(shown)], -2))
@@ -127,12 +127,14 @@ class HiddenColumns:
             absent[..., child] = absent[..., parent]  # the nan of a part that does not exist is none
         return torch.where(chosen & absent, late, -1.0).amax(-1, keepdim=True)
 
-    def _begun(self, places: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _begun(
+        self, places: Tensor, members: int, count: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """The places (members, count, d) of the columns in an order for each row, and how many are shown."""
-        members, orders, d = places.shape
+        orders, d = places.shape
         size = _sizes(members, count, d, generator)
-        which = torch.randint(orders, (members, count, 1), generator=generator, device=generator.device)
-        return places.gather(1, which.expand(-1, -1, d)), size
+        which = torch.randint(orders, (members, count), generator=generator, device=generator.device)
+        return places[which], size
 
 
 def _sizes(members: int, n: int, d: int, generator: torch.Generator) -> Tensor:

@@ -23,7 +23,7 @@ class Settings:
     Arguments:
         width, blocks, harmonics, dropout: of each network.
         members: networks; with more than one the rows are cross-fitted.
-        orders: of the columns in the mixture, at least one for each member; members take turns.
+        orders: of the columns, in the mixture.
         steps: at most so many.
         batch_size: rows a step for each member.
         learning_rate, weight_decay: of AdamW.
@@ -40,7 +40,7 @@ class Settings:
     harmonics: int = 1
     dropout: float = 0.0
     members: int = 2
-    orders: int = 4
+    orders: int = 2
     steps: int = 8000
     batch_size: int = 1024
     learning_rate: float = 2e-3
@@ -60,22 +60,26 @@ class Settings:
         return Recipe(seed=seed, **{key: getattr(self, key) for key in shared})
 
     @classmethod
-    def suited(cls, rows: int, columns: int, effort: Effort = "default") -> Settings:
-        """The default for a table of so many rows and (encoded) columns.
+    def suited(cls, rows: int, columns: int, effort: Effort = "default", *, reals: int = 0) -> Settings:
+        """The default for a table of so many rows and (encoded) columns, of which some are real.
 
-        Small tables have several small networks and more orders, whose mixture overfits less; many columns need larger
-        networks.
+        Small tables have several small networks, whose mean overfits less, and more orders; many columns need larger
+        networks, and with few rows many of them, unless they are real: a conditional density has many coefficients.
 
         >>> Settings.suited(rows=100_000, columns=15, effort="best").members
         10
         """
         found = cls()
         if rows <= 1500:
-            found = cls(width=64, members=5, orders=10, steps=1200, batch_size=64, evaluate_every=25)
+            found = cls(width=64, members=5, orders=4, steps=1200, batch_size=64, evaluate_every=25)
         elif rows <= 5000:
-            found = cls(width=96, members=4, orders=8, steps=2000, batch_size=256, evaluate_every=50)
+            found = cls(width=96, members=4, orders=4, steps=2000, batch_size=256, evaluate_every=50)
+        elif rows <= 12_000:
+            found = cls(members=4, orders=4, batch_size=512)
         if columns > 50:
-            found = replace(found, width=2 * found.width, blocks=3)
+            found = replace(found, width=2 * found.width, blocks=3, members=max(found.members, 4), orders=4)
+        if columns > 50 and rows <= 5000 and reals < 50:
+            found = replace(found, members=10, orders=8)
         if effort == "quick":
             return replace(found, steps=found.steps // 4, members=2, orders=2)
         if effort == "best":
@@ -91,4 +95,4 @@ class Settings:
         found = replace(self, **{key: value for key, value in said.items() if value is not None})
         members = max(1, min(found.members, rows // 4))
         every = min(found.evaluate_every, found.steps)
-        return replace(found, members=members, evaluate_every=every, orders=max(found.orders, members))
+        return replace(found, members=members, evaluate_every=every)

@@ -47,8 +47,6 @@ class Differences:
     True
     """
 
-    members = 1
-
     def __init__(
         self,
         g: Potential,
@@ -74,7 +72,7 @@ class Differences:
                 stacklevel=2,
             )
 
-    def given(self, x: Tensor, visible: Tensor, j: int, member: int = 0) -> Conditional:
+    def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
         """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
         values = self.values(j, x)
         score = self.scores(x, visible, j, values.expand(len(x), -1))

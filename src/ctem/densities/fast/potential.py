@@ -160,10 +160,10 @@ def fit_fast(
         max_steps: at most so many steps.
         how: further arguments of ``ctem.training.train``.
 
-    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.densities.anyorder import AnyOrderNet
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(50, 1)
     >>> base = ProductBase.fit(Space([Category(2)] * 2), x)
-    >>> density = AnyOrderDensity(AnyOrderNet(base, width=8), 1e-3, [Component(0, [0, 1])])
+    >>> density = AnyOrderDensity(AnyOrderNet(base, width=8), 1e-3, [[0, 1]])
     >>> fit_fast(density, x, torch.ones(100), x[:10], max_steps=10).log_z.ess > 100
     True
     """
@@ -193,27 +193,15 @@ def _best_level(net: LevelNet, held_out: Tensor) -> float:
 
 def _log_z(net: LevelNet, level: float, density: AnyOrderDensity, generator: torch.Generator) -> LogZ:
     """From samples of the density at the potential's own level: finer ones would miss what it blurs."""
-    near = AnyOrderDensity(
-        density.net,
-        min(max(level, FINEST), COARSEST),
-        density.components,
-        parents=density.parents,
-        late=density.chain.late,
-    )
+    near = density.altered(level=min(max(level, FINEST), COARSEST))
     x = near.sample(DRAWS, generator)
     weights = _differences(net, level).one_pass(x).double() - near.log_prob(x)
     return estimate(weights, "importance sampling from the density")
 
 
 def _gap(fast: FastDensity, density: AnyOrderDensity, held_out: Tensor) -> Gap:
-    """On complete held-out rows, by the components of the member that has not seen them."""
-    blind = AnyOrderDensity(
-        density.net,
-        density.level,
-        [c for c in density.components if c.member == 0] or density.components,
-        parents=density.parents,
-        late=density.chain.late,
-    )
+    """On complete held-out rows, by the member that has not seen them."""
+    blind = density.altered(member=0)
     x = held_out[~gaps(held_out, density.parents).any(1)].unique(dim=0)
     if len(x) < 2:
         return Gap(math.nan, math.nan, math.nan, len(x))

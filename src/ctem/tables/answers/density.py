@@ -71,12 +71,12 @@ class TableDensity:
         schema: the columns.
         density: of encoded rows.
 
-    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.tables.frames.frame import read_frame
     >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
     >>> schema = Schema.fit(frame)
-    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0, 1])])
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0, 1]])
     >>> TableDensity(schema, density).log_prob(frame).shape
     (200,)
     """

@@ -200,11 +200,11 @@ def column_distribution(
 
     Returns encoded values (q, len(owner)), probabilities (n, q) and the group of each value (q,).
 
-    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
-    >>> column_distribution(AnyOrderDensity(net, 1e-3, [Component(0, [0, 1])]), torch.zeros(1, 2), (1,))[1]
+    >>> column_distribution(AnyOrderDensity(net, 1e-3, [[0, 1]]), torch.zeros(1, 2), (1,))[1]
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     x = x.clone()

@@ -78,13 +78,13 @@ class TableEvent:
         conditions: on columns, by name.
         known: one encoded row (1, d), nan where nothing is known.
 
-    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.densities.anyorder.density import AnyOrderDensity
     >>> from ctem.tables.frames.frame import read_frame
     >>> frame = read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"], ["Bergen"]]))
     >>> schema = Schema.fit(frame)
-    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0])])
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0]])
     >>> event = TableEvent.of(TableDensity(schema, density), frame.table_type, {}, {"x0": ["Oslo"]})
     >>> round(event.probability(256, torch.Generator().manual_seed(0)).value, 3)
     0.5

@@ -147,16 +147,13 @@ def blind(table: TableDensity, member: int) -> TableDensity:
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
-    >>> {member for member, _ in blind(TableDensity(model.schema_, model.density_), 1).density.components}
-    {1}
+    >>> blind(TableDensity(model.schema_, model.density_), 1).density.chain.conditionals.member
+    1
     """
     density = table.density
     if member == EVERY or not isinstance(density, AnyOrderDensity):
         return table
-    own = [component for component in density.components if component.member == member]
-    late = density.chain.late
-    part = AnyOrderDensity(density.net, density.level, own, parents=density.parents, late=late)
-    return TableDensity(table.schema, part)
+    return TableDensity(table.schema, density.altered(member=member))
 
 
 def _strangeness(table: TableDensity, frame: Frame) -> Vector:
@@ -198,9 +195,8 @@ def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int = MOS
     [(0, 10), (1, 10)]
     """
     unseen = unseen_rows(len(frame), table.any_order("held-out rows").net.members, seed)
-    used = sorted({component.member for component in table.any_order("held-out rows").components})
-    few = max(1, most // len(used))
-    return [(k, taken(frame, unseen[k][:few])) for k in used if len(unseen[k])]
+    few = max(1, most // len(unseen))
+    return [(k, taken(frame, rows[:few])) for k, rows in enumerate(unseen) if len(rows)]
 
 
 def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> HeldOut:

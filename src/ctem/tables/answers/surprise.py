@@ -29,11 +29,11 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
     """s_j of every cell of encoded rows, float64 of shape (n, columns of the table); 0 for a constant column.
 
     >>> import numpy as np
-    >>> from ctem.densities.anyorder import AnyOrderNet, Component
+    >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.tables.frames.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 2))))
-    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [Component(0, [0, 1])])
+    >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0, 1]])
     >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
     tensor([1])
     """
@@ -93,10 +93,9 @@ def _expected_terms(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tens
 
 
 def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | None]) -> Tensor:
-    member, order = density.components[0]
     filled, out = x.clone(), torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     continuous = torch.ones_like(out)  # of atom columns: the probability that there is a continuous part
-    for j in order:
+    for j in density.orders[0]:
         parent = density.parents.get(j)
         rows = x[:, j if parent is None else parent].isnan().nonzero().squeeze(1)
         if not len(rows):
@@ -105,7 +104,7 @@ def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | N
         if parent is not None:
             shown[:, parent] = 0.0
         visible = ~shown.isnan()
-        found = density.chain.conditionals.given(shown.nan_to_num(), visible, j, member)
+        found = density.chain.conditionals.given(shown.nan_to_num(), visible, j)
         values, log_p = found.table()
         p = _masses(log_p, density.space.sizes[j] == 0)
         codec = codecs[j]
