@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 from test_preferred import preferring
 
 from ctem import CTEM, Category, atomic, persistence
-from ctem.datasets import load_penguins
 from ctem.persistence.reading import OLDEST, digest
 from ctem.tables.columns.preferred import PreferredValues
 
