@@ -47,6 +47,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "matplotlib_animations": False,
     "show_signature": False,
+    "ignore_repr_types": r"matplotlib|ndarray",
 }
 
 html_theme = "furo"

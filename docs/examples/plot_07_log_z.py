@@ -16,7 +16,7 @@ from ctem.partition import log_z_bracket, log_z_grid, log_z_importance
 from ctem.samplers import MALA
 
 # %%
-# A banana: :math:`f(x) = -\tfrac12 x_1^2 - 2 (x_2 - x_1^2/2)^2`. The second term is a normal density in :math:`x_2` of
+# A banana: :math:`f(x) = -\tfrac{1}{2} x_1^2 - 2 (x_2 - x_1^2/2)^2`. The second term is a normal density in :math:`x_2` of
 # variance 1/4 wherever :math:`x_1` is, so :math:`Z = \sqrt{2\pi} \cdot \sqrt{2\pi/4}`.
 space = Space([Real(), Real()])
 truth = math.log(2 * math.pi / 2)
