@@ -51,7 +51,7 @@ def test_the_readme_fits_a_screen_and_its_links_lead_somewhere():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The wheel and the sdist."""
+    """The wheel, then the sdist."""
     folder = tmp_path_factory.mktemp("built")
     python = environment(folder / "builder")
     backend = PROJECT["build-system"]["requires"]
@@ -64,7 +64,7 @@ def built(tmp_path_factory):
 
 @pytest.mark.long
 def test_the_wheel_holds_the_package_and_nothing_else(built):
-    sdist, wheel = built
+    wheel, sdist = built
     assert sdist.name == f"ctem-{ctem.__version__}.tar.gz"
     names = zipfile.ZipFile(wheel).namelist()
     inside = {
@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 @pytest.mark.long
 def test_two_lines_lead_from_an_installed_wheel_to_a_report(built, tmp_path):
     python = environment(tmp_path / "clean")
-    run(python, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", built[1])
+    run(python, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", built[0])
     load_penguins().to_csv(tmp_path / "table.csv", index=False)
     lines = re.findall(r"^ctem (?:fit|report) .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     small = lines[0].split("#")[0] + " --max-steps 20"
@@ -91,5 +91,5 @@ def test_two_lines_lead_from_an_installed_wheel_to_a_report(built, tmp_path):
         )
     assert (tmp_path / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
     assert run(python.parent / "ctem", "--version") == f"ctem {ctem.__version__}\n"
-    run(python, "-m", "pip", "install", "-qq", "--no-deps", "--force-reinstall", built[0])
+    run(python, "-m", "pip", "install", "-qq", "--no-deps", "--force-reinstall", built[1])
     assert run(python, "-c", "import ctem; print(ctem.__version__)").strip() == ctem.__version__
