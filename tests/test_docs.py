@@ -48,6 +48,26 @@ def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
         exec(compile(small(code), path.name, "exec"), space)
 
 
+def test_docstrings_become_text_in_which_only_code_is_marked(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    from docstrings import to_rst
+
+    lines = [
+        "log|x_j| of ``f_`` *now*:",
+        "",
+        "    a*b = |c|",
+        "then more",
+        "",
+        "Arguments:",
+        "    x_: rows, ``(n, d)``,",
+        "        or *none*.",
+    ]
+    assert "\n".join(to_rst(lines)).split("\n") == [
+        *("log\\|x\\_j\\| of ``f_`` \\*now\\*:", "", "::", "", "    a*b = |c|", "", "then more", ""),
+        *("**Arguments**", "", "", "``x_``", "  rows, ``(n, d)``,", "  or \\*none\\*.", ""),
+    ]
+
+
 class Links(HTMLParser):
     """The marks of a page, and where it leads."""
 

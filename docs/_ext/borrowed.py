@@ -24,6 +24,12 @@ MOVED = (
     (r"\]\(\.\./CHANGELOG\.md", "](/changelog.md"),
     (r"\]\(\.\./CONTRIBUTING\.md", "](/contributing.md"),
 )
+STALE = """
+
+```{admonition} Some of these results are stale
+The code that they rest on has changed since they were made. The table at the end of the page says which, and what changed.
+```
+"""
 
 
 def _copy(app):
@@ -43,9 +49,9 @@ def _copy(app):
 
 
 def _listed(text, found, name):
-    """The index also lists its pages for the side bar."""
+    """The index also lists its pages for the side bar; a page with stale results says so at its top."""
     if name != "README.md":
-        return text
+        return text.replace("\n", STALE, 1) if "**stale**" in text else text
     entries = [page.removesuffix(".md") for page in found if page != "README.md"]
     notes = [f"notes/{path.stem}" for path in sorted(NOTES.glob("*.md"))]
     return text + "\n".join(["", "```{toctree}", ":hidden:", "", *entries, *notes, "```", ""])
