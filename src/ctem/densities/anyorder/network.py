@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag, layer_norm, pad, silu
 
 from ctem.bases import ProductBase
@@ -48,7 +47,6 @@ class _Affine(torch.autograd.Function):
         return torch.baddbmm(bias, h, weight)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         h, weight = ctx.saved_tensors
         of_h = torch.bmm(grad, weight.mT.contiguous()) if ctx.needs_input_grad[0] else None
