@@ -75,10 +75,8 @@ SMALL = ("breastw", "glass", "ionosphere", "stamps", "vertebral", "wdbc", "wine"
 CHOOSING = ADBENCH[::2]
 LEAST, MOST = 1000, 50_000  # rows
 NEIGHBOURS = 5
-SHARES, GLIMPSES = (
-    (0.05, 0.1, 0.2, 0.4),
-    16,
-)  # of the other cells that are shown, and how often they are drawn
+SHOWN = (1, 2, 4, 8)  # other cells on average, given which a cell is asked for
+GLIMPSES = 16  # times that they are drawn
 ROWS = 8192  # at a time
 DRAWN = 20_000  # rows of the model, of which the nearest count
 TAIL = 0.05  # of the held-out scores, beyond which an exponential law takes over
@@ -202,15 +200,13 @@ def cellwise(table: TableDensity, frame: Frame) -> Cellwise:
 
 
 def given_others(table: TableDensity, density: AnyOrderDensity, x: Tensor) -> Tensor:
-    """−log of the members' mean of ρ(x_j | all other cells), numbers in deviations of their column: (n, columns)."""
-    scale, members = surprise.measure(table.schema, x), sorted({member for member, _ in density.components})
-    out = torch.zeros(len(x), len(table.schema.owner), dtype=torch.float64, device=x.device)
+    """−log ρ(x_j | all other cells), numbers in deviations of their column: (n, columns)."""
+    scale, owner = surprise.measure(table.schema, x), table.schema.owner
+    out = torch.zeros(len(x), len(owner), dtype=torch.float64, device=x.device)
     with torch.no_grad():
-        for i, own in enumerate(table.schema.owner):
+        for i, own in ((i, own) for i, own in enumerate(owner) if own):
             rest = [j for j in range(x.shape[1]) if j not in own]
-            each = [density.chain.log_prob(x, list(own), rest, member).double() for member in members]
-            mean = torch.stack(each).logsumexp(0) - np.log(len(members))
-            out[:, i] = scale[:, list(own)].sum(1) - mean if own else 0.0
+            out[:, i] = scale[:, list(own)].sum(1) - density.chain.log_prob(x, list(own), rest).double()
     return out
 
 
@@ -228,7 +224,7 @@ def calibrated(table: TableDensity, train: Frame, test: Frame, seed: int) -> Cel
     """Rarity of the cells of test rows, the mean over members, each against the rows that it has not seen."""
     density = table.any_order("held-out rows")
     folds, each = unseen_rows(len(train), density.net.members, seed), []
-    for member in sorted({member for member, _ in density.components}):
+    for member in range(density.net.members):
         part = blind(table, member)
         held, new = cellwise(part, taken(train, folds[member])), cellwise(part, test)
         each.append({kind: np.stack(list(map(rarity, held[kind].T, new[kind].T)), 1) for kind in new})
@@ -288,7 +284,8 @@ def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
         "others, sum": cells["others"].sum(1),
         "density and independent columns": cells["chain"].sum(1) + cells["alone"].sum(1),
     }
-    found |= {f"glimpses of {q}": glimpsed(table, table.density, test, q).sum(1) for q in SHARES}
+    shares = {k: min(k / max(rows.test.shape[1] - 1, 1), 0.5) for k in SHOWN}
+    found |= {f"glimpses of {k}": glimpsed(table, table.density, test, q).sum(1) for k, q in shares.items()}
     nats = calibrated(table, model.as_frame(rows.train), test, model.seed_)
     for kind, of in nats.items():
         found |= {f"{kind}, {name}": combine(of) for name, combine in COMBINED.items()}
@@ -305,11 +302,12 @@ ALONE = (
     "others, Fisher",
     "chain, Fisher",
     "all, Fisher",
-    "glimpses of 0.1",
+    "glimpses of 2",
 )
 PAIRS = [(score, other) for score in ALONE for other in ("mean distance", "mean distance to samples")]
 MIXED = [
     *PAIRS,
+    ("glimpses of 1", "mean distance"),
     ("outlier_scores", "independent columns"),
     ("outlier_scores", "independent columns", "mean distance"),
 ]
@@ -372,7 +370,7 @@ def adbench(args) -> None:
     systems = [name for name in args.systems if name in ADBENCH_SYSTEMS]
     sets = [data for data in args.sets if data in ADBENCH]
     args.sets = [data for data in sets if data in CHOOSING] if args.choosing else sets
-    settings = {"model": f"CTEM(effort={args.effort!r})", "shares": SHARES, "drawn": DRAWN, "tail": TAIL}
+    settings = {"model": f"CTEM(effort={args.effort!r})", "shown": SHOWN, "drawn": DRAWN, "tail": TAIL}
     name = args.name or f"adbench-{args.effort}"
     sweep(ranked, tasks(args, systems), args, name, settings, group_means)
 
