@@ -9,3 +9,5 @@ SMALL = {
     "batch_size": 64,
     "random_state": 0,
 }
+OWN = ("blocks", "members", "orders", "batch_size")  # of the any-order density alone
+PAIRWISE = {**SMALL, **dict.fromkeys(OWN), "objective": "pairwise", "effort": "quick", "max_steps": 10}

@@ -271,6 +271,30 @@ def test_the_pairwise_objective_is_normalised_and_has_no_conditionals():
         CTEM(**PAIRWISE, fast=True).fit(X)
 
 
+IGNORED = {
+    "blocks": 2,
+    "members": 2,
+    "orders": 2,
+    "batch_size": 32,
+    "learning_rate": 0.01,
+    "weight_decay": 0.0,
+    "max_time": 9,
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_what_the_pairwise_objective_would_ignore_is_refused_by_name(name):
+    model = CTEM(**PAIRWISE, **{name: IGNORED[name]})
+    with pytest.raises(ValueError, match=f"^{name}: expected None, for objective='pairwise' does not use it"):
+        model.fit([[0.5], [1.0], [2.5]])
+
+
+def test_the_pairwise_objective_takes_no_rows_to_choose_by():
+    X = np.random.default_rng(0).normal(size=(60, 1))
+    with pytest.raises(ValueError, match=r"^X_val: expected None, for objective='pairwise'"):
+        CTEM(**PAIRWISE).fit(X, X_val=X)
+
+
 def test_rows_to_choose_by_are_not_learned_from():
     X, other = table(), table(100, seed=1)
     one, two = (CTEM(**SMALL).fit(X, X_val=rows) for rows in (other, other[::-1]))

@@ -19,7 +19,7 @@ from ctem.tables.columns.preferred import PreferredValues
 
 STEPS = {"max_steps": 10, "width": 8, "members": 2, "batch_size": 32, "random_state": 3}
 SMALL = {**STEPS, "blocks": 1, "orders": 2}
-PAIRWISE = {**STEPS, "objective": "pairwise", "effort": "quick"}
+PAIRWISE = {"max_steps": 10, "width": 8, "random_state": 3, "objective": "pairwise", "effort": "quick"}
 
 
 def table(n=150):

@@ -10,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn.metrics import mutual_info_score
-from small import SMALL
+from small import PAIRWISE, SMALL
 
 from ctem import CTEM
 from ctem.privacy import audit
@@ -261,9 +261,6 @@ def test_hundreds_of_columns_give_a_small_file_that_says_what_it_leaves_out(tmp_
     assert "60 of 70 columns are drawn" in reader.text
     assert "8 most dependent of 2,415 pairs" in reader.text
     assert "x69" in reader.text
-
-
-PAIRWISE = {"objective": "pairwise", "effort": "quick", "max_steps": 10, "blocks": None, "orders": None}
 
 
 @pytest.mark.parametrize("settings", [{"missing": "state"}, {"fast": True}, PAIRWISE])

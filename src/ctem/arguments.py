@@ -16,6 +16,7 @@ MOST = 2**31 - 1  # of anything that is counted
 OBJECTIVES = ("anyorder", "pairwise")
 UNKNOWN = ("reserve", "refuse")
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
+ANYORDER = ("blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay", "max_time")
 KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that machine
     "missing",
     "unknown",
@@ -56,8 +57,19 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     decay = arguments["weight_decay"]
     if decay is not None and not 0 <= decay < math.inf:
         raise ValueError(f"weight_decay: expected a finite number ≥ 0; got {decay!r}.")
-    if arguments["fast"] and arguments["objective"] == "pairwise":
+    if arguments["objective"] == "pairwise":
+        _check_pairwise(arguments)
+
+
+def _check_pairwise(arguments: Mapping[str, Any]) -> None:
+    if arguments["fast"]:
         raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
+    for name in ANYORDER:
+        if arguments[name] is not None:
+            raise ValueError(
+                f"{name}: expected None, for objective='pairwise' does not use it; got {arguments[name]!r}. It takes "
+                "width, max_steps and effort."
+            )
 
 
 def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
         objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
-            missing cells, no conditionals, sampling by MCMC.
+            missing cells, no conditionals, sampling by MCMC. Of what follows it takes effort, width and max_steps.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.

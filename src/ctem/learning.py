@@ -100,6 +100,8 @@ def fit_density(
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     if arguments["objective"] == "pairwise":
         _need_whole_rows(schema, x)
+        if held_out is not None:
+            raise ValueError("X_val: expected None, for objective='pairwise' stops by folds of X; got rows.")
         pairwise = _pairwise(arguments)
         return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
