@@ -117,11 +117,27 @@ def small_mnist(monkeypatch, tmp_path):
     """Two images under the names of MNIST's, at an address of this machine."""
     source = tmp_path / "source"
     source.mkdir()
+    monkeypatch.setattr(digits, "_IDX", {})
     for name, content in SMALL.items():
-        (source / f"{name}.gz").write_bytes(gzip.compress(content))
-    monkeypatch.setattr(digits, "_IDX", {k: hashlib.sha256(v).hexdigest() for k, v in SMALL.items()})
+        offered(source, name, content)
     monkeypatch.setattr(digits, "_IDX_SOURCE", source.as_uri())
     return source
+
+
+def offered(source, name, content):
+    packed = gzip.compress(content)
+    (source / f"{name}.gz").write_bytes(packed)
+    digits._IDX[name] = (hashlib.sha256(content).hexdigest(), hashlib.sha256(packed).hexdigest())
+
+
+def test_a_packed_download_is_checked_before_it_is_unpacked(small_mnist, tmp_path):
+    name = "train-images-idx3-ubyte.gz"
+    (small_mnist / name).write_bytes(b"no gzip file, which would be another error")
+    with pytest.raises(
+        ValueError, match=rf"{name}: expected SHA-256 \w+; got \w+: another or a damaged file"
+    ):
+        load_mnist(tmp_path)
+    assert not (tmp_path / "mnist").exists()
 
 
 def test_mnist_is_downloaded_once_unpacked_and_checked(small_mnist, tmp_path):
@@ -137,10 +153,9 @@ def test_mnist_is_downloaded_once_unpacked_and_checked(small_mnist, tmp_path):
         load_mnist(tmp_path)
 
 
-def test_an_idx_file_of_another_length_is_refused(small_mnist, tmp_path, monkeypatch):
+def test_an_idx_file_of_another_length_is_refused(small_mnist, tmp_path):
     name, short = "train-labels-idx1-ubyte", SMALL["train-labels-idx1-ubyte"][:-1]
-    monkeypatch.setitem(digits._IDX, name, hashlib.sha256(short).hexdigest())
-    (small_mnist / f"{name}.gz").write_bytes(gzip.compress(short))
+    offered(small_mnist, name, short)
     with pytest.raises(ValueError, match=f"{name}: expected an idx file of bytes"):
         load_mnist(tmp_path)
 

@@ -14,11 +14,23 @@ from ctem.datasets.downloads import BENCHMARKS, check, read, root
 __all__ = ["Digits", "load_binarized_mnist", "load_mnist"]
 
 _IDX_SOURCE = "https://ossci-datasets.s3.amazonaws.com/mnist"
-_IDX = {  # SHA-256 of the unpacked file
-    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+_IDX = {  # SHA-256 of the file, and of its .gz
+    "train-images-idx3-ubyte": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    "train-labels-idx1-ubyte": (
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "t10k-images-idx3-ubyte": (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
 }
 _BINARIZED = (  # SHA-256 of the train, valid and test text
     "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d",
@@ -51,8 +63,8 @@ def load_mnist(folder: str | Path | None = None) -> Digits:
     (60000, 784)
     """
     files = [
-        _idx(name, read(root(folder) / "mnist" / name, f"{_IDX_SOURCE}/{name}.gz", checksum))
-        for name, checksum in _IDX.items()
+        _idx(name, read(root(folder) / "mnist" / name, f"{_IDX_SOURCE}/{name}.gz", *checksums))
+        for name, checksums in _IDX.items()
     ]
     return Digits(files[0], files[1].astype(np.int64), files[2], files[3].astype(np.int64))
 

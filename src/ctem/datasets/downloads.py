@@ -28,11 +28,11 @@ def root(folder: str | Path | None) -> Path:
     return Path(folder or os.environ.get("CTEM_DATA") or Path.home() / ".cache" / "ctem")
 
 
-def read(path: Path, source: str, checksum: str) -> bytes:
+def read(path: Path, source: str, checksum: str, packed_checksum: str | None = None) -> bytes:
     """The bytes of a file, or of its .gz, or of its download, checked by their SHA-256.
 
-    What is packed is unpacked up to ``LARGEST`` bytes and no further, whatever it claims; nothing is kept on disk
-    before its SHA-256 is right.
+    A packed download whose own SHA-256 is known is checked before it is unpacked. What is packed is unpacked up to
+    ``LARGEST`` bytes and no further, whatever it claims; nothing is kept on disk before its SHA-256 is right.
 
     >>> read(Path("no/such.data"), "file:///nowhere", "")
     Traceback (most recent call last):
@@ -48,7 +48,8 @@ def read(path: Path, source: str, checksum: str) -> bytes:
     else:
         try:
             with urllib.request.urlopen(source, timeout=60) as reply:
-                text = _member(_bounded(reply, source), source)
+                content = _bounded(reply, source)
+            text = _member(check(source, content, packed_checksum) if packed_checksum else content, source)
         except OSError as error:
             raise FileNotFoundError(
                 f"{path} is not there and {source} could not be read ({error})."
