@@ -9,7 +9,8 @@ from small import SMALL
 
 from ctem import CTEM, CTEMOutlier
 from ctem.densities.anyorder.fitting import split_rows
-from ctem.tables.answers.heldout import rank_p_values, unseen_rows
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.heldout import check_held_out, rank_p_values, unseen_rows
 
 
 def people(n, seed):
@@ -163,3 +164,23 @@ def test_a_pairwise_model_has_no_p_values():
     assert model.held_out_ is None
     with pytest.raises(ValueError, match="p-values: this model knows no held-out rows"):
         model.p_values(X)
+
+
+def test_no_fold_is_begun_when_the_time_is_over_but_the_first():
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    model = CTEM(**SMALL).fit(X)
+    table, frame = TableDensity(model.schema_, model.density_), model.as_frame(X)
+    short = check_held_out(table, frame, model.seed_, until=0.0)
+    assert len(model.held_out_.folds) == 2
+    assert np.array_equal(short.folds[0].scores, model.held_out_.folds[0].scores)
+    assert (len(short.folds), short.rows) == (1, 10)
+
+
+def test_one_pass_gives_the_log_density_and_the_surprise():
+    X = np.random.default_rng(0).normal(size=(120, 3)).round(1)
+    X[::4, 1] = np.nan
+    model = CTEM(**SMALL).fit(X)
+    table, frame = TableDensity(model.schema_, model.density_), model.as_frame(X)
+    log_p, strange = table.log_prob_and_surprise(frame)
+    assert log_p == pytest.approx(model.score_samples(X), abs=1e-4)
+    assert np.array_equal(strange, table.surprises(frame, centred=False).sum(1))

@@ -198,8 +198,9 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
                 )
         table = TableDensity(found.schema, learned.density)
         independent = float(table.independent(found.frame).mean())
-        judged = check_held_out(table, found.frame, seed, found.kept)
-        holes = self._learn_gaps(found, seed, began)
+        end = None if self.max_time is None else began + self.max_time
+        judged = check_held_out(table, found.frame, seed, found.kept, end)
+        holes = self._learn_gaps(found, seed, end)
         validate_data(self, found.table, skip_check_array=True)
         self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed
         self.independent_score_, self.table_type_ = independent, found.frame.table_type
@@ -211,11 +212,10 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(text, UserWarning, stacklevel=2)
         return self
 
-    def _learn_gaps(self, found: Intake, seed: int, began: float) -> Missingness | None:
+    def _learn_gaps(self, found: Intake, seed: int, end: float | None) -> Missingness | None:
         """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
         if self.missing == "state":
             return None
-        end = None if self.max_time is None else began + self.max_time
         with in_float32():
             return fit_missingness(found.schema, found.frame, seed, found.weights, self.max_steps, end)
 

@@ -238,6 +238,17 @@ class TableDensity:
             found.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen))
         return np.concatenate(found) - (self._typical if centred else 0.0)
 
+    def log_prob_and_surprise(self, frame: Frame) -> tuple[Vector, Vector]:
+        """``log_prob`` and the row sums of ``surprises(centred=False)`` by one pass of the chain rule, (n,) each."""
+        density, log_p, strange = self.any_order("the surprise of a column"), [], []
+        for part in chunks(frame):
+            x, log_det = self.encode(part)
+            terms = density.log_terms(x)
+            seen = surprises(self.schema, density, x, terms).cpu().numpy()
+            strange.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen).sum(1))
+            log_p.append(terms.sum(1).cpu().numpy() + log_det.sum(1))
+        return np.concatenate(log_p), np.concatenate(strange)
+
     def surprise(self, frame: Frame) -> Vector:
         """The surprise of every row: the sum of its cells'; of whole rows where the density knows no others."""
         if isinstance(self.density, AnyOrderDensity):

@@ -13,6 +13,7 @@ Reference: V. Vovk, Cross-conformal predictors, 2015.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -162,7 +163,11 @@ def _strangeness(table: TableDensity, frame: Frame) -> Vector:
 
 
 def check_held_out(
-    table: TableDensity, frame: Frame, seed: int, held_out: Frame | None = None
+    table: TableDensity,
+    frame: Frame,
+    seed: int,
+    held_out: Frame | None = None,
+    until: float | None = None,
 ) -> HeldOut | None:
     """What the held-out rows of a fit to ``frame`` say; None where none are kept (objective="pairwise").
 
@@ -171,6 +176,7 @@ def check_held_out(
         frame: the rows of fit.
         seed: of the fit, which chose the folds.
         held_out: rows that no network has seen, instead of the folds.
+        until: the time of ``time.perf_counter`` after which no further fold is begun; the first one always is.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -181,7 +187,7 @@ def check_held_out(
         return None
     if held_out is not None:
         return _judged(table, [(EVERY, taken(held_out, slice(0, MOST)))])
-    return _judged(table, held_out_parts(table, frame, seed))
+    return _judged(table, held_out_parts(table, frame, seed), until)
 
 
 def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int = MOST) -> list[tuple[int, Frame]]:
@@ -199,13 +205,21 @@ def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int = MOS
     return [(k, taken(frame, rows[:few])) for k, rows in enumerate(unseen) if len(rows)]
 
 
-def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> HeldOut:
-    log_p = np.concatenate([blind(table, member).log_prob(part) for member, part in parts])
-    alone = np.concatenate([table.independent(part) for _, part in parts])
-    folds = tuple(Fold(member, np.sort(_strangeness(blind(table, member), part))) for member, part in parts)
-    gain = log_p - alone
+def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: float | None = None) -> HeldOut:
+    found, alone = list[Vector](), list[Vector]()
+    folds: list[Fold] = []
+    for member, part in parts:
+        if folds and until is not None and time.perf_counter() > until:
+            break
+        log_p, strange = blind(table, member).log_prob_and_surprise(part)
+        found.append(log_p)
+        alone.append(table.independent(part))
+        folds.append(Fold(member, np.sort(strange)))
+    ours, theirs = np.concatenate(found), np.concatenate(alone)
+    gain = ours - theirs
     stderr = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-    return HeldOut(len(gain), float(log_p.mean()), float(alone.mean()), float(gain.mean()), stderr, folds)
+    means = float(ours.mean()), float(theirs.mean()), float(gain.mean())
+    return HeldOut(len(gain), *means, stderr, tuple(folds))
 
 
 def _realism(data: Mapping[str, Any] | None) -> Realism | None:

@@ -25,8 +25,11 @@ __all__ = ["by_column", "measure", "surprises"]
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
 
 
-def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
+def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor | None = None) -> Tensor:
     """s_j of every cell of encoded rows, float64 of shape (n, columns of the table); 0 for a constant column.
+
+    Arguments:
+        terms: ``density.log_terms(x)``, if it is known already.
 
     >>> import numpy as np
     >>> from ctem.densities.anyorder import AnyOrderNet
@@ -37,7 +40,8 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
     >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
     tensor([1])
     """
-    seen = measure(schema, x) - torch.where(x.isnan(), 0.0, density.log_terms(x))
+    terms = density.log_terms(x) if terms is None else terms
+    seen = measure(schema, x) - torch.where(x.isnan(), 0.0, terms)
     return by_column(schema, seen + _expected_terms(schema, density, x))
 
 
