@@ -124,6 +124,16 @@ def test_too_few_held_out_rows_give_the_whole_column():
     assert (high["height"] >= X["height"].max()).all()
 
 
+def test_a_mean_lies_between_the_ends_that_fit_saw():
+    rng = np.random.default_rng(6)
+    X = pd.DataFrame({"x": np.exp(3 * rng.standard_t(1.5, 300)), "y": rng.normal(size=300)})
+    rows, imputer = X[:10].assign(x=np.nan), small().fit(X)
+    means = imputer.transform(rows)["x"]
+    assert X["x"].min() <= means.min()
+    assert means.max() <= X["x"].max()
+    assert imputer.estimator_.impute(rows, "mean")["x"].max() > X["x"].max()  # its tail is a guess
+
+
 def test_a_label_has_no_interval(fitted):
     rows = table(5, seed=3).assign(side=None).astype({"side": "category"})
     low, high = fitted.intervals(rows)

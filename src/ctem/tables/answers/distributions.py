@@ -64,6 +64,17 @@ class ColumnDistribution:
         mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
         return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
 
+    def within(self, ends: Cells) -> ColumnDistribution:
+        """With values beyond two ends, the lower first, moved to them.
+
+        >>> cells = Cells("float", np.array([0.0, 9.0]), np.zeros(2, bool))
+        >>> one = ColumnDistribution(cells, np.array([[0.5, 0.5]]), np.arange(2))
+        >>> one.within(Cells("float", np.array([0.0, 1.0]), np.zeros(2, bool))).mean().values
+        array([0.5])
+        """
+        low, high = _in_unit(ends, self.cells.unit)
+        return replace(self, cells=replace(self.cells, values=np.clip(self.cells.values, low, high)))
+
     def expectation(self) -> NDArray[np.float64]:
         """E[X_j | …] of every row, of numbers; not rounded.
 
