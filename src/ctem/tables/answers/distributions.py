@@ -216,7 +216,7 @@ def column_distribution(
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
     >>> column_distribution(AnyOrderDensity(net, 1e-3, [[0, 1]]), torch.zeros(1, 2), (1,))[1]
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    tensor([[0.5000, 0.5000]])
     """
     x = x.clone()
     x[:, list(owner)] = torch.nan
