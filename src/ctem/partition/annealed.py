@@ -36,7 +36,7 @@ def log_z_levels(
         log w = Σ_k f(x_{k−1}, s_k) − f(x_{k−1}, s_{k−1}),     x_k moved from x_{k−1} by moves that keep exp f(·, s_k)
 
     Neighbouring levels differ by a little noise, so that this path is far shorter than the straight one of
-    :func:`~ctem.partition.log_z_bracket`. As many chains as rows in x.
+    :func:`~ctem.partition.sampled.log_z_bracket`. As many chains as rows in x.
 
     Arguments:
         log_density: f(x, s), e.g. ``ImageNet.log_density``.

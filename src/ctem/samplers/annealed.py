@@ -1,6 +1,6 @@
 """Annealed chains on bits: down a ladder of noise levels, with informed moves that adapt at each.
 
-``anneal_bits`` is to bits what :func:`~ctem.samplers.anneal` is to any space. Its moves are FlipJump, LangevinFlips and
+``anneal_bits`` is to bits what ``anneal`` is to any space. Its moves are FlipJump, LangevinFlips and
 PathFlips in ``ctem.samplers.bits``, Renoise and Denoise in ``ctem.samplers.reverse``; all are in ``ctem.samplers``.
 """
 
@@ -74,7 +74,7 @@ def anneal_bits(
 ) -> AnnealedBits:
     """Samples by following exp f(·, s) from the largest noise level to the smallest, every move in turn at each.
 
-    The chains end at the smallest level, with its noise; :func:`~ctem.samplers.denoise_bits` takes it away.
+    The chains end at the smallest level, with its noise; ``denoise_bits`` takes it away.
 
     Arguments:
         log_density: f(x, s), e.g. ``ImageNet.log_density``.

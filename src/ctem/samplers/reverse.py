@@ -38,7 +38,7 @@ class Renoise:
     r"""A block move that is exact: noise the bits by Δ more, then denoise them, Metropolis-corrected.
 
     z ~ q_Δ(·|x) keeps the joint law exp f(x, s) q_Δ(z|x); then y ~ r(·|z), the reverse-diffusion proposal of
-    :func:`denoise_bits` from s + Δ to s with the gains of f(·, s + Δ) at z, is weighed against x:
+    ``denoise_bits`` from s + Δ to s with the gains of f(·, s + Δ) at z, is weighed against x:
 
         log_accept = f(y) + log q_Δ(z|y) + log r(x|z) − f(x) − log q_Δ(z|x) − log r(y|z)
 
@@ -81,7 +81,7 @@ class Renoise:
 
 @dataclass(frozen=True)
 class Denoise:
-    """The reverse-diffusion jump (tau-leaping) from the level before to this one, by :func:`denoise_bits`. Not exact.
+    """The reverse-diffusion jump (tau-leaping) from the level before to this one, by ``denoise_bits``. Not exact.
 
     It moves all bits at once and independently of each other, with first-order gains, and nothing corrects it: put
     exact moves after it. It does nothing at the first level. Acceptance is reported as 1.
@@ -133,7 +133,7 @@ def denoise_bits(
     The bits are drawn as if independent, by first-order gains: good for small Δ = s − to, where few change.
 
     Arguments:
-        log_density, x, fixed, batch_size: as in :func:`~ctem.samplers.anneal_bits`; x is at the given level.
+        log_density, x, fixed, batch_size: as in :func:`~ctem.samplers.annealed.anneal_bits`; x is at the given level.
         level: s.
         base: b, which the noise redraws from.
         generator: the randomness, on the device of x.

@@ -4,7 +4,7 @@ A new sampler writes ``step(f, x, generator) -> (x, Info)``: propose y ~ q(·|x)
 
     log_accept = f(y) − f(x) + log q(x|y) − log q(y|x)
 
-to :func:`metropolis`. f is any callable from encoded rows (n, d) to (n,); x moves only in its own columns.
+to ``metropolis``. f is any callable from encoded rows (n, d) to (n,); x moves only in its own columns.
 """
 
 from __future__ import annotations
