@@ -51,6 +51,8 @@ from ctem import CTEM, CTEMImputer
 from ctem.datasets import load_table
 from ctem.privacy import audit
 from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.distributions import ColumnDistribution, ends_of
+from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import build_frame
 from experiments.sweep import (
     TINY,
@@ -317,10 +319,18 @@ def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str
     return *(part.reset_index(drop=True) for part in parts), labels
 
 
-def at_means_and_modes(model: CTEM, gappy: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    """Missing labels at their mode given the row, missing numbers at their mean."""
+def at_means_and_modes(model: CTEM, train: pd.DataFrame, gappy: pd.DataFrame, labels: list[str]):
+    """Missing labels at their mode given the row, missing numbers at the mean of values between the ends that fit saw.
+
+    The strategies of ``CTEMImputer``, but for numbers that the protocol takes as labels.
+    """
     frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
-    (columns,) = table.summarised(frame, lambda one, name: one.mode() if name in labels else one.mean())
+    seen = model.as_frame(train).columns
+
+    def filled(one: ColumnDistribution, name: str) -> Cells:
+        return one.mode() if name in labels or not one.has_mean else one.within(ends_of(seen[name])).mean()
+
+    (columns,) = table.summarised(frame, filled)
     return build_frame(frame.table_type, columns)
 
 
@@ -360,7 +370,7 @@ def by_harpoon(task: Task, args) -> Values:
             gone = mask(kind, test, labels, rate / 100, 100 * task.seed + i)
             gappy = test.astype({name: float for name in _numbers(test)}).mask(gone)
             mine, rest = (
-                partial(at_means_and_modes, model),
+                partial(at_means_and_modes, model, train),
                 partial(beside, task.system, train, seed=task.seed),
             )
             filled = (mine if task.system == "CTEM" else rest)(gappy, labels=labels)

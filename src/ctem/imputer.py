@@ -9,7 +9,6 @@ strategy="sample":  the missing cells of a row drawn together, given the observe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import narwhals as nw
@@ -22,7 +21,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from ctem.estimator import CTEM
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ColumnDistribution
+from ctem.tables.answers.distributions import ColumnDistribution, ends_of
 from ctem.tables.answers.heldout import held_out_parts
 from ctem.tables.answers.intervals import Intervals
 from ctem.tables.frames.cells import Cells
@@ -107,7 +106,9 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         frame = fitted.as_frame(X)
         gaps = {name: cells.missing.any() for name, cells in frame.columns.items()}
         self.estimator_, self.indicated_ = fitted, tuple(name for name, gap in gaps.items() if gap)
-        self._ends = {name: _ends(cells) for name, cells in frame.columns.items() if not cells.missing.all()}
+        self._ends = {
+            name: ends_of(cells) for name, cells in frame.columns.items() if not cells.missing.all()
+        }
         parts = held_out_parts(self._table, frame, fitted.seed_, CALIBRATING)
         self._intervals = Intervals(self._table, parts)
         self.n_features_in_ = fitted.n_features_in_
@@ -196,9 +197,3 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         if wanted == table.implementation.name.lower() or wanted == "default":
             return table.to_native()
         return table.to_pandas() if wanted == "pandas" else table.to_polars()
-
-
-def _ends(cells: Cells) -> Cells:
-    """The least and the greatest value of a column, or code of a label."""
-    known = cells.values[~cells.missing]
-    return replace(cells, values=np.array([known.min(), known.max()]), missing=np.zeros(2, bool))

@@ -14,7 +14,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.frames.cells import Cells
 
-__all__ = ["ColumnDistribution", "column_distribution"]
+__all__ = ["ColumnDistribution", "column_distribution", "ends_of"]
 
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 BINS = 48  # of a histogram, about
@@ -242,3 +242,13 @@ def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tens
     if density.space.sizes[j] == 0:
         p[:, [0, -1]] /= 2
     return values, p / p.sum(1, keepdim=True)
+
+
+def ends_of(cells: Cells) -> Cells:
+    """The least and the greatest value of a column, or code of a label.
+
+    >>> ends_of(Cells("int", np.array([3, 1, 7]), np.array([False, False, True]))).values
+    array([1, 3])
+    """
+    known = cells.values[~cells.missing]
+    return replace(cells, values=np.array([known.min(), known.max()]), missing=np.zeros(2, bool))
