@@ -60,11 +60,16 @@ def gappy(n=150, seed=0):
 TABLES = {made.__name__: made for made in (numeric, labels, mixed, gappy)}
 
 
-@pytest.fixture(scope="module", params=TABLES)
+FITS = {name: (name, {"effort": "quick"}) for name in TABLES}  # a quarter of the steps
+DEFAULTS = {f"{name}, default": pytest.param((name, {}), marks=pytest.mark.long) for name in TABLES}
+
+
+@pytest.fixture(scope="module", params=[*FITS.values(), *DEFAULTS.values()], ids=[*FITS, *DEFAULTS])
 def fitted(request):
-    """A table, and a model of it with nothing said but a seed and a quarter of the steps."""
-    X = TABLES[request.param]()
-    return X, CTEM(random_state=0, effort="quick").fit(X)
+    """A table, and a model of it with nothing said but a seed; in the first tier that it should be quick."""
+    name, said = request.param
+    X = TABLES[name]()
+    return X, CTEM(random_state=0, **said).fit(X)
 
 
 def column_names(model):
