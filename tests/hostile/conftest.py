@@ -35,7 +35,7 @@ def _small_fits():
     """The command line has no option for the size of networks: small ones make the attacks quick."""
     small = Settings(width=8, blocks=1, members=2, orders=2, steps=60, batch_size=32, evaluate_every=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Settings, "suited", lambda *sizes: small)
+        patch.setattr(Settings, "suited", lambda *sizes, **more: small)
         patch.setattr(fitting, "STEADY", 16)
         patch.setattr(fitting, "COPIES", 100)
         patch.setattr(CTEM, "realism", lambda self, X, random_state=None: None)  # a second of boosted trees
