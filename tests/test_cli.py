@@ -39,7 +39,7 @@ SMALL = Settings(width=8, blocks=1, members=2, orders=2, steps=100, batch_size=3
 def small():
     """The command line has no option for the size of networks: small ones make the tests quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Settings, "suited", lambda *sizes: SMALL)
+        patch.setattr(Settings, "suited", lambda *sizes, **more: SMALL)
         yield
 
 

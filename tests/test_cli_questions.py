@@ -136,7 +136,7 @@ def test_an_interrupted_fit_leaves_its_best_model_and_mentions_resume(folder, tm
         return steps(self, *arguments)
 
     settings = Settings(width=8, blocks=1, members=2, orders=2, steps=40, batch_size=32, evaluate_every=5)
-    monkeypatch.setattr(Settings, "suited", lambda *sizes: settings)
+    monkeypatch.setattr(Settings, "suited", lambda *sizes, **more: settings)
     monkeypatch.setattr(HiddenColumns, "__call__", interrupted)
     fit = ["fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--device", "cpu"]
     _, err = ctem(*fit, code=130)
@@ -174,7 +174,7 @@ def test_fit_and_info_end_with_how_good_the_model_is(folder, model, monkeypatch)
     assert said in " ".join(out.split())
     assert held.realism is None  # only the command looks
     settings = Settings(width=8, blocks=1, members=2, orders=2, steps=5, batch_size=32, evaluate_every=5)
-    monkeypatch.setattr(Settings, "suited", lambda *sizes: settings)
+    monkeypatch.setattr(Settings, "suited", lambda *sizes, **more: settings)
     _, err = ctem("fit", folder / "t.csv", "-o", folder / "again.ctem", "--max-steps", 5, "--device", "cpu")
     again = CTEM.load(folder / "again.ctem", "cpu").held_out_
     assert str(again) in err
