@@ -14,7 +14,7 @@ from ctem.tables.frames.frame import TableType
 __all__ = ["check_as_written", "check_categories", "check_held_out", "check_numbers", "number"]
 
 LARGEST = 1e9  # nats of a row
-MOST_DRAWS = 1e12
+MOST_DRAWS = 1e9
 SPAN = 2.0**66  # a few times what 64 bits hold
 LEAST = 1e-12  # of a share or an error that is not 0
 
@@ -109,7 +109,7 @@ def number(name: str, value: Any, least: float, most: float) -> float:
     >>> number("log_z.ess", 1e-300, 1.0, MOST_DRAWS)
     Traceback (most recent call last):
     ...
-    ValueError: log_z.ess: expected a number from 1 to 1e+12; got 1e-300.
+    ValueError: log_z.ess: expected a number from 1 to 1e+09; got 1e-300.
     """
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain or not least <= value <= most:
