@@ -25,6 +25,7 @@ SCRIPTS = [
     "tables.imputation --harpoon --systems CTEM",
     "tables.imputation --systems CTEM",
     "tables.imputation --uses",
+    "tables.large",
     "tables.nats --systems CTEM",
     "tables.samples --titanic",
     "tables.samples --systems CTEM",
