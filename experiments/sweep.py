@@ -89,14 +89,16 @@ def sweep(
     settings: Mapping[str, Any],
     further: Callable[[Mapping[Task, Values]], list[Record]] = lambda found: [],
     published: Published = lambda data, metric: None,
+    metrics: Collection[str] | None = None,
 ) -> None:
-    """Measure everything and write NAME.json, with ``further`` records made of all values."""
+    """Measure everything and write NAME.json: some ``metrics`` or all, and ``further`` records made of all values."""
     began, found = time.perf_counter(), dict[Task, Values]()
     for task, values in _measured(measure, todo, args):
         for metric, value in values.items():
             print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
         found[task] = values
-        records = _records(found, todo, published) + further(found)
+        records = [r for r in _records(found, todo, published) if metrics is None or r["metric"] in metrics]
+        records += further(found)
         write(name, settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
 
 

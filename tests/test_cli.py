@@ -319,7 +319,7 @@ def bad(folder, name, text):
 ERRORS = {
     "no model": (lambda f: ["info", f / "none.ctem"], "no file at .*none.ctem"),
     "no table": (lambda f: ["score", f / "m.ctem", f / "none.csv"], "none.csv: expected a CSV, Parquet or Arrow"),
-    "a folder": (lambda f: ["score", f / "m.ctem", f], "a folder is there"),
+    "a folder": (lambda f: ["score", f / "m.ctem", f], "a new or empty folder for the parts"),
     "not a model": (lambda f: ["sample", f / "t.csv"], "damaged or not a ctem model"),
     "nothing": (lambda f: ["score", f / "m.ctem", bad(f, "0.csv", "")], "expected a table; got nothing"),
     "no rows": (lambda f: ["fit", bad(f, "h.csv", "a,b\n"), "-o", f / "x.ctem"], r"h\.csv: "),

@@ -317,7 +317,7 @@ def test_every_committed_result_is_on_a_page_and_all_pages_are_small():
     names = [path.stem for path in results.RESULTS.glob("*.json")]
     text = "".join(found.values())
     assert all(f"]({name}.json)" in text for name in names)
-    words = [path.read_text() for path in results.EXPERIMENTS.rglob("*.md")]
+    words = [path.read_text() for path in results.RESULTS.glob("*.md")]
     assert sum(len(each.encode()) for each in words) < 100_000
 
 

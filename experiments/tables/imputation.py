@@ -3,11 +3,10 @@
     python -m experiments.tables.imputation --device cuda --data FOLDER --out OUT --systems CTEM    ours
     python -m experiments.tables.imputation --peers --data FOLDER    scikit-learn's, and MissForest
 
-Every system is fitted on the incomplete rows and fills them in. Accuracy: of the removed labels, the mean over the
-columns of labels. NRMSE: of the removed numbers, root mean square error over the column's standard deviation, the mean
-over the columns of numbers. Ours is ``CTEMImputer``: conditional means of numbers, modes of labels; and how often its
-intervals of 90 % hold the number that was removed. Where one value is frequent (a capital gain of 0), no interval holds
-exactly 90 %, and theirs hold more; so the columns without a value that a twentieth of the rows have are shown apart.
+Every system is fitted on the incomplete rows and fills them in. Accuracy: of removed labels, the mean over their
+columns. NRMSE: of removed numbers, root mean square error over the column's standard deviation, the mean over columns.
+Ours is ``CTEMImputer``: means of numbers, modes of labels; and how often its intervals of 90 % hold the number. Where
+one value is frequent, intervals hold more; so columns without such a value (a twentieth of the rows) are shown apart.
 The peers see numbers standardised, and labels in two ways: one-hot (the largest indicator is the label) and as
 standardised codes (the nearest is). MissForest (Stekhoven and Bühlmann 2012) fits a random forest to each column in
 turn, a classifier for labels, at most five rounds. Cells that are missing in the file stay so and are not scored. ames
@@ -19,13 +18,13 @@ and pbc are read from FOLDER/wild (Rdatasets, without row names); --quick takes 
 features of which a fifth of the cells was removed at random, in both parts: as they are ("native"), and filled in by
 scikit-learn's imputers or by ``CTEMImputer`` (conditional means of numbers, modes of labels), which never see the
 income. "trees" and "CTEM" have complete rows: boosted trees, and ``predict_proba(X, "income")`` of a ``CTEM``, which is
-audited for privacy against the test rows, too; "…, all rows" learn from the whole first file.
+audited for privacy against the test rows; "…, all rows" learn from the whole first file.
 
     python -m experiments.tables.imputation --harpoon --device cuda --data FOLDER --out OUT --jobs 5    as Harpoon does
 
 Harpoon (ICLR 2026): 70 % of the rows (seed 1234) are learned from, complete; of the others five masks of every kind
 (``sweep.mask``) remove cells. Squared error of hidden numbers, standardised by the training rows; accuracy of hidden
-labels in %. Without the target; california: nine columns of numbers. One fit serves all masks; peers see both parts.
+labels in %. Without the target; california: nine numbers. One fit serves all masks; peers see both parts.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ from ctem import CTEM, CTEMImputer
 from ctem.datasets import load_table
 from ctem.privacy import audit
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ColumnDistribution, ends_of
-from ctem.tables.frames.cells import Cells
+from ctem.tables.answers.distributions import ends_of
 from ctem.tables.frames.frame import build_frame
 from experiments.sweep import (
     TINY,
@@ -76,11 +74,8 @@ REMOVED = 0.2
 ROWS = 10_000  # drawn from the table: nearest neighbours are quadratic in them
 IMPUTERS = {"means and modes": SimpleImputer, "IterativeImputer": IterativeImputer, "KNNImputer": KNNImputer}
 CODINGS = ("one-hot", "codes")
-PEERS = (
-    "MissForest",
-    "means and modes, one-hot",
-    *(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS),
-)
+TWICE = tuple(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS)
+PEERS = ("MissForest", "means and modes, one-hot", *TWICE)
 TOO_WIDE = [("ames", "IterativeImputer, one-hot")]  # 3300 regressions on 330 columns
 ROUNDS, TREES = 5, 100  # of MissForest
 FREQUENT = 0.05  # a share of the rows
@@ -250,9 +245,8 @@ def adult(seed: int, args, every: bool = False) -> tuple[pd.DataFrame, pd.DataFr
 
 
 def with_gaps(features: pd.DataFrame, seed: int) -> pd.DataFrame:
-    numbers = features.select_dtypes("number").columns
     gone = np.random.default_rng(seed).random(features.shape) < REMOVED
-    return features.astype(dict.fromkeys(numbers, float)).mask(gone)
+    return features.astype(dict.fromkeys(features.select_dtypes("number").columns, float)).mask(gone)
 
 
 def coded(features: pd.DataFrame) -> tuple[object, list[bool]]:
@@ -320,14 +314,11 @@ def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str
 
 
 def at_means_and_modes(model: CTEM, train: pd.DataFrame, gappy: pd.DataFrame, labels: list[str]):
-    """Missing labels at their mode given the row, missing numbers at the mean of values between the ends that fit saw.
-
-    The strategies of ``CTEMImputer``, but for numbers that the protocol takes as labels.
-    """
+    """As ``CTEMImputer``, but numbers that the protocol takes as labels are at their mode, too."""
     frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
     seen = model.as_frame(train).columns
 
-    def filled(one: ColumnDistribution, name: str) -> Cells:
+    def filled(one, name: str):
         return one.mode() if name in labels or not one.has_mean else one.within(ends_of(seen[name])).mean()
 
     (columns,) = table.summarised(frame, filled)
@@ -369,11 +360,10 @@ def by_harpoon(task: Task, args) -> Values:
         for i in range(1 if args.quick else args.masks):
             gone = mask(kind, test, labels, rate / 100, 100 * task.seed + i)
             gappy = test.astype({name: float for name in _numbers(test)}).mask(gone)
-            mine, rest = (
-                partial(at_means_and_modes, model, train),
-                partial(beside, task.system, train, seed=task.seed),
-            )
-            filled = (mine if task.system == "CTEM" else rest)(gappy, labels=labels)
+            if task.system == "CTEM":
+                filled = at_means_and_modes(model, train, gappy, labels)
+            else:
+                filled = beside(task.system, train, gappy, labels, task.seed)
             pairs.append([part.mean() for part in errors(test, filled, gone, labels, train) if len(part)])
         mean = np.mean(pairs, axis=0)
         found[f"squared error, {kind} {rate} %"] = float(mean[0])
@@ -385,9 +375,7 @@ def main() -> None:
     sets, systems = dict.fromkeys((*SETS, *HARPOON)), dict.fromkeys(("CTEM", *PEERS, *USES))
     parser = sweep_arguments(__doc__, tuple(sets), tuple(systems), SEEDS)
     parser.add_argument("--peers", action="store_true", help="all but ours, into imputation-peers.json")
-    parser.add_argument(
-        "--uses", action="store_true", help="before and instead of a classifier, into uses-all.json"
-    )
+    parser.add_argument("--uses", action="store_true", help="around a classifier, into uses-all.json")
     parser.add_argument("--masks", type=int, default=5, help="of every kind, in Harpoon's protocol")
     parser.add_argument("--harpoon", action="store_true", help="Harpoon's protocol, into harpoon-….json")
     args = parser.parse_args()
