@@ -97,7 +97,7 @@ def sweep(
         for metric, value in values.items():
             print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
         found[task] = values
-        records = [r for r in _records(found, todo, published) if metrics is None or r["metric"] in metrics]
+        records = [r for r in _records(found, todo, published) if metrics is None or r.metric in metrics]
         records += further(found)
         write(name, settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
 

@@ -1,9 +1,9 @@
 r"""A scikit-learn transformer that fills missing cells of mixed tables from one density.
 
-strategy="mean":    E[X_j | observed cells of the row], of values as far as fit saw any: a heavy tail, which is a
-                    guess, does not move it;  labels and booleans: the most likely value
-strategy="mode":    the most likely value of X_j given the observed cells
-strategy="sample":  the missing cells of a row drawn together, given the observed ones
+* ``strategy="mean"``: E[X_j | observed cells of the row], of values as far as fit saw any, so that a heavy tail, which
+  is a guess, does not move it; of labels and booleans the most likely value.
+* ``strategy="mode"``: the most likely value of X_j given the observed cells.
+* ``strategy="sample"``: the missing cells of a row drawn together, given the observed ones.
 """
 
 from __future__ import annotations
