@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all lint types format results docs walkthrough picture clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all test-long lint types format results docs walkthrough picture clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -66,7 +66,9 @@ test: lint types ## lint, types, and every law: tests and doctests; what CI runs
 	@echo "running the tests and doctests"
 	@$(PYTEST)
 
-test-all: test ## the same, then the long ones: fuzzed tables, scripts, processes, the browser
+test-all: test test-long ## the same, then the long ones
+
+test-long: .venv/.installed-dev ## the long ones alone: fuzzed tables, scripts, processes, the site, the browser
 	@echo "running the long tests"
 	@$(PYTEST) -m long
 
