@@ -11,3 +11,12 @@ SMALL = {
 }
 OWN = ("blocks", "members", "orders", "batch_size")  # of the any-order density alone
 PAIRWISE = {**SMALL, **dict.fromkeys(OWN), "objective": "pairwise", "effort": "quick", "max_steps": 10}
+TINY = {  # where even that is too long
+    "width": 4,
+    "blocks": 1,
+    "members": 1,
+    "orders": 1,
+    "batch_size": 16,
+    "max_steps": 2,
+    "random_state": 0,
+}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KernelDensity
+from small import SMALL
 
 from ctem import CTEM
 from ctem.tables.columns.codecs import codec_from_json
 from ctem.tables.columns.numbers import _transform
-from tests.small import SMALL
 
 ROWS = 3000
 ALLOWED = 0.02  # nats behind the best, beside two standard errors

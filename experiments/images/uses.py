@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ from experiments.images.judge import Judge, Likelihood, auroc, rotated
 from experiments.images.run import Run
 from experiments.images.settings import FIRST, shuffled
 
-if TYPE_CHECKING:
-    from mnist_run import Run
 NOISE, DRAWS = 0.5, 16  # the level that denoising starts from, and draws of the clean image
 SPARE = 45  # seconds that are kept for what comes after likelihoods and curves
 

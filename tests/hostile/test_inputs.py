@@ -11,20 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from small import TINY
 
 from ctem import CTEM
 
 pytestmark = pytest.mark.long
 
-TINY = {
-    "width": 4,
-    "blocks": 1,
-    "members": 1,
-    "orders": 1,
-    "batch_size": 16,
-    "max_steps": 2,
-    "random_state": 0,
-}
 N = 120
 MESSAGE = r"^(X|columns?|kinds|given|event|n_samples|n_draws|n|method|sample_weight|Input|max_time|fast|width|missing"
 MESSAGE += (

@@ -11,21 +11,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small import TINY
 
 from ctem import CTEM, cli
 from ctem.report import write_report
 
 pytestmark = pytest.mark.long
 
-TINY = {
-    "width": 4,
-    "blocks": 1,
-    "members": 1,
-    "orders": 1,
-    "batch_size": 16,
-    "max_steps": 2,
-    "random_state": 0,
-}
 HARMLESS_TAGS = {"wbr", "text", "tspan", "title", "g", "abbr"}  # a long name is drawn differently
 OBEYED = {
     "href",
