@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist test test-all test-long lint types format results docs walkthrough picture clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long lint types format results docs walkthrough picture clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,16 +18,29 @@ $(BIN)/python:
 	@echo "making .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv
 
+# $(call pinned,LOCK): the files of the lock, each checked by its hash; then torch, of which every package index has its
+# own build, by its version; then the project, built by the backend that came with the lock.
+define pinned
+@$(PIP) install --require-hashes --no-deps --only-binary :all: -r locks/$(1).txt
+@$(PIP) install -c constraints.txt torch
+@$(PIP) install --no-deps --no-build-isolation -e .
+endef
+PINS := pyproject.toml constraints.txt locks/install.txt
+
 # The stamps are touched last, so an install that was cut short starts again.
-.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.installed: $(PINS) | $(BIN)/python
 	@echo "installing pinned versions into .venv (a few minutes the first time)"
-	@$(PIP) install -c constraints.txt -e '.[plot,files]'
+	$(call pinned,install)
 	@touch $@
 
-.venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.installed-dev: $(PINS) locks/dev.txt | $(BIN)/python
 	@echo "installing pinned versions and the developer tools into .venv (a few minutes the first time)"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	$(call pinned,dev)
 	@touch .venv/.installed $@
+
+lock: $(BIN)/python ## write the hashes of locks/*.txt anew, after a change of constraints.txt or of what pyproject.toml asks for
+	@echo "asking the package index for the hashes of every pinned version"
+	@$(BIN)/python locks/write.py
 
 venv: $(BIN)/python ## make an empty .venv (PYTHON=… chooses the interpreter, 3.11 or newer)
 
