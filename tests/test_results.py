@@ -14,7 +14,7 @@ import pytest
 import ctem
 import ctem.estimator
 import ctem.training.loop
-from experiments import pages, results
+from experiments import NEUTRAL, functions, pages, results
 
 SCRIPT = results.EXPERIMENTS / "paper" / "table1.py"
 
@@ -152,12 +152,23 @@ CHANGES = [
         ["ctem.densities.anyorder.phases.SHORT"],
     ),
     ("estimator.py", "    def save(self", "    def save(more, self", []),
+    ("arguments.py", "\ndef check_arguments(", "\ndef check_arguments(more, ", []),
+    (
+        "arguments.py",
+        "\ndef plain_arguments(",
+        "\ndef plain_arguments(more, ",
+        ["ctem.arguments.plain_arguments"],
+    ),
     ("report/page.py", "\ndef ", "\nprint()\ndef ", []),
     ("cli/commands.py", "\ndef ", "\nprint()\ndef ", []),
 ]
 
 
-@pytest.mark.parametrize(("path", "old", "new", "stale"), CHANGES, ids=[path for path, *_ in CHANGES])
+@pytest.mark.parametrize(
+    ("path", "old", "new", "stale"),
+    CHANGES,
+    ids=[f"{path}, {n}" for n, (path, *_) in enumerate(CHANGES)],
+)
 def test_a_changed_function_makes_the_results_stale_that_entered_it(tmp_path, code, path, old, new, stale):
     library = tmp_path / "ctem"
     shutil.copytree(results.LIBRARY, library)
@@ -165,6 +176,16 @@ def test_a_changed_function_makes_the_results_stale_that_entered_it(tmp_path, co
     assert old in text
     (library / path).write_text(text.replace(old, new, 1))
     assert results.changed(code, library) == stale
+
+
+def test_what_is_said_to_move_no_number_is_there_and_if_it_checks_an_argument_returns_nothing():
+    (checks,) = NEUTRAL.keys() - {"ctem.datasets.downloads"}
+    for module, names in NEUTRAL.items():
+        path = results.LIBRARY.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        made = dict(functions(ast.parse(path.read_text()).body))
+        assert names <= results.units(path).keys()
+        returned = [made[name].returns for name in names & made.keys()]
+        assert module != checks or all(ast.unparse(each) == "None" for each in returned)
 
 
 def test_moved_code_makes_nothing_stale(tmp_path, code):

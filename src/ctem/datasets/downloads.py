@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import urllib.request
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,18 @@ def root(folder: str | Path | None) -> Path:
 def read(path: Path, source: str, checksum: str, packed_checksum: str | None = None) -> bytes:
     """The bytes of a file, or of its .gz, or of its download, checked by their SHA-256.
 
-    A packed download whose own SHA-256 is known is checked before it is unpacked. What is packed is unpacked up to
-    ``LARGEST`` bytes and no further, whatever it claims; nothing is kept on disk before its SHA-256 is right.
+    A packed download is checked before it is unpacked, and is left to the user where its own SHA-256 is not known.
+    What is packed is unpacked up to ``LARGEST`` bytes and no further, whatever it claims; nothing is kept on disk
+    before its SHA-256 is right.
 
     >>> read(Path("no/such.data"), "file:///nowhere", "")
     Traceback (most recent call last):
     ...
     FileNotFoundError: no/such.data is not there and file:///nowhere could not be read (...).
+    >>> read(Path("no/such.data"), "file:///nowhere/all.zip#such.data", "")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: no/such.data is not there, and file:///nowhere/all.zip is packed and has no known SHA-256, so ...
     """
     packed = path.with_name(path.name + ".gz")
     if path.exists():
@@ -46,14 +50,7 @@ def read(path: Path, source: str, checksum: str, packed_checksum: str | None = N
         with gzip.open(packed) as file:
             text = _bounded(file, packed.name)
     else:
-        try:
-            with urllib.request.urlopen(source, timeout=60) as reply:
-                content = _bounded(reply, source)
-            text = _member(check(source, content, packed_checksum) if packed_checksum else content, source)
-        except OSError as error:
-            raise FileNotFoundError(
-                f"{path} is not there and {source} could not be read ({error})."
-            ) from None
+        text = _downloaded(path, source, packed_checksum)
         if hashlib.sha256(text).hexdigest() == checksum:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
@@ -73,15 +70,23 @@ def check(name: str, text: bytes, checksum: str) -> bytes:
     return text
 
 
-def _member(content: bytes, source: str) -> bytes:
-    """The content, unpacked if it is a .gz, or the member of a zip file that the source names after a #."""
-    _, mark, member = source.partition("#")
-    if source.endswith(".gz"):
-        return _bounded(gzip.GzipFile(fileobj=io.BytesIO(content)), source)
-    if not mark:
+def _downloaded(path: Path, source: str, packed_checksum: str | None) -> bytes:
+    """What the source has; unpacked, after its check, if it is a .gz. After a # stands the member of a zip file."""
+    archive, _, member = source.partition("#")
+    packed = archive.endswith((".gz", ".zip"))
+    if packed and packed_checksum is None:
+        raise FileNotFoundError(
+            f"{path} is not there, and {archive} is packed and has no known SHA-256, so that it is not unpacked here: "
+            f"download it and put its {member or path.name} there. The file is checked by its own SHA-256."
+        )
+    try:
+        with urllib.request.urlopen(source, timeout=60) as reply:
+            content = _bounded(reply, source)
+    except OSError as error:
+        raise FileNotFoundError(f"{path} is not there and {source} could not be read ({error}).") from None
+    if packed_checksum is None:
         return content
-    with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as file:
-        return _bounded(file, source)
+    return _bounded(gzip.GzipFile(fileobj=io.BytesIO(check(source, content, packed_checksum))), source)
 
 
 def _bounded(file: Any, name: str) -> bytes:
