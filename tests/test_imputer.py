@@ -1,5 +1,7 @@
 """The imputer: answers of the kind that came in, and summaries that agree with what would be drawn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -124,14 +126,39 @@ def test_too_few_held_out_rows_give_the_whole_column():
     assert (high["height"] >= X["height"].max()).all()
 
 
-def test_a_mean_lies_between_the_ends_that_fit_saw():
+@pytest.fixture(scope="module")
+def heavy():
+    """A table with a heavy tail in its column x, and an imputer of it."""
     rng = np.random.default_rng(6)
     X = pd.DataFrame({"x": np.exp(3 * rng.standard_t(1.5, 300)), "y": rng.normal(size=300)})
-    rows, imputer = X[:10].assign(x=np.nan), small().fit(X)
-    means = imputer.transform(rows)["x"]
-    assert X["x"].min() <= means.min()
-    assert means.max() <= X["x"].max()
-    assert imputer.estimator_.impute(rows, "mean")["x"].max() > X["x"].max()  # its tail is a guess
+    return X, small().fit(X)
+
+
+def test_every_mean_is_of_values_between_the_ends_that_fit_saw(heavy, tmp_path):
+    X, imputer = heavy
+    rows, model = X[:10].assign(x=np.nan), imputer.estimator_
+    found = model.conditional(rows, "x")
+    assert (
+        replace(found, ends=None).expectation().max() > X["x"].max()
+    )  # without ends the tail, a guess, decides
+    means, ends = found.expectation(), (X["x"].min(), X["x"].max())
+    assert ends[0] <= means.min()
+    assert means.max() <= ends[1]
+    model.save(tmp_path / "model.ctem")
+    for each in (model, CTEM.load(tmp_path / "model.ctem")):
+        assert np.array_equal(each.predict(rows, "x"), means)
+        assert np.allclose(each.impute(rows, "mean")["x"], means, rtol=1e-12)
+    filled, std = imputer.transform(rows, return_std=True)
+    assert np.allclose(filled["x"], means, rtol=1e-12)
+    assert (std[:, 0] <= (ends[1] - ends[0]) / 2).all()  # the most that values between the ends can have
+
+
+def test_a_code_for_missing_is_no_end_of_the_other_values():
+    X = table().assign(height=lambda X: X["height"].round(1))
+    X.loc[:29, "height"] = 99999.0
+    found = small().fit(X).estimator_.conditional(X[:1], "height")
+    assert found.ends.values.tolist() == [X["height"].min(), X["height"][30:].max()]
+    assert found.values.count(99999.0) == 1
 
 
 def test_a_label_has_no_interval(fitted):

@@ -31,7 +31,7 @@ def table(n=24_000, seed=0):
     rng = np.random.default_rng(seed)
     side = rng.integers(3, size=n)
     labels = np.array(["left", "middle", "right"])[side]
-    labels[n // 2] = "seldom"
+    labels[n // 2 : n // 2 + 1] = "seldom"
     size = np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n) + 2 * side)
     return pa.table(
         {"side": labels, "size": pa.array(size, from_pandas=True), "count": rng.poisson(3 + side)}
@@ -265,7 +265,7 @@ def test_a_bad_file_in_a_folder_is_named_and_nothing_is_written(tmp_path, what):
         ("empty", FileNotFoundError, r"empty: expected files that end in \.parquet in this folder"),
         ("absent.parquet", FileNotFoundError, r"absent\.parquet: expected a Parquet file or folder; nothing"),
         ("what://is/this", OSError, r"what://is/this: cannot be opened \(Protocol not known: what\)"),
-        (iter([]), ValueError, "expected an iterator of tables; it gave none"),
+        (iter([]), ValueError, "expected a dataset or an iterator of tables; it gave none"),
         (iter([3]), TypeError, "table 0 is int"),
         (
             iter([table(5), table(5).drop_columns(["size"])]),
@@ -279,6 +279,33 @@ def test_what_cannot_be_opened_is_named(tmp_path, monkeypatch, X, error, words):
     (tmp_path / "empty").mkdir()
     with pytest.raises(error, match=words):
         CTEM(**SMALL).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        (
+            pl.LazyFrame({"a": [1.0]}).filter(pl.col("a") > 1),
+            "^the LazyFrame: expected at least 1 row; got none",
+        ),
+        (pl.LazyFrame({"a": [1.0, np.inf]}), "^the LazyFrame: column 'a', row 1: expected a finite number"),
+        (iter([table(0)]), "^the iterator of tables: expected at least 1 row; got none"),
+        (
+            ds.dataset(table(9)).filter(ds.field("count") < 0),
+            "^the dataset: expected at least 1 row; got none",
+        ),
+    ],
+)
+def test_errors_name_what_came_and_no_temporary_file(X, words):
+    with pytest.raises(ValueError, match=words):
+        CTEM(**SMALL).fit(X)
+
+
+def test_folders_in_a_folder_are_read_but_for_hidden_ones(tmp_path):
+    for name in ("a", "_temporary", ".spark"):
+        written(tmp_path / f"{name}.parquet", table(100), files=1)
+    with open_large(tmp_path) as large:
+        assert [file.path for file in large.files] == [str(tmp_path / "a.parquet" / "0.parquet")]
 
 
 @pytest.mark.parametrize("memory", ["1MB", "much", -3, "0"])

@@ -161,6 +161,19 @@ def test_steps_are_saved(tmp_path):
     pd.testing.assert_frame_equal(again.sample(20, random_state=1), model.sample(20, random_state=1))
 
 
+def test_a_file_of_the_format_before_has_means_over_the_whole_tail(path, model):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    for column in header["schema"]["columns"]:
+        column["codec"].pop("seen", None)
+    write(path, tensors, {**metadata, "version": "13"}, header)
+    older = CTEM.load(path)
+    seen = {name: getattr(column.codec, "seen", None) for name, column in older.schema_.columns.items()}
+    assert set(seen.values()) == {None}
+    same = CTEM.load(path).sample(9, random_state=0)
+    pd.testing.assert_frame_equal(same, model.sample(9, random_state=0))
+
+
 def test_an_unfinished_file_is_refused(path):
     tensors, metadata = parts(path)
     write(path, tensors, metadata, {})

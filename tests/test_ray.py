@@ -84,6 +84,37 @@ def test_a_folder_that_holds_something_is_refused(folder, tmp_path):
         answered(folder, tmp_path / "out", ANSWERS["score"], HERE)
 
 
+def damaged(folder, output, crew):
+    """Score a folder whose last file has lost its middle."""
+    (folder / "parts").mkdir()
+    for i in range(3):
+        pq.write_table(rows(200), folder / f"parts/{i}.parquet")
+    content = bytearray((folder / "parts/2.parquet").read_bytes())
+    content[100:1500] = bytes(1400)
+    (folder / "parts/2.parquet").write_bytes(content)
+    with pytest.raises(ValueError, match=r"2\.parquet: is no whole Parquet file"):
+        answered(folder, output, ANSWERS["score"], crew)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_part_that_cannot_be_answered_leaves_a_folder_as_it_was(folder, tmp_path, there):
+    (tmp_path / "model.ctem").write_bytes((folder / "model.ctem").read_bytes())
+    output = tmp_path / "out"
+    if there:
+        output.mkdir()
+    damaged(tmp_path, output, HERE)
+    assert output.exists() == there
+    assert not there or not list(output.iterdir())
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_part_that_no_worker_can_answer_is_named_and_leaves_nothing(folder, tmp_path, ray):
+    (tmp_path / "model.ctem").write_bytes((folder / "model.ctem").read_bytes())
+    damaged(tmp_path, tmp_path / "out", RAY)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ANSWERS)

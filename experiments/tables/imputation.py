@@ -50,7 +50,6 @@ from ctem import CTEM, CTEMImputer
 from ctem.datasets import load_table
 from ctem.privacy import audit
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ends_of
 from ctem.tables.frames.frame import build_frame
 from experiments.sweep import (
     TINY,
@@ -313,13 +312,12 @@ def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str
     return *(part.reset_index(drop=True) for part in parts), labels
 
 
-def at_means_and_modes(model: CTEM, train: pd.DataFrame, gappy: pd.DataFrame, labels: list[str]):
+def at_means_and_modes(model: CTEM, gappy: pd.DataFrame, labels: list[str]):
     """As ``CTEMImputer``, but numbers that the protocol takes as labels are at their mode, too."""
     frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
-    seen = model.as_frame(train).columns
 
     def filled(one, name: str):
-        return one.mode() if name in labels or not one.has_mean else one.within(ends_of(seen[name])).mean()
+        return one.mode() if name in labels else one.mean()
 
     (columns,) = table.summarised(frame, filled)
     return build_frame(frame.table_type, columns)
@@ -361,7 +359,7 @@ def by_harpoon(task: Task, args) -> Values:
             gone = mask(kind, test, labels, rate / 100, 100 * task.seed + i)
             gappy = test.astype({name: float for name in _numbers(test)}).mask(gone)
             if task.system == "CTEM":
-                filled = at_means_and_modes(model, train, gappy, labels)
+                filled = at_means_and_modes(model, gappy, labels)
             else:
                 filled = beside(task.system, train, gappy, labels, task.seed)
             pairs.append([part.mean() for part in errors(test, filled, gone, labels, train) if len(part)])

@@ -1,7 +1,7 @@
 r"""A scikit-learn transformer that fills missing cells of mixed tables from one density.
 
 * ``strategy="mean"``: E[X_j | observed cells of the row], of values as far as fit saw any, so that a heavy tail, which
-  is a guess, does not move it; of labels and booleans the most likely value.
+  is a guess, does not move it (as in ``CTEM.impute`` and ``predict``); of labels and booleans the most likely value.
 * ``strategy="mode"``: the most likely value of X_j given the observed cells.
 * ``strategy="sample"``: the missing cells of a row drawn together, given the observed ones.
 """
@@ -21,13 +21,9 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 
 from ctem.estimator import CTEM
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ColumnDistribution, ends_of
 from ctem.tables.answers.heldout import held_out_parts
 from ctem.tables.answers.intervals import Intervals
-from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, build_frame, read_frame
-from ctem.tables.frames.observed import filled
-from ctem.tables.frames.recognition import read_written
 from ctem.tables.frames.rows import indexed
 from ctem.wrappers import AroundCTEM, taking_settings
 
@@ -69,7 +65,6 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
     estimator_: CTEM
     indicated_: tuple[str, ...]
     _intervals: Intervals
-    _ends: dict[str, Cells]
 
     @taking_settings
     def __init__(
@@ -106,9 +101,6 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         frame = fitted.as_frame(X)
         gaps = {name: cells.missing.any() for name, cells in frame.columns.items()}
         self.estimator_, self.indicated_ = fitted, tuple(name for name, gap in gaps.items() if gap)
-        self._ends = {
-            name: ends_of(cells) for name, cells in frame.columns.items() if not cells.missing.all()
-        }
         parts = held_out_parts(self._table, frame, fitted.seed_, CALIBRATING)
         self._intervals = Intervals(self._table, parts)
         self.n_features_in_ = fitted.n_features_in_
@@ -123,10 +115,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         """
         check_is_fitted(self)
         frame = self._read(X)
-        if self.strategy == "mean":
-            made = self._at_means(frame, X)
-        else:
-            made = self.estimator_.impute(X, self.strategy, random_state=self.random_state)
+        made = self.estimator_.impute(X, self.strategy, random_state=self.random_state)
         table = self._answer(made, frame)
         return (table, self._table.uncertainty(frame)) if return_std else table
 
@@ -158,19 +147,6 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         own = dict(zip(self.estimator_.table_type_.names, names, strict=True))
         extra = [f"missingindicator_{own[name]}" for name in self.indicated_] if self.add_indicator else []
         return np.array([*names, *extra], object)
-
-    def _at_means(self, frame: Frame, X: Any) -> Any:
-        """X with its missing cells at their means, of values between the ends that fit saw."""
-        own = frame
-        if frame.table_type.backend != "numpy":  # with columns that the model does not know
-            own = read_written(read_frame(X), self.estimator_.table_type_)
-
-        def mean(found: ColumnDistribution, name: str) -> Cells:
-            seen = found.has_mean and name in self._ends
-            return found.within(self._ends[name]).mean() if seen else found.mean()
-
-        (columns,) = self._table.summarised(frame, mean)
-        return filled(own, columns, X)
 
     @property
     def _table(self) -> TableDensity:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +52,8 @@ def score(
 def spread(count: int, make: Callable[[], Work], workers: int | None = None) -> Iterator[int]:
     """The answers of a piece of work to the numbers 0 … count − 1, as they come, by Ray's workers.
 
-    A number whose worker dies is given to another, so that work must not mind being done twice.
+    A number whose worker dies is given to another, so that work must not mind being done twice. What the work raises
+    is raised here, with the worker's traceback as a note.
 
     Arguments:
         count: how many numbers.
@@ -70,6 +73,8 @@ def spread(count: int, make: Callable[[], Work], workers: int | None = None) -> 
         _Each, compute=_pool(workers), num_cpus=1, fn_constructor_args=(make,), batch_size=1
     )
     for row in done.iter_rows():
+        if row["error"]:
+            raise pickle.loads(row["error"])
         yield int(row["done"])
 
 
@@ -106,7 +111,12 @@ class _Each:
         self.work = make()
 
     def __call__(self, batch: Any) -> Any:
-        return {"done": [self.work(int(number)) for number in batch["id"]]}
+        (number,) = batch["id"]
+        try:
+            return {"done": [self.work(int(number))], "error": [b""]}
+        except Exception as error:  # sent as a value: Ray would wrap it in pages of its own
+            error.add_note(traceback.format_exc())
+            return {"done": [0], "error": [pickle.dumps(error)]}
 
 
 def loaded(content: bytes, device: str = "auto") -> CTEM:

@@ -7,6 +7,7 @@ however often, the file is the same. The names of the files keep the order of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -104,18 +105,14 @@ def answer_parts(model: Path, table: str, output: str, answer: Answer, seed: int
     """Write the answers to all parts of a table into a folder."""
     if not is_parquet(table):
         raise ValueError(f"{table}: expected a Parquet file, a folder of them or a URL with --engine ray.")
-    content, folder = model.read_bytes(), _empty(output)
+    content = model.read_bytes()
     with open_large(table) as large:
         whole = large.split(PART)
         check_names(loaded(content, "cpu"), list(large.schema.names), table, crew.quiet)
-    _run(
-        len(whole.files),
-        whole.rows,
-        crew,
-        partial(_answering, content, crew.device, table, answer, seed, folder),
-    )
-    for number in range(len(whole.files)):
-        forget_parts(_named(folder, number))  # what a killed worker has begun
+    count = len(whole.files)
+    with _filled(output, count) as folder:
+        make = partial(_answering, content, crew.device, table, answer, seed, folder)
+        _run(count, whole.rows, crew, make)
     if not crew.quiet:
         say(f"{folder}: {whole.rows} rows answered, {len(whole.files)} files")
 
@@ -124,8 +121,9 @@ def sample_parts(
     model: Path, n: int, output: str, seed: int | None, draw: Callable[[CTEM, int, Any], Any], crew: Crew
 ) -> None:
     """Write n drawn rows into a folder."""
-    folder, count = _empty(output), -(-n // PART)
-    _run(count, n, crew, partial(_sampling, model.read_bytes(), crew.device, n, draw, seed, folder))
+    count = -(-n // PART)
+    with _filled(output, count) as folder:
+        _run(count, n, crew, partial(_sampling, model.read_bytes(), crew.device, n, draw, seed, folder))
     if not crew.quiet:
         say(f"{folder}: {n} rows drawn, {count} files")
 
@@ -141,15 +139,28 @@ def _run(count: int, rows: int, crew: Crew, make: Callable[[], Callable[[int], i
         raise ValueError(f"expected {rows} rows in all parts; got {done}.")
 
 
-def _empty(output: str) -> Path:
-    """A folder for the parts, which is new or empty."""
+@contextmanager
+def _filled(output: str, count: int) -> Iterator[Path]:
+    """A folder for the parts, new or empty; it is so again if not all of them can be written."""
     folder = Path(output)
     if output == "-" or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ValueError(
             f"--output: expected a new or empty folder for the parts of the answer; got {output}."
         )
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    files = [_named(folder, number) for number in range(count)]
+    try:
+        yield folder
+    except BaseException:
+        for file in files:
+            file.unlink(missing_ok=True)
+            forget_parts(file)
+        if new:
+            folder.rmdir()
+        raise
+    for file in files:
+        forget_parts(file)  # what a killed worker has begun
 
 
 def _answering(

@@ -219,7 +219,8 @@ class TableDensity:
             cells, p = codec.by_value(p.double().cpu())
             return ColumnDistribution(cells, p.numpy(), np.arange(len(cells)), numeric)
         cells = codec.decode(values.cpu())
-        return ColumnDistribution(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric)
+        ends = codec.ends() if isinstance(codec, Numbers) else None
+        return ColumnDistribution(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric, ends)
 
     def surprises(self, frame: Frame, centred: bool = True) -> Vector:
         """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.

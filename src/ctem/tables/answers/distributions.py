@@ -14,7 +14,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.frames.cells import Cells
 
-__all__ = ["ColumnDistribution", "column_distribution", "ends_of"]
+__all__ = ["ColumnDistribution", "column_distribution"]
 
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 BINS = 48  # of a histogram, about
@@ -31,17 +31,23 @@ class ColumnDistribution:
         probability: (n, q), every row sums to 1.
         group: (q,), the same number for nodes of one continuous part.
         numeric: the values are quantities, of which there is a mean; the codes of a category are not.
+        ends: the least and the greatest value that fit saw of the continuous part, group 0. Means and standard
+            deviations take nodes beyond them to be there: a heavy tail, which is a guess, does not move them.
 
     >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
     >>> one = ColumnDistribution(cells, np.array([[0.25, 0.75]]), np.arange(2))
     >>> one.mean().values, one.mode().values
     (array([1.5]), array([2.]))
+    >>> ends = Cells("float", np.array([0.0, 1.0]), np.zeros(2, bool))
+    >>> replace(one, group=np.zeros(2, np.int64), ends=ends).mean().values
+    array([0.75])
     """
 
     cells: Cells
     probability: NDArray[np.float64]
     group: NDArray[np.int64]
     numeric: bool = True
+    ends: Cells | None = None
 
     @property
     def values(self) -> list[Any]:
@@ -57,23 +63,12 @@ class ColumnDistribution:
         """E[X_j | …] of every row, whole for whole numbers; the most likely value where there is no mean."""
         if not self.has_mean:
             return self.mode()
-        values, weight = self._known()
+        values, weight = self._averaged()
         # from the first value: moments in nanoseconds are too large for exact float64
         centred = weight @ (values - values[0]).astype(np.float64)
         whole = values.dtype.kind in "iu"
         mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
         return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
-
-    def within(self, ends: Cells) -> ColumnDistribution:
-        """With values beyond two ends, the lower first, moved to them.
-
-        >>> cells = Cells("float", np.array([0.0, 9.0]), np.zeros(2, bool))
-        >>> one = ColumnDistribution(cells, np.array([[0.5, 0.5]]), np.arange(2))
-        >>> one.within(Cells("float", np.array([0.0, 1.0]), np.zeros(2, bool))).mean().values
-        array([0.5])
-        """
-        low, high = _in_unit(ends, self.cells.unit)
-        return replace(self, cells=replace(self.cells, values=np.clip(self.cells.values, low, high)))
 
     def expectation(self) -> NDArray[np.float64]:
         """E[X_j | …] of every row, of numbers; not rounded.
@@ -82,7 +77,7 @@ class ColumnDistribution:
         >>> ColumnDistribution(cells, np.array([[0.25, 0.75]]), np.arange(2)).expectation()
         array([0.75])
         """
-        values, weight = self._known()
+        values, weight = self._averaged()
         return np.asarray(weight @ values.astype(np.float64))
 
     def std(self) -> NDArray[np.float64]:
@@ -94,7 +89,7 @@ class ColumnDistribution:
         """
         if not self.has_mean:
             return np.full(len(self.probability), np.nan)
-        values, weight = self._known()
+        values, weight = self._averaged()
         away = (values - values[0]).astype(np.float64)
         away = away - (weight @ away)[:, None]
         return np.asarray(np.sqrt((weight * away**2).sum(1)) / DAY.get(self.cells.unit, 1.0))
@@ -189,6 +184,15 @@ class ColumnDistribution:
         rows = [[i, *(f"{self.probability[i, k]:.3f}" for k in shown)] for i in range(n)]
         return ["row", *(cell_text(self.values[k]) for k in shown)], rows
 
+    def _averaged(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """The values as means take them, between the ends that fit saw, and their probabilities."""
+        values, weight = self._known()
+        if self.ends is None:
+            return values, weight
+        low, high = self.ends.values
+        continuous = self.group[~self.cells.missing] == 0
+        return np.where(continuous, np.clip(values, low, high), values), weight
+
     def _known(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """The values that are not "missing", and their probabilities."""
         known = ~self.cells.missing
@@ -242,13 +246,3 @@ def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tens
     if density.space.sizes[j] == 0:
         p[:, [0, -1]] /= 2
     return values, p / p.sum(1, keepdim=True)
-
-
-def ends_of(cells: Cells) -> Cells:
-    """The least and the greatest value of a column, or code of a label.
-
-    >>> ends_of(Cells("int", np.array([3, 1, 7]), np.array([False, False, True]))).values
-    array([1, 3])
-    """
-    known = cells.values[~cells.missing]
-    return replace(cells, values=np.array([known.min(), known.max()]), missing=np.zeros(2, bool))

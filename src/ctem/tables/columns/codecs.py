@@ -183,7 +183,8 @@ class Numbers:
     The log-density term is log T′(X) for the continuous part. An atom's is 0: it has a probability; but −log w where
     the column is dequantised by w, so that all its values keep one unit, per X. The atom column is 0 for
     "continuous", then one code per atom, then one for "missing" if that is a state; the real part of an atom does not
-    exist and is nan. A value beyond the ends of the column has the reserve as its probability.
+    exist and is nan. A value beyond the ends of the column has the reserve as its probability. ``seen`` holds the least
+    and the greatest X of the continuous part in fit: what a conditional has beyond them is a guess.
 
     >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)), atoms=(0.0,))
@@ -196,6 +197,7 @@ class Numbers:
     atoms: tuple[float, ...] = ()
     state: bool = False
     reserve: float = 0.0
+    seen: tuple[float, float] | None = None
 
     @property
     def atomic(self) -> bool:
@@ -275,6 +277,12 @@ class Numbers:
                 X = torch.where(atom == code, value, X)
         return self.lattice.restore(X)
 
+    def ends(self) -> Cells | None:
+        """The least and the greatest value of the continuous part in fit; None if that is not known."""
+        return (
+            None if self.seen is None else self.lattice.restore(torch.tensor(self.seen, dtype=torch.float64))
+        )
+
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
         """T(X + w(U − ½)) for the real part x (n,): a uniform point of the cell that X stands for."""
         X = self.lattice.snap(self.transform.inverse(x.double()))
@@ -285,7 +293,8 @@ class Numbers:
         """This codec as plain JSON."""
         parts = {"ruler": self.lattice.to_json(), "curve": self.transform.to_json()}
         rest = {"atoms": list(self.atoms), "state": self.state, "reserve": self.reserve}
-        return {"codec": "numbers", **parts, **rest}
+        seen = None if self.seen is None else list(self.seen)
+        return {"codec": "numbers", **parts, **rest, "seen": seen}
 
     def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
         """X of cells, after a check that they are of the type of fit."""
@@ -311,7 +320,9 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
         if not all(map(math.isfinite, atoms)) or len(set(atoms)) < len(atoms):
             raise ValueError(f"codec: expected finite atoms, each once; got {atoms[:3]} …")
         lattice, transform = Lattice.from_json(data["ruler"]), bounded_from_json(data["curve"])
-        return Numbers(lattice, transform, atoms, _flag(data["state"]), _reserve(data["reserve"]))
+        return Numbers(
+            lattice, transform, atoms, _flag(data["state"]), _reserve(data["reserve"]), _seen(data["seen"])
+        )
     if kind == "left out" and data["type"] in TYPES:
         return LeftOut(data["type"], str(data["unit"]))
     if kind not in ("constant", "labels") or data["type"] not in TYPES:
@@ -352,6 +363,15 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"codec: expected true or false; got {value!r}.")
     return value
+
+
+def _seen(value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    low, high = map(float, value)
+    if not -math.inf < low <= high < math.inf:
+        raise ValueError(f"codec: expected the least and the greatest number that fit saw; got {value!r}.")
+    return low, high
 
 
 def _reserve(value: Any) -> float:

@@ -75,7 +75,7 @@ def fit_numbers(
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
     cut = with_ends(transform, lattice, ends[:2], ends.said)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
-    codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new)
+    codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new, (float(rest[0]), float(rest[-1])))
     why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
     words = [why, *([] if cut is transform else [ends.in_words()]), *_codes_in_words(cells, distinct[codes])]
     return codec, "; ".join(words)

@@ -22,7 +22,9 @@ from ctem.tables.frames.files import BATCH, as_arrow, pyarrow
 __all__ = ["Batch", "LargeTable", "is_large", "open_large"]
 
 SUFFIXES = (".parquet", ".pq")
+PATIENCE = 30  # seconds for which a Google bucket is tried; pyarrow's own are 15 minutes
 Schema = Any  # pyarrow.Schema; pyarrow is optional
+_NAMES = {"polars": "the LazyFrame", "duckdb": "the DuckDB relation", "pyarrow": "the dataset"}
 
 
 class Batch(NamedTuple):
@@ -141,7 +143,7 @@ def open_large(X: Any) -> Iterator[LargeTable]:
         path = os.path.join(folder, "rows.parquet")
         _write(X, path)
         library = "polars" if _library(X) == "polars" else "pyarrow"
-        yield replace(_opened(path), path=f"the {type(X).__name__}", library=library)
+        yield replace(_opened(path, _NAMES.get(_library(X), "the iterator of tables")), library=library)
 
 
 def _library(X: Any) -> str:
@@ -180,7 +182,7 @@ def _write_tables(tables: Iterable[Any], path: str) -> None:
         if writer is not None:
             writer.close()
     if writer is None:
-        raise ValueError("X: expected an iterator of tables; it gave none.")
+        raise ValueError("X: expected a dataset or an iterator of tables; it gave none.")
 
 
 def _arrow(number: int, table: Any) -> Any:
@@ -192,8 +194,8 @@ def _arrow(number: int, table: Any) -> Any:
     return as_arrow(table, names)
 
 
-def _opened(path: str) -> LargeTable:
-    """The Parquet file or folder at a path or URL."""
+def _opened(path: str, name: str = "") -> LargeTable:
+    """The Parquet file or folder at a path or URL; messages have its name instead, if it has one."""
     with _reachable(path):
         filesystem, inner = _filesystem(path)
         files = _files(path, filesystem, inner)
@@ -201,7 +203,7 @@ def _opened(path: str) -> LargeTable:
     how = {"filesystem": filesystem, "format": "parquet", "partitioning": "hive", "partition_base_dir": root}
     with _naming(files[0]):
         found = pyarrow("pyarrow.dataset").dataset(files, **how)
-    return _checked(path, list(found.get_fragments()), found.schema)
+    return _checked(name or path, list(found.get_fragments()), found.schema, name)
 
 
 def _filesystem(path: str) -> tuple[Any, str]:
@@ -210,6 +212,8 @@ def _filesystem(path: str) -> tuple[Any, str]:
     scheme = path.partition("://")[0] if "://" in path else ""
     if not scheme:
         return fs.LocalFileSystem(), str(Path(path).absolute())
+    if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in path:
+        path += f"{'&' if '?' in path else '?'}retry_limit_seconds={PATIENCE}"
     if scheme in ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss"):
         return fs.FileSystem.from_uri(path)
     made, inner = import_module("fsspec").core.url_to_fs(path)
@@ -224,12 +228,19 @@ def _files(path: str, filesystem: Any, inner: str) -> list[str]:
     if found.type == fs.FileType.File:
         return [inner]
     inside = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    files = sorted(each.path for each in inside if each.path.lower().endswith(SUFFIXES))
+    files = sorted(each.path for each in inside if each.is_file and _is_ours(each.path, inner))
     if not files:
         raise FileNotFoundError(
             f"{path}: expected files that end in .parquet in this folder; found none among {len(inside)} entries."
         )
     return files
+
+
+def _is_ours(path: str, folder: str) -> bool:
+    """Whether a path in a folder is one of Parquet, and not of what Spark and others keep in _temporary or .hidden."""
+    return path.lower().endswith(SUFFIXES) and not any(
+        part.startswith(("_", ".")) for part in path.removeprefix(folder).split("/")
+    )
 
 
 def _fragments(dataset: Any) -> list[Any] | None:
@@ -242,8 +253,8 @@ def _fragments(dataset: Any) -> list[Any] | None:
         return None
 
 
-def _checked(path: str, fragments: list[Any], schema: Schema) -> LargeTable:
-    """The files as one table, after a look at the columns and the number of rows of each."""
+def _checked(path: str, fragments: list[Any], schema: Schema, name: str = "") -> LargeTable:
+    """The files as one table, after a look at the columns and the number of rows of each; a name is that of all."""
     files, start, types, reference = [], 0, dict[str, Any](), None
     for fragment in fragments:
         with _naming(fragment.path):
@@ -253,7 +264,7 @@ def _checked(path: str, fragments: list[Any], schema: Schema) -> LargeTable:
         for field in own:
             if not pyarrow().types.is_null(field.type):
                 types.setdefault(field.name, field.type)
-        files.append(File(fragment.path, start, rows, fragment))
+        files.append(File(name or fragment.path, start, rows, fragment))
         start += rows
     if not start:
         raise ValueError(f"{path}: expected at least 1 row; got none.")
