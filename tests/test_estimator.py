@@ -265,7 +265,7 @@ def test_the_pairwise_objective_is_normalised_and_has_no_conditionals():
     ):
         with pytest.raises(ValueError, match="objective='pairwise' knows complete rows only"):
             question()
-    with pytest.raises(ValueError, match=r"has missing cells or atoms, which objective='pairwise' cannot"):
+    with pytest.raises(ValueError, match=r"probability of its own, which objective='pairwise' cannot"):
         CTEM(**PAIRWISE).fit(np.where(rng.random((300, 2)) < 0.1, np.nan, X))
     with pytest.raises(ValueError, match="fast: objective='pairwise' scores in one pass already"):
         CTEM(**PAIRWISE, fast=True).fit(X)

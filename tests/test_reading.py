@@ -21,6 +21,7 @@ RNG = np.random.default_rng(0)
 DAYS = pd.Timestamp("2023-01-05") + pd.to_timedelta(RNG.integers(0, 300, N), unit="D")
 AMOUNTS = RNG.lognormal(7, 1, N)
 WHOLE = RNG.integers(1000, 99_999, N)
+MONTHS = np.array([12 * d.year + d.month - 1 for d in DAYS])
 
 COLUMNS = {
     "dollars": ([f"${v:,.2f}" for v in AMOUNTS], AMOUNTS.round(2), "read as numbers"),
@@ -41,6 +42,10 @@ COLUMNS = {
     "ISO dates": ([d.strftime("%Y-%m-%d") for d in DAYS], DAYS, "dates by year, month, day"),
     "named months": ([d.strftime("%b %d, %Y") for d in DAYS], DAYS, "dates by month, day, year"),
     "offsets": ([d.strftime("%Y-%m-%dT%H:%M:%S+02:00") for d in DAYS], DAYS, "dates by year"),
+    "months": ([d.strftime("%b-%Y") for d in DAYS], MONTHS, "months by month, year"),
+    "ISO months": ([d.strftime("%Y-%m") for d in DAYS], MONTHS, "months by year, month"),
+    "long months": ([d.strftime("%B %Y") for d in DAYS], MONTHS, "months by month, year"),
+    "short months": ([f"{d.month}/{d.year}" for d in DAYS], MONTHS, "months by month, year"),
     "booleans": (["True" if v % 3 else "False" for v in WHOLE], WHOLE % 3 > 0, "booleans"),
     "markers": (
         ["?" if v % 5 == 0 else str(v) for v in WHOLE],
@@ -254,3 +259,22 @@ def test_a_column_that_was_read_may_be_missing_altogether():
     ).table_type
     gone = read_written(read_frame(pd.DataFrame({"price": [None, None]}, dtype=object)), fitted)
     assert gone.columns["price"].missing.all()
+
+
+@pytest.mark.parametrize(
+    "text", [["1234-01", "9876-12"], ["2015-13", "2015-01"], ["Jan-2015", "soon"], ["May", "June"]]
+)
+def test_what_only_looks_like_months_stays_text(text):
+    assert read(text * 20).columns["x"].type == "label"
+
+
+def test_months_follow_each_other_and_can_be_asked_for():
+    X = pd.DataFrame({"issued": COLUMNS["months"][0], "amount": AMOUNTS})
+    model = CTEM(**BRIEF).fit(X)
+    drawn = model.sample(20, given={"issued": ("Feb-2023", "Apr-2023")}, random_state=0)["issued"]
+    assert set(drawn) <= {"Feb-2023", "Mar-2023", "Apr-2023"}
+    assert model.probability({"issued": ("Jan-2023", "Dec-2023")}, n_draws=64).value > 0.9
+    with pytest.raises(TypeError, match="column 'issued': expected whole numbers, as in fit; got 'soon'"):
+        model.sample(1, given={"issued": ("soon", None)})
+    with pytest.raises(ValueError, match="expected a month such as"):
+        model.score_samples(X[:1].assign(issued="13-2023"))

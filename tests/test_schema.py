@@ -146,20 +146,22 @@ def test_the_kinds_are_read_off_the_values_with_the_reason():
     told = {d.name: (d.kind, d.reason) for d in Schema.fit(read_frame(pandas_table())).describe()}
     assert told["normal"] == ("real", "numbers")
     assert told["heavy"][1].startswith("numbers; heavy tails: up to")
-    assert told["rounded"] == ("real", "rounded to 0.01: dequantised by a width of 0.01")
-    assert told["single"] == ("real", "rounded to 0.1: dequantised by a width of 0.1")
+    assert told["rounded"] == ("real", "rounded to 0.01")
+    assert told["single"] == ("real", "rounded to 0.1")
     assert told["atoms"] == (
         "real",
-        "0 in 31% of the rows: an atom plus a continuous part; numbers; never below 0",
+        "0 in 31% of the rows: a value of its own beside a continuous part; numbers; never below 0",
     )
-    assert told["whole"] == ("real", "whole numbers: dequantised by a width of 1")
+    assert told["whole"] == ("real", "whole numbers")
     assert told["few whole"][0] == "ordinal"
-    assert told["hours"][1].startswith("40 in 43% of the rows: an atom plus a continuous part; whole numbers")
-    assert told["steps"] == ("real", "whole numbers: dequantised by a width of 50; never below 0")
+    assert told["hours"][1].startswith(
+        "40 in 43% of the rows: a value of its own beside a continuous part; whole numbers"
+    )
+    assert told["steps"] == ("real", "whole numbers in steps of 50; never below 0")
     assert told["few"] == ("ordinal", "numbers, 3 values")
     assert told["city"] == ("category", "text, 4 values")
     assert told["flag"] == ("category", "booleans")
-    assert told["day"] == ("real", "dates: dequantised by a width of 1 day")
+    assert told["day"] == ("real", "dates")
     assert told["category"] == ("category", "categories, 3 values (1 declared but unseen)")
     assert told["ordered"][0] == "ordinal"
     assert told["constant"] == ("constant", "one value")

@@ -67,8 +67,8 @@ ENCODE_ERRORS = {
         "column 'constant' holds 'never' in row 1; in fit it was always 'always'",
     ),
     "text for numbers": ("normal", "x", "column 'normal': expected numbers, as in fit; got text"),
-    "number for text": ("city", 5, "column 'city': expected text or categories, as in fit; got floats"),
-    "number for date": ("day", 5.0, "column 'day': expected moments, as in fit; got floats"),
+    "number for text": ("city", 5, "column 'city': expected text or categories, as in fit; got numbers"),
+    "number for date": ("day", 5.0, "column 'day': expected dates, as in fit; got numbers"),
 }
 
 

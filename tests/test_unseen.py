@@ -78,9 +78,13 @@ def test_new_values_are_refused_where_that_was_asked_and_where_they_are_given(fi
 
 def test_text_where_numbers_were_is_still_an_error(fitted):
     X, model = fitted
-    with pytest.raises(TypeError, match="column 'rooms': expected ints, as in fit; got text or categories"):
+    with pytest.raises(
+        TypeError, match="column 'rooms': expected whole numbers, as in fit; got text or categories"
+    ):
         model.score_samples(X.assign(rooms="many"))
-    with pytest.raises(TypeError, match="column 'city': expected text or categories, as in fit; got ints"):
+    with pytest.raises(
+        TypeError, match="column 'city': expected text or categories, as in fit; got whole numbers"
+    ):
         model.score_samples(X.assign(city=3))
 
 

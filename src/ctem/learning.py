@@ -133,5 +133,6 @@ def _need_whole_rows(schema: Schema, x: Tensor) -> None:
     if bool(gap.any()):
         name = schema.space.names[int(gap.long().argmax())]
         raise ValueError(
-            f"column {name!r} has missing cells or atoms, which objective='pairwise' cannot take; use 'anyorder'."
+            f"column {name!r} has missing cells, or a value so frequent that it has a probability of its own, which "
+            "objective='pairwise' cannot take; use 'anyorder'."
         )

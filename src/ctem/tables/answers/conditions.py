@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 from ctem.densities.anyorder.numbers import FAR
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.columns.identifiers import LeftOut
+from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import read_frame
@@ -261,6 +262,8 @@ def _between(name: str, low: Any, high: Any, codec: Labels, what: str) -> NDArra
 def _tick(name: str, value: Any, codec: Labels) -> Any:
     """A bound in the units of the values."""
     cells = _read(name, [value], codec)
+    if cells.type == "label":
+        raise TypeError(f"column {name!r}: expected {in_words(codec.type)}, as in fit; got {value!r}.")
     if codec.unit and cells.unit != codec.unit:
         return cells.values.view(f"M8[{cells.unit}]").astype(f"M8[{codec.unit}]").view(np.int64)[0]
     return cells.values[0]

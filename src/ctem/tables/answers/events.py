@@ -26,7 +26,7 @@ from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import TableType
-from ctem.tables.frames.given import partial_frame
+from ctem.tables.frames.given import given_values, partial_frame
 from ctem.tables.frames.zones import given_moments
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
@@ -102,7 +102,7 @@ class TableEvent:
         table.any_order("a condition")
         frame, names = partial_frame(known, kind)
         table.schema.check_seen(frame)
-        conditions = compiled(given_moments("given", asked, kind), table.schema)
+        conditions = compiled(given_moments("given", given_values(asked, kind), kind), table.schema)
         return cls(table, conditions, table.encode_given(frame, names))
 
     def probability(self, n: int, generator: torch.Generator) -> Probability:

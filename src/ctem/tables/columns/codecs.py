@@ -300,7 +300,7 @@ class Numbers:
         """X of cells, after a check that they are of the type of fit."""
         timed = self.lattice.type in ("moment", "duration")
         if cells.type != self.lattice.type if timed else cells.type not in ("int", "float"):
-            wanted = f"{self.lattice.type}s" if timed else "numbers"
+            wanted = in_words(self.lattice.type) if timed else "numbers"
             raise TypeError(f"column {name!r}: expected {wanted}, as in fit; got {in_words(cells.type)}.")
         return self.lattice.measure(cells)
 

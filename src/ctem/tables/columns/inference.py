@@ -108,7 +108,7 @@ def infer_column(
 
     >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
     >>> infer_column("n", cells, None, False).kind, infer_column("n", cells, Real(), False).reason
-    ('ordinal', 'whole numbers: dequantised by a width of 1; never below 0')
+    ('ordinal', 'whole numbers; never below 0')
     """
     known = cells.values[~cells.missing]
     state = state and bool(cells.missing.any())

@@ -109,7 +109,7 @@ def inspect(
     60 rows, 3 columns
     class: category (text, 2 values)
     pclass: ordinal (whole numbers, 2 values)
-    age: real (999 in 2% of the rows: an atom plus a continuous part; ...)
+    age: real (999 in 2% of the rows: a value of its own beside a continuous part; ...)
     ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, mark it with na.
     ! 'class' and 'pclass' say the same: one of them is enough.
     """

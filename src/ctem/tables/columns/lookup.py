@@ -152,4 +152,11 @@ def in_words(kind: str) -> str:
     >>> in_words("label")
     'text or categories'
     """
-    return {"label": "text or categories", "bool": "booleans"}.get(kind, f"{kind}s")
+    return {
+        "label": "text or categories",
+        "bool": "booleans",
+        "int": "whole numbers",
+        "float": "numbers",
+        "moment": "dates",
+        "duration": "durations",
+    }[kind]

@@ -53,7 +53,7 @@ def fit_numbers(
     >>> cells = Cells("int", np.arange(60) % 40, np.zeros(60, bool))
     >>> distinct, counts = np.unique(cells.values, return_counts=True)
     >>> fit_numbers("n", cells, distinct, counts, Real(), False, False)[1]
-    'whole numbers: dequantised by a width of 1; never below 0'
+    'whole numbers; never below 0'
     """
     codes = sentinels(cells, distinct, counts)
     ends = _ends(name, cells, distinct[~codes], said)
@@ -197,19 +197,11 @@ def _why(
     n, words = int((~cells.missing).sum()), []
     if len(atoms):
         most = [_shown(atoms[i], cells) for i in np.argsort(-counts, kind="stable")]
-        kind = "an atom" if len(most) == 1 else f"{len(most)} atoms"
-        words.append(f"{_some(most)} in {_share(int(counts.sum()), n)}: {kind} plus a continuous part")
+        kind = "a value of its own" if len(most) == 1 else f"{len(most)} values of their own"
+        words.append(f"{_some(most)} in {_share(int(counts.sum()), n)}: {kind} beside a continuous part")
     if state:
-        words.append("missing is an atom")
-    if lattice.step:
-        days = " day" if lattice.width == 1 else " days"
-        step = f"{lattice.width:g}{days if lattice.unit else ''}"
-        source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
-        words.append(f"{source or f'rounded to {step}'}: dequantised by a width of {step}")
-    elif lattice.width:
-        words.append(f"tied values: dequantised by the smallest gap, {lattice.width:g}")
-    else:
-        words.append("numbers")
+        words.append("missing is a value of its own")
+    words.append(_steps_in_words(cells, lattice))
     if isinstance(transform, PreferredValues) and transform.ranges:
         words.append(f"some ranges are preferred: {len(transform.knots) - 1} of them have their own share")
     elif isinstance(transform, PreferredValues):
@@ -222,8 +214,27 @@ def _why(
         orders = math.log10(max(abs(rest[0]), abs(rest[-1]))) - math.log10(min(abs(rest[0]), abs(rest[-1])))
         words.append(f"over {orders:.0f} orders of magnitude: by its logarithm")
     elif distance > HEAVY:
-        words.append(f"heavy tails: up to {distance:.3g} robust deviations out, through asinh")
+        words.append(f"heavy tails: up to {distance:.3g} times the usual spread from the middle")
     return "; ".join(words)
+
+
+def _steps_in_words(cells: Cells, lattice: Lattice) -> str:
+    """What numbers these are, and how finely they are written.
+
+    >>> cells = Cells("int", np.arange(0, 5000, 50), np.zeros(100, bool))
+    >>> _steps_in_words(cells, Lattice.fit(cells))
+    'whole numbers in steps of 50'
+    """
+    if not lattice.width:
+        return "numbers"
+    if not lattice.step:
+        return f"numbers of which some are equal, the others at least {lattice.width:g} apart"
+    days = " day" if lattice.width == 1 else " days"
+    step = f"{lattice.width:g}{days if lattice.unit else ''}"
+    source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
+    if source is None:
+        return f"rounded to {step}"
+    return source if step in ("1", "1 day") else f"{source} in steps of {step}"
 
 
 def _some(shown: list[str]) -> str:

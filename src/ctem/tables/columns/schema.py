@@ -49,8 +49,8 @@ class Encoded:
 class Description:
     """What was understood of one column.
 
-    >>> str(Description("age", "real", "whole numbers: dequantised by a width of 1"))
-    'age: real (whole numbers: dequantised by a width of 1)'
+    >>> str(Description("age", "real", "whole numbers; never below 0"))
+    'age: real (whole numbers; never below 0)'
     """
 
     name: str

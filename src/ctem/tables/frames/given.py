@@ -16,7 +16,7 @@ from ctem.tables.frames.recognition import read_written
 from ctem.tables.frames.writings import Writing
 from ctem.tables.frames.zones import check_zones, given_moments
 
-__all__ = ["matched", "partial_frame", "positions", "renamed"]
+__all__ = ["given_values", "matched", "partial_frame", "positions", "renamed"]
 
 
 def renamed(frame: Frame, table_type: TableType) -> Frame:
@@ -107,6 +107,30 @@ def _one_read(name: str, cells: Cells, table_type: TableType) -> Cells:
     if written is None or cells.type != "label":
         return cells
     return Writing.from_json(written).cells(name, cells)
+
+
+def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
+    """Conditions on columns with the text in them, such as "$1,200" or "Jan-2015", read as its column was in fit.
+
+    >>> from ctem.tables.frames.recognition import Reading, recognised
+    >>> frame = recognised(read_frame([["Jan-2015"], ["Mar-2015"]]), Reading(), {})
+    >>> given_values({"x0": ("Feb-2015", None)}, frame.table_type)
+    {'x0': (24181, None)}
+    """
+    written = {field.name: field.written for field in table_type.fields if field.written is not None}
+    return {
+        name: _value(said, Writing.from_json(written[name])) if name in written else said
+        for name, said in given.items()
+    }
+
+
+def _value(said: Any, writing: Writing) -> Any:
+    """A value, or the values of a range or a set; text in another notation stays."""
+    if isinstance(said, tuple | list | set | frozenset):
+        return type(said)(_value(each, writing) for each in said)
+    if not isinstance(said, str) or writing.kind == "label" or writing.parsed(said) is None:
+        return said
+    return writing.cells("given", _one_cell(said)).to_list()[0]
 
 
 def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:

@@ -99,6 +99,11 @@ TIMES = (
     " %I:%M %p",
     " %I:%M:%S %p",
 )
+MONTHS = (
+    *("%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y"),
+    *("%b-%Y", "%b %Y", "%b. %Y", "%b, %Y", "%B %Y", "%B-%Y", "%B, %Y", "%Y %b", "%Y-%b", "%Y %B"),
+)
+YEARS = (1700, 2200)  # of months: other numbers of four digits may be parts of a code
 BOOLEANS = (("True", "False"), ("TRUE", "FALSE"), ("true", "false"))
 FEW = 10  # different whole numbers, written as text, that may be codes
 TRIED = 50  # cells, before all are
@@ -207,7 +212,9 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
     texts = [text.strip() for text in used if text.strip() not in markers]
     gaps = tuple(sorted({text.strip() for text in used} & set(markers)))
     if kind not in ("category", "ordinal") and texts:
-        made = _number(texts, reading, kind) or _date(texts, reading) or _clock(texts) or _boolean(texts)
+        readers = (_month, _clock, _boolean)
+        made = _number(texts, reading, kind) or _date(texts, reading)
+        made = made or next((found for reader in readers if (found := reader(texts)) is not None), None)
         if made is not None:
             return replace(made, example=texts[0], missing=gaps)
     sure = tuple(text for text in gaps if text in (*SURE, *reading.na))
@@ -272,14 +279,30 @@ def _date(texts: list[str], reading: Reading) -> Writing | None:
     orders = [reading.dates] if reading.dates else _likely(texts)
     for order in orders:
         forms = [day + time for day, time in product((*ORDERS["ymd"], *ORDERS[order]), TIMES)]
-        used = _used_formats(texts, suffix, forms)
+        used = _used_formats(texts, Writing("date", suffix=suffix), forms)
         if used:
-            made = Writing("date", suffix=suffix, formats=used)
-            padded = [made.text(_as_time(made, text)) == text for text in texts[:TRIED]]
-            loose = replace(made, padded=False)
-            plain = [loose.text(_as_time(loose, text)) == text for text in texts[:TRIED]]
-            return made if sum(padded) >= sum(plain) else loose
+            return _as_padded(Writing("date", suffix=suffix, formats=used), texts)
     return None
+
+
+def _month(texts: list[str]) -> Writing | None:
+    """Months of a year: "Jan-2015", "2015-01"; they are counted, so that each is as long as the others."""
+    if not re.search(r"\d", texts[0]):
+        return None
+    used = _used_formats(texts, Writing("month"), list(MONTHS))
+    made = Writing("month", formats=used)
+    if not used or not all(YEARS[0] <= int(made.parsed(text) or 0) // 12 < YEARS[1] for text in texts):
+        return None
+    return _as_padded(made, texts)
+
+
+def _as_padded(made: Writing, texts: list[str]) -> Writing:
+    """With zeros before days and months below ten, or without, as more of the texts have it."""
+    loose = replace(made, padded=False)
+    exact = [
+        sum(each.text(_as_value(each, text)) == text for text in texts[:TRIED]) for each in (made, loose)
+    ]
+    return made if exact[0] >= exact[1] else loose
 
 
 def _likely(texts: list[str]) -> list[str]:
@@ -287,10 +310,10 @@ def _likely(texts: list[str]) -> list[str]:
     return ["mdy", "dmy"] if any("/" in text for text in texts) else ["dmy", "mdy"]
 
 
-def _used_formats(texts: list[str], suffix: str, forms: list[str]) -> tuple[str, ...]:
+def _used_formats(texts: list[str], kind: Writing, forms: list[str]) -> tuple[str, ...]:
     """The formats that the texts are in, the most common first; none if some text is in none of them."""
     counts: dict[str, int] = {}
-    singles = {form: Writing("date", suffix=suffix, formats=(form,)) for form in forms}
+    singles = {form: replace(kind, formats=(form,)) for form in forms}
     for text in texts:
         ordered = sorted(counts, key=lambda form: -counts[form]) + [
             form for form in forms if form not in counts
@@ -302,8 +325,10 @@ def _used_formats(texts: list[str], suffix: str, forms: list[str]) -> tuple[str,
     return tuple(sorted(counts, key=lambda form: -counts[form]))
 
 
-def _as_time(made: Writing, text: str) -> Any:
+def _as_value(made: Writing, text: str) -> Any:
     value = made.parsed(text)
+    if made.kind == "month":
+        return value
     return Cells("moment", np.array([value], np.int64), np.zeros(1, bool), unit=made.unit).to_list()[0]
 
 

@@ -37,7 +37,8 @@ MARKERS = (
     "nan",
     "#N/A",
 )
-KINDS = ("number", "date", "clock", "duration", "bool", "label")
+KINDS = ("number", "date", "month", "clock", "duration", "bool", "label")
+DATED = ("date", "month")
 DAY = 86_400
 PARTS = {"y": "year", "m": "month", "d": "day", "b": "month"}
 MOST_DIGITS = 15
@@ -48,13 +49,13 @@ class Writing:
     """The notation of a column of text.
 
     Arguments:
-        kind: "number"; "date"; "clock" (a time of day); "duration"; "bool"; or "label", text in which only gaps are
-            marked.
+        kind: "number"; "date"; "month" (of a year); "clock" (a time of day); "duration"; "bool"; or "label", text in
+            which only gaps are marked.
         example: a cell as it came.
         prefix, suffix: around every number or date: "$", " %", "+02:00"; of booleans, how true and false are spelled.
         decimal, thousands: marks within numbers; thousands may be empty.
         digits: after the decimal mark, as they are written back; −1 for as many as it takes.
-        formats: of dates, as in ``datetime.strptime``; the first one is written back.
+        formats: of dates and months, as in ``datetime.strptime``; the first one is written back.
         padded: days, months and hours below ten are written with a zero.
         seconds: of times, are written.
         cut: of times of day, where the day is cut open, in seconds: where there are no times.
@@ -83,7 +84,7 @@ class Writing:
         text = text.strip()
         if self.kind == "number":
             return self._number(text)
-        if self.kind == "date":
+        if self.kind in DATED:
             return self._date(text)
         if self.kind == "bool":
             return {self.prefix: 1.0, self.suffix: 0.0}.get(text)
@@ -133,6 +134,8 @@ class Writing:
             return self._digits(float(value))
         if self.kind == "date":
             return self._day(value)
+        if self.kind == "month":
+            return self._day(_first_day(int(value)))
         if self.kind == "bool":
             return self.prefix if value else self.suffix
         seconds = int(value) if self.kind == "duration" else (int(value) * self.tick + self.cut) % DAY
@@ -145,6 +148,7 @@ class Writing:
         noun = {
             "number": "a number",
             "date": "a date",
+            "month": "a month",
             "clock": "a time of day",
             "duration": "a duration",
             "bool": "a boolean",
@@ -167,6 +171,7 @@ class Writing:
         what = {
             "number": "numbers",
             "date": f"dates by {order}",
+            "month": f"months by {order}",
             "clock": "times of day",
             "duration": "durations",
             "bool": "booleans",
@@ -197,7 +202,7 @@ class Writing:
         fine = made.kind in KINDS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
         fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
         fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
-        fine &= (made.kind == "date") == bool(made.formats)
+        fine &= (made.kind in DATED) == bool(made.formats)
         if not fine or not isinstance(made.padded, bool) or not isinstance(made.seconds, bool):
             raise ValueError(f"written: expected a notation of {', '.join(KINDS)}; got {dict(data)}.")
         return made
@@ -248,6 +253,8 @@ class Writing:
                 moment = dt.datetime.strptime(bare, form)
             except ValueError:
                 continue
+            if self.kind == "month":
+                return float(12 * moment.year + moment.month - 1)
             return float((np.datetime64(moment, "us")).astype(f"M8[{self.unit}]").astype(np.int64))
         return None
 
@@ -269,6 +276,12 @@ def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     if not thousands:
         return re.compile(plain)
     return re.compile(rf"(?:[1-9]\d{{0,2}}(?:{re.escape(thousands)}\d{{3}})+(?:{point}\d*)?|{plain})")
+
+
+def _first_day(month: int) -> dt.datetime:
+    """The first day of a month, counted from January of the year 0 and held at the ends of the calendar."""
+    year, rest = divmod(min(max(month, 12), 12 * dt.MAXYEAR + 11), 12)
+    return dt.datetime(year, rest + 1, 1)
 
 
 def _clock_seconds(text: str) -> int | None:
