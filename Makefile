@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long lint types format results docs walkthrough picture clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long lint types format results docs walkthrough picture cost clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -108,6 +108,9 @@ docs: .venv/.installed-dev ## the site, into build/site: every example run, warn
 
 walkthrough: .venv/.installed ## run the commands of docs/walkthrough.md again and put in what they print
 	@$(BIN)/python docs/console.py docs/walkthrough.md
+
+cost: .venv/.installed ## write docs/cost.md from what experiments/tables/large.py has measured
+	@$(BIN)/python docs/cost.py
 
 picture: .venv/.installed ## draw docs/report.png, the report that the README shows (needs Chromium)
 	@$(BIN)/python docs/picture.py

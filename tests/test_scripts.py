@@ -26,11 +26,16 @@ SCRIPTS = [
     "tables.imputation --systems CTEM",
     "tables.imputation --uses",
     "tables.large",
+    "tables.large --far",
+    "tables.large --processes",
     "tables.nats --systems CTEM",
     "tables.samples --titanic",
     "tables.samples --systems CTEM",
 ]
-WITH_TREES = ("tables.samples --systems CTEM",)  # which XGBoost judges: an extra that tests do without
+NEEDS = {
+    "tables.samples --systems CTEM": "xgboost",
+    "tables.large --far": "ray",
+}  # extras that tests do without
 
 
 @pytest.fixture
@@ -47,8 +52,8 @@ def settings_of_torch():
 @pytest.mark.usefixtures("settings_of_torch")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_script_runs_quickly(script, pytestconfig, monkeypatch):
-    if script in WITH_TREES:
-        pytest.importorskip("xgboost")
+    if script in NEEDS:
+        pytest.importorskip(NEEDS[script])
     name, *rest = script.split()
     path = pytestconfig.rootpath / "experiments" / f"{name.replace('.', '/')}.py"
     monkeypatch.setattr(sys, "argv", [str(path), "--quick", *rest])

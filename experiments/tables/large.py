@@ -1,12 +1,24 @@
-"""What large tables cost: measured rates, a fit that streams beside one in memory, and a cost model made of them.
+"""What large tables cost: rates, a streamed fit, twenty million rows, two processes.
 
-Rows with fifteen columns are drawn from a known process and written to Parquet files. Times are CPU seconds of one
-thread, which other programs on the machine change little. ``--page`` writes docs/cost.md.
+    python -m experiments.tables.large                         rates; rows of a known process, streamed
+    python -m experiments.tables.large --far --folder FOLDER   rows of a model of Adult, by the command line and Ray
+    python -m experiments.tables.large --processes             training by one process and by two
+
+Times are CPU seconds of one thread, which other programs on the machine change little; those of ``--processes`` are by
+the clock, and want a machine with nothing else to do. What ``--far`` has done is kept in its folder: it can be cut off.
+``make cost`` writes docs/cost.md from what the first two have written.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
+import json
+import os
 import resource
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,17 +29,25 @@ import pyarrow.parquet as pq
 import torch
 
 from ctem import CTEM
+from ctem.bases import ProductBase
+from ctem.cli import app
+from ctem.datasets import load_table
+from ctem.densities.anyorder import AnyOrderNet, HiddenColumns, Settings
 from ctem.streaming import Span, shuffled, survey
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
 from ctem.tables.frames.large import open_large
-from experiments.results import arguments, summarise, write
+from ctem.training import Recipe, together, train
+from experiments.results import ROOT, arguments, count, executed, summarise, write
 
 ROWS, FILES, MEMORY, STEPS, SMALLER = 2_000_000, 20, "300MB", 120, 200_000
-SETTINGS = {"members": 2, "orders": 4, "width": 128, "blocks": 2, "batch_size": 1024}
+SETTINGS = {"members": 2, "orders": 2, "width": 128, "blocks": 2, "batch_size": 1024}
 CLASSES, LABELS, NUMBERS = 6, 8, 7
-DEFAULT_STEPS = 8000
-SIZES, WORKERS = (10**6, 10**7, 10**8, 10**9, 10**10), (1, 8, 64)
+SOURCE = {"width": 32, "blocks": 1, "members": 1, "orders": 1, "max_steps": 800, "random_state": 0}
+FAR = {"files": 100, "each": 200_000, "steps": 300, "memory": "1GB", "new": 20_000}  # each: rows of a file
+FAR_QUICK = {"files": 6, "each": 5_000, "steps": 20, "memory": "20MB", "new": 500}
+PROCESSES = {"steps": 60, "batch_size": 1024, "repeats": 7}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def rows(n: int, seed: int) -> pa.Table:
@@ -87,79 +107,179 @@ def answer_rates(model: CTEM, n: int) -> dict[str, float]:
     return {"score": n / scoring, "sample": n / drawing}
 
 
-def hours(rates: dict[str, float], n: int, workers: int) -> dict[str, float]:
-    """Hours for n rows by so many workers of one core."""
-    drawn = min(n, DEFAULT_STEPS * 2 * 1024)
-    passes = n / rates["read"] + (n - drawn) / rates["read"] + drawn / rates["encode"]
-    fit = passes / workers + DEFAULT_STEPS / rates["step"] / min(workers, 8)
-    each = {"fit": fit, **{what: n / rates[what] / workers for what in ("score", "sample")}}
-    return {what: seconds / 3600 for what, seconds in each.items()}
+def source(folder: Path, data: Path | None, quick: bool) -> CTEM:
+    """The model of Adult (a made-up table if it is quick) that the rows of ``--far`` are drawn from."""
+    path = folder / "source.ctem"
+    if not path.exists():
+        X, said = (rows(2000, 0).to_pandas(), {"max_steps": 20}) if quick else (load_table("adult", data), {})
+        CTEM(**{**SOURCE, **said}, device="cpu").fit(X).save(path)
+    return CTEM.load(path, device="cpu")
 
 
-def page(rates: dict[str, float], facts: dict[str, float], command: str) -> str:
-    """The cost model as a page."""
-
-    def shown(value: float) -> str:
-        return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
-
-    lines = [
-        "# What large tables cost",
-        "",
-        f"Made by `{command}`. Fifteen columns, two networks of 128 × 2, one thread of a CPU; CPU seconds.",
-        "",
-        "| rate | rows a second |",
-        "|---|---|",
-        *(f"| {what} | {rates[what]:,.0f} |" for what in ("read", "encode", "score", "sample")),
-        f"| training steps a second (of 2 × 1024 rows) | {rates['step']:.1f} |",
-        "",
-        *_largest(facts),
-        "",
-        "Hours for a default fit (8000 steps), for scoring all rows, and for drawing as many, by workers of one core "
-        "(training by at most 8 processes):",
-        "",
-        "| rows | "
-        + " | ".join(f"{what}, {w}" for what in ("fit", "score", "sample") for w in WORKERS)
-        + " |",
-        "|---|" + "---|" * (3 * len(WORKERS)),
-    ]
-    for n in SIZES:
-        cells = [shown(hours(rates, n, w)[what]) for what in ("fit", "score", "sample") for w in WORKERS]
-        lines.append(
-            f"| 10{'⁰¹²³⁴⁵⁶⁷⁸⁹'[len(str(n)) - 1] if n < 10**10 else '¹⁰'} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join([*lines, "", *_reading(rates)]) + "\n"
+def drawn(folder: Path, model: CTEM, files: int, each: int) -> Path:
+    """A folder of files of rows, and one more file beside it; those that are there already are left alone."""
+    (folder / "rows").mkdir(exist_ok=True)
+    for i in range(files + 1):
+        path = folder / ("rows" if i < files else "") / f"part-{i:04d}.parquet"
+        if not path.exists():
+            part = path.with_suffix(".tmp")
+            model.sample(each if i < files else each // 4, random_state=i).to_parquet(part, index=False)
+            part.rename(path)
+    return folder / "rows"
 
 
-def _largest(facts: dict[str, float]) -> list[str]:
-    return [
-        f"The largest run here: {facts['rows']:,.0f} rows in {facts['files']:.0f} files, streamed with {MEMORY} for "
-        f"the rows in memory. It took {facts['seconds']:.0f} CPU seconds where the rates above predict "
-        f"{facts['predicted']:.0f}, and the process held at most {facts['peak']:.2f} GB. New rows have "
-        f"{facts['large']:.3f} nats; after as many steps on {SMALLER:,} rows in memory, {facts['small']:.3f}.",
-    ]
+def kept(work):
+    """What work gives, a dict of numbers, kept in a file of the folder by its name; its code counts for the result."""
+
+    def once(folder: Path, name: str, *rest) -> dict[str, float]:
+        path = folder / f"{name}.json"
+        if not path.exists():
+            path.write_text(json.dumps(work(folder, name, *rest)))
+        found = json.loads(path.read_text())
+        count(found.pop("code", {}))
+        return found
+
+    return once
 
 
-def _reading(rates: dict[str, float]) -> list[str]:
-    crossing = DEFAULT_STEPS / rates["step"] * rates["read"] / 2
-    return [
-        f"*Reading it.* Up to about {crossing:,.0f} rows a fit is bound by its training, which does not grow with the "
-        "rows; beyond, by reading Parquet twice. Scoring and sampling are bound by the networks at every size, one "
-        "pass for each column and order, and need as many workers as the time allows, or a GPU ([Speed](speed.md)). "
-        "Memory does not grow with the rows: `memory=` for rows, half a gigabyte for the libraries, and on disk 4 "
-        "bytes for each cell that training can draw, at most 16 million rows by default. What is not in these numbers: "
-        "the network to an object store, starting workers, and the waiting of processes for each other.",
-    ]
+@kept
+def command(folder: Path, name: str, words: list[str], dying: int = 0) -> dict[str, float]:
+    """CPU seconds, the clock's, and the greatest memory in GB of a run of the command line, in a process of its own.
+
+    After so many files of output (``dying`` > 0), one of Ray's workers is killed.
+    """
+    code = folder / f"{name}.code"
+    own = [sys.executable, "-m", "experiments.tables.large", "--child", str(code), *words]
+    began = time.perf_counter()
+    child = subprocess.Popen(own, cwd=ROOT, env={**os.environ, **ONE_THREAD})
+    killed = _kill_worker(child.pid, Path(words[words.index("-o") + 1]), dying) if dying else 0
+    _, status, used = os.wait4(child.pid, 0)
+    if status:
+        raise RuntimeError(f"ctem {' '.join(words)}: ended with {status}.")
+    wall, cpu = time.perf_counter() - began, used.ru_utime + used.ru_stime
+    found = {"cpu": cpu, "wall": wall, "peak": used.ru_maxrss / 1e6, "killed": killed}
+    return {**found, "code": json.loads(code.read_text())}
 
 
-def main() -> None:
-    parser = arguments("Large tables: rates, a streamed fit, a cost model.")
-    parser.add_argument("--page", type=Path, help="write the cost model to this Markdown file")
-    parser.add_argument("--rows", type=int, default=ROWS)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    began, n = time.perf_counter(), 60_000 if args.quick else args.rows
-    files, steps, some = (3, 20, 5_000) if args.quick else (FILES, STEPS, 20_000)
-    memory = "25MB" if args.quick else MEMORY
+def _kill_worker(driver: int, output: Path, after: int) -> int:
+    """End one of the workers that a driver has started, by kill -9, when so many parts are there."""
+    while len(list(output.glob("part-*.parquet"))) < after:
+        time.sleep(0.05)
+    mine = [pid for pid in _workers() if driver in _ancestors(pid)]
+    os.kill(mine[0], signal.SIGKILL)
+    return 1
+
+
+def _workers() -> list[int]:
+    paths = [path for path in Path("/proc").glob("[0-9]*") if (path / "cmdline").exists()]
+    return [int(path.name) for path in paths if b"ray::MapWorker" in (path / "cmdline").read_bytes()]
+
+
+def _ancestors(pid: int) -> list[int]:
+    found = [pid]
+    while found[-1] > 1:
+        stat = Path(f"/proc/{found[-1]}/stat").read_text()
+        found.append(int(stat.rpartition(")")[2].split()[1]))
+    return found
+
+
+def child(code: Path, words: list[str]) -> None:
+    """The command line, and which code it has executed."""
+    try:
+        app(words)
+    finally:
+        code.write_text(json.dumps(executed()))
+
+
+@kept
+def compared(folder: Path, name: str, most: int) -> dict[str, float]:
+    """Nats of new rows under both models, the difference and its standard error; CPU seconds of a score."""
+    new = pq.read_table(next(folder.glob("part-*.parquet"))).slice(0, most)
+    each = {}
+    for what in ("large", "small"):
+        each[what], seconds = timed(lambda what=what: CTEM.load(folder / f"{what}.ctem").score_samples(new))
+    gain = each["large"] - each["small"]
+    spread = float(gain.std(ddof=1) / len(new) ** 0.5)
+    means = {what: float(values.mean()) for what, values in each.items()}
+    return {**means, "gain": float(gain.mean()), "stderr": spread, "exact": len(new) / seconds}
+
+
+def digests(folder: Path) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())]
+
+
+def far(
+    folder: Path, model: CTEM, files: int, each: int, steps: int, memory: str, new: int
+) -> dict[str, float]:
+    """Draw, fit, score, kill: what came out, by metric."""
+    rows = str(drawn(folder, model, files, each))
+    how = ["--max-steps", str(steps), "--memory", memory, "--fast", "--device", "cpu", "-q"]
+    facts = {"rows": files * each, "files": files}
+    for what, table in (("large", rows), ("small", f"{rows}/part-0000.parquet")):
+        path = str(folder / f"{what}.ctem")
+        done = command(folder, f"fit-{what}", ["fit", table, "-o", path, *how])
+        facts |= {f"{what} {key}": done[key] for key in ("cpu", "peak")}
+    facts |= compared(folder, "nats", new)
+    for what, crew in {"one": [], "ray": ["--engine", "ray", "--workers", "2"]}.items():
+        words = ["score", str(folder / "small.ctem"), rows, "-o", str(folder / what), "--fast", *crew]
+        done = command(folder, f"score-{what}", [*words, "-q"], files // 3 if crew else 0)
+        facts |= {f"{what} {key}": done[key] for key in ("cpu", "wall", "peak")}
+        facts[f"{what} same"] = digests(folder / what) == digests(folder / "one")
+    facts["fast"] = facts["rows"] / facts["one cpu"]
+    return {what: float(value) for what, value in facts.items()}
+
+
+def training(steps: int, batch_size: int, shards: int) -> dict[str, float]:
+    """Rows a second of a training by the processes that are here, and its last held-out loss."""
+    frame = read_frame(rows(20_000, seed=0))
+    schema = Schema.fit(frame)
+    x = schema.encode(frame).x
+    base, members = ProductBase.fit(schema.space, x), SETTINGS["members"]
+    net = AnyOrderNet(base, **Settings(width=SETTINGS["width"], members=members).network)
+    recipe = Recipe(steps=steps, evaluate_every=steps // 2, batch_size=batch_size, shards=shards, ema=0.99)
+    held_out, weights = x[:1000].expand(members, -1, -1), torch.ones(members, len(x))
+    with together() as here:
+        done = train(net, HiddenColumns(schema.parents), x, recipe, held_out=held_out, weights=weights)
+    return {
+        "first": here.first,
+        "rate": steps * batch_size * members / done.seconds,
+        "loss": done.held_out[-1],
+    }
+
+
+def member(path: Path, words: list[str]) -> None:
+    """One process of a training; the first writes what was measured."""
+    found = training(*map(int, words))
+    if found.pop("first"):
+        path.write_text(json.dumps({**found, "code": executed()}))
+
+
+def processes(steps: int, batch_size: int, repeats: int) -> dict[str, list[float]]:
+    """Rows a second by one process and by two, in turns, and how far their held-out losses are apart."""
+    found: dict[str, list[float]] = {"one": [], "two": [], "gain": [], "apart": []}
+    for _ in range(repeats):
+        one = _trained(1, [steps, batch_size, 1])
+        two = _trained(2, [steps, batch_size, 2])
+        found["one"].append(one["rate"])
+        found["two"].append(two["rate"])
+        found["gain"].append(two["rate"] / one["rate"])
+    found["apart"].append(abs(_trained(1, [steps, batch_size, 2])["loss"] - two["loss"]))
+    return {**found, **{f"median {what}": [float(np.median(found[what]))] for what in ("one", "two", "gain")}}
+
+
+def _trained(ranks: int, words: list[int]) -> dict[str, float]:
+    run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "found")
+        own = [*run, "-m", "experiments.tables.large", "--member", str(path), *map(str, words)]
+        subprocess.run([sys.executable, *own], cwd=ROOT, env={**os.environ, **ONE_THREAD}, check=True)
+        found = json.loads(path.read_text())
+    count(found.pop("code"))
+    return found
+
+
+def measured(n: int, files: int, steps: int, some: int, memory: str) -> dict[str, float]:
+    """Rates, and a streamed fit beside one in memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         written(folder, n, files)
@@ -167,30 +287,59 @@ def main() -> None:
         large, seconds = fitted(folder, steps, memory)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     rates |= answer_rates(large, some)
-    small, training = fitted(rows(n // 10 if args.quick else SMALLER, seed=0), steps)
-    rates["step"] = small.history_["step"][-1] / training
+    small, spent = fitted(rows(min(SMALLER, n // 10), seed=0), steps)
+    rates["step"] = small.history_["step"][-1] / spent
     new = rows(some, seed=10**6 + 1)
-    facts = {"rows": n, "files": files, "seconds": seconds, "peak": peak, "large": large.score(new)}
-    facts |= {
-        "small": small.score(new),
-        "predicted": n / rates["read"] + n / rates["encode"] + steps / rates["step"],
-    }
-    records = [
-        summarise(f"{n} rows", "streamed", what, [value]) for what, value in {**rates, **facts}.items()
-    ]
-    write(
-        "large",
-        {"steps": steps, "memory": memory, **SETTINGS},
-        records,
-        "cpu (1 thread)",
-        time.perf_counter() - began,
-        args.out,
-        quick=args.quick,
-    )
-    text = page(rates, facts, "python -m experiments.tables.large --page docs/cost.md")
-    print(text)
-    if args.page is not None:
-        args.page.write_text(text, "utf-8")
+    predicted = n / rates["read"] + n / rates["encode"] + steps / rates["step"]
+    facts = {"rows": n, "files": files, "seconds": seconds, "predicted": predicted, "peak": peak}
+    return {**rates, **facts, "large": large.score(new), "small": small.score(new)}
+
+
+def parsed() -> argparse.Namespace:
+    parser = arguments("Large tables: rates, streamed fits, several processes.")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--far", action="store_true", help="twenty million rows, by the command line")
+    parser.add_argument("--folder", type=Path, help="of --far, for what it draws and makes")
+    parser.add_argument("--data", type=Path, help="folder of data sets")
+    parser.add_argument("--processes", action="store_true", help="one process beside two")
+    parser.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("--member", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure, and write one result."""
+    began, name, system = time.perf_counter(), "large", "streamed"
+    if args.far:
+        name, system, settings = "large-far", "command line", FAR_QUICK if args.quick else FAR
+        with tempfile.TemporaryDirectory() as own:
+            folder = (args.folder or Path(own)).resolve()
+            folder.mkdir(parents=True, exist_ok=True)
+            model = source(folder, args.data, args.quick)
+            found = {what: [value] for what, value in far(folder, model, **settings).items()}
+    elif args.processes:
+        name, system = "large-processes", "training"
+        settings = {"steps": 20, "batch_size": 256, "repeats": 1} if args.quick else PROCESSES
+        found = processes(**settings)
+    else:
+        sizes = (60_000, 3, 20, 5_000, "25MB") if args.quick else (args.rows, FILES, STEPS, 20_000, MEMORY)
+        settings = {"steps": sizes[2], "memory": sizes[4], **SETTINGS}
+        found = {what: [value] for what, value in measured(*sizes).items()}
+    dataset = f"{int(found['rows'][0])} rows" if "rows" in found else "rows a second"
+    records = [summarise(dataset, system, what, values) for what, values in found.items()]
+    wall = time.perf_counter() - began
+    print(write(name, settings, records, "cpu (1 thread)", wall, args.out, quick=args.quick))
+
+
+def main() -> None:
+    args = parsed()
+    torch.set_num_threads(1)
+    if args.child:
+        child(Path(args.child[0]), args.child[1:])
+    elif args.member:
+        member(Path(args.member[0]), args.member[1:])
+    else:
+        run(args)
 
 
 if __name__ == "__main__":
