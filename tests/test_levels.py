@@ -45,10 +45,10 @@ OBJECTIVES = {
 def test_the_expected_gradient_vanishes_at_the_truth(name):
     """In the directions of every single bit, of a pair of bits, of the level, and of x0's own noise."""
     objective = OBJECTIVES[name]
-    x0 = STATES[torch.multinomial(P0, 100_000, replacement=True, generator=seeded(2))]
+    x0 = STATES[torch.multinomial(P0, 30_000, replacement=True, generator=seeded(2))]
     a = torch.zeros(6, dtype=torch.float64, requires_grad=True)
     parts = []
-    for k, rows in enumerate(x0.split(5000)):
+    for k, rows in enumerate(x0.split(1500)):
 
         def g(x, level):
             fade = torch.where(level.isinf(), 0.0, (-level).exp())
@@ -61,7 +61,7 @@ def test_the_expected_gradient_vanishes_at_the_truth(name):
     slopes = torch.stack(parts)
     error = slopes.std(0) / math.sqrt(len(parts))
     assert bool((slopes.mean(0).abs() < 4.5 * error + 1e-9).all())
-    assert float(error.max()) < 5e-3
+    assert float(error.max()) < 1e-2
 
 
 def gradient_noise(objective: LevelFlips) -> float:
@@ -84,10 +84,10 @@ def test_interest_leaves_the_expected_loss_as_it_is():
     def g(x, level):
         return truth(x, level) + x[:, 0] - x[:, 1] * x[:, 2]
 
-    x0 = STATES[torch.multinomial(P0, 200_000, replacement=True, generator=seeded(3))]
+    x0 = STATES[torch.multinomial(P0, 60_000, replacement=True, generator=seeded(3))]
     plain = LevelFlips(Noise(BASE))
     drawn = LevelFlips(Noise(BASE), interest=lambda x: x * torch.tensor([1.0, 0.1, 3.0]).to(x))
-    assert float(plain(g, x0, seeded(4))) == pytest.approx(float(drawn(g, x0, seeded(5))), rel=0.01)
+    assert float(plain(g, x0, seeded(4))) == pytest.approx(float(drawn(g, x0, seeded(5))), rel=0.02)
 
 
 def test_paper_levels_flip_bits_of_a_uniform_base_as_often_as_the_paper_says():

@@ -13,7 +13,7 @@ from ctem.densities.anyorder.objective import HiddenColumns
 
 VALUES = {"a": "uv", "b": "pq", "c": "klm"}
 DRAWS = 8000
-LONGER = {**SMALL, "max_steps": 400, "width": 32}
+LONGER = {**SMALL, "max_steps": 200, "width": 32}
 TOLERANCE = (
     0.06  # of a probability, beyond sampling error, since a short fit answers differently asked differently
 )

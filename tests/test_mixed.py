@@ -27,6 +27,7 @@ def test_a_wrong_constant_costs_as_many_nats_and_nothing_once_normalised():
     assert found["label weights, TV"] < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_is_normalised_on_every_case(system):
     if "zuko" in system:

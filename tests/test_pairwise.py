@@ -70,11 +70,11 @@ def test_a_fitted_density_has_mass_one(space):
 
 def test_a_finite_truth_is_neared():
     p, x = truth_on(FINITE), rows_from(FINITE, 20_000)
-    density = fit_pairwise(FINITE, x, recipe=replace(SHORT, steps=800), **SMALL)
+    density = fit_pairwise(FINITE, x, recipe=replace(SHORT, steps=600), **SMALL)
     gap = lambda log_q: float((p * (p.log() - log_q)).sum())  # noqa: E731
     states = FINITE.states()
     assert gap(density.base.log_prob(states).double()) > 0.2
-    assert gap(density.log_prob(states)) < 0.01
+    assert gap(density.log_prob(states)) < 0.015
 
 
 def test_a_mixed_truth_is_neared():
@@ -139,7 +139,8 @@ def test_the_gradient_is_that_of_the_log_density():
     assert float(grad[:, 1].abs().max()) == 0
 
 
-def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_generator_alone():
+def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_generator_alone(monkeypatch):
+    monkeypatch.setattr(pairwise, "BURN_IN", 5)
     x, before = rows_from(MIXED, 200), torch.get_rng_state()
     one, same, other = (fit_pairwise(MIXED, x, seed=s, recipe=QUICK, **SMALL) for s in (0, 0, 1))
     assert torch.equal(one.log_prob(x), same.log_prob(x))
@@ -160,7 +161,8 @@ def test_rows_without_weight_are_rows_that_are_not_there():
 def test_weights_lean_the_density_towards_heavy_rows():
     x = rows_from(LINE, 2000)
     weights = torch.where(x[:, 0] < -0.7, 10.0, 1.0)
-    plain, leaning = (fit_pairwise(LINE, x, recipe=SHORT, weights=w, **SMALL) for w in (None, weights))
+    brief = replace(SHORT, steps=100)
+    plain, leaning = (fit_pairwise(LINE, x, recipe=brief, weights=w, **SMALL) for w in (None, weights))
     at = torch.tensor([[-1.4]])
     assert float(leaning.log_prob(at) - plain.log_prob(at)) > 0.5
 
@@ -193,8 +195,9 @@ def test_the_weight_decay_with_the_lowest_out_of_fold_loss_is_taken():
     assert torch.equal(chosen.log_prob(x), best.log_prob(x))
 
 
-def test_samples_follow_the_density():
+def test_samples_follow_the_density(monkeypatch):
     """Frequencies of states, and of halves of a line, within five standard errors."""
+    monkeypatch.setattr(pairwise, "BURN_IN", 100)
     density = fit_pairwise(FINITE, rows_from(FINITE), recipe=QUICK, **SMALL)
     n, p = 1000, density.log_prob(FINITE.states()).exp()
     share = FINITE.index(density.sample(n, torch.Generator().manual_seed(0))).bincount(minlength=len(p)) / n

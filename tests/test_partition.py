@@ -127,8 +127,8 @@ def test_more_levels_waste_fewer_chains():
 def test_forward_and_reverse_annealing_bracket_the_truth_on_average():
     base, sampler, g = ProductBase(MIXED), ANNEALED["mixed"][2], seeded(5)
     pairs = [
-        log_z_bracket(labelled, base, sampler, labelled_sample(4, g), g, levels=4) for _ in range(300)
-    ]  # 4 chains, 4 levels: a poor path, so that the bias shows
+        log_z_bracket(labelled, base, sampler, labelled_sample(4, g), g, levels=2) for _ in range(120)
+    ]  # 4 chains, 2 levels: a poor path, so that the bias shows
     for side, sign in (("lower", -1), ("upper", 1)):
         error = [sign * (getattr(pair, side).value - LABELLED_LOG_Z) for pair in pairs]
         assert statistics.mean(error) > 2 * statistics.stdev(error) / math.sqrt(len(error))
@@ -142,8 +142,8 @@ def test_a_good_bracket_is_narrow_and_holds_the_truth():
     assert pair.upper.method == "reverse annealed"
 
 
-@pytest.mark.parametrize("method", ["importance", "annealed", "reverse"])
-def test_standard_errors_are_calibrated(method):
+@pytest.mark.parametrize(("method", "n"), [("importance", 60), ("annealed", 40), ("reverse", 40)])
+def test_standard_errors_are_calibrated(method, n):
     base, sampler = ProductBase(MIXED), ANNEALED["mixed"][2]
 
     def once(seed):
@@ -154,8 +154,8 @@ def test_standard_errors_are_calibrated(method):
             return log_z_annealed(labelled, base, sampler, 300, g, levels=20)
         return log_z_reverse_annealed(labelled, base, sampler, labelled_sample(300, g), g, levels=40)
 
-    z = [(log_z.value - LABELLED_LOG_Z) / log_z.stderr for log_z in map(once, range(60))]
-    assert 0.75 < math.sqrt(statistics.mean(v * v for v in z)) < 1.3  # 60 draws: ± 0.09
+    z = [(log_z.value - LABELLED_LOG_Z) / log_z.stderr for log_z in map(once, range(n))]
+    assert 0.75 < math.sqrt(statistics.mean(v * v for v in z)) < 1.3  # 60 draws: ± 0.09, 40 draws: ± 0.11
 
 
 def test_a_log_z_on_few_effective_samples_warns_with_its_likely_error():

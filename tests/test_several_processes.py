@@ -55,6 +55,7 @@ def by_two(path, *arguments):
     return torchrun(__file__, str(path), *map(str, arguments))
 
 
+@pytest.mark.long
 def test_two_processes_learn_what_one_does_with_the_same_batches(tmp_path):
     run = by_two(tmp_path / "history")
     assert run.returncode == 0, run.stderr

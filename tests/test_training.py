@@ -122,6 +122,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
+@pytest.mark.long  # by signals and processes; that a run resumes to the same bits is also tested below
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path, pytestconfig):
     def start(name):
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / f"{name}.ckpt"), str(tmp_path / f"{name}.pt")]
