@@ -1,4 +1,4 @@
-"""What the explorer of a report needs: the fitted networks and columns as JSON, for ``explorer.js`` to evaluate.
+"""What the explorer of a report needs: the fitted networks and columns as JSON, for ``script/*.js`` to evaluate.
 
 The page carries its data and its one script inside. The data are float32 weights, in base64 and in the order of
 ``network``, and plain numbers; the script is allowed by its SHA-256 in the page's policy, so that no other can run.
@@ -37,12 +37,14 @@ from ctem.tables.frames.cells import Cells
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
 
+SCRIPT = ("numerics", "columns", "network", "density", "ranges", "summaries", "cards", "page")
 MAX_BYTES = 4 * 2**20  # of weights
 MAX_COLUMNS = 60  # each question looks at every pair of columns
 ABOUT = tag(
     "p",
-    "Set any columns and leave the others unknown: each picture shows what the model then expects of a column, given "
-    "all others that are set. A column that is set shows what was expected in its place.",
+    "Set any columns to a value, to a range or to several values, and leave the others unknown: each picture shows "
+    "what the model then expects of a column, given all others that are set. A column that is set shows what was "
+    "expected in its place.",
 ) + (
     '<p class="keys"><span class="key">Nothing known</span><span class="key model">Given what is set</span></p>'
 )
@@ -108,11 +110,12 @@ def policy(content: str) -> str:
 @cache
 def script() -> str:
     """The script of the explorer."""
-    return files("ctem.report").joinpath("explorer.js").read_text("utf-8")
+    folder = files("ctem.report").joinpath("script")
+    return "\n".join(folder.joinpath(f"{name}.js").read_text("utf-8") for name in SCRIPT)
 
 
 def explorer_data(model: CTEM, found: Findings) -> str:
-    """What ``explorer.js`` reads, as JSON that may stand in a page.
+    """What the script reads, as JSON that may stand in a page.
 
     Arguments:
         model: a fitted estimator for which ``why_not`` has nothing to say.

@@ -1,0 +1,264 @@
+/* ---- columns: tables/columns/monotone.py, preferred.py and codecs.py ---- */
+
+class MonotoneMap {
+  constructor({ location, scale, knots, scores, slopes }) {
+    Object.assign(this, { location, scale, knots, scores, slopes });
+    this.inner = [knots.slice(1, -1), scores.slice(1, -1)];
+  }
+
+  /* T(X) and log T′(X). */
+  withLogSlope(X) {
+    const y = (X - this.location) / this.scale, r = Math.hypot(y, 1), size = Math.abs(y);
+    const u = Math.sign(y) * Math.log1p(size + (size / (1 + r)) * size);
+    const { left, width, bottom, height, d0, d1, s } = this.piece(0, u);
+    const part = clamp((u - left) / width, 0, 1), rest = 1 - part;
+    const base = s + (d0 + d1 - 2 * s) * part * rest;
+    const slope = (s / base) ** 2 * (d1 * part ** 2 + 2 * s * part * rest + d0 * rest ** 2);
+    const inside = bottom + (height * part * (s * part + d0 * rest)) / base;
+    const beyond = d1 * Math.max(u - this.knots.at(-1), 0) - d0 * Math.max(this.knots[0] - u, 0);
+    return [inside + beyond, Math.log(slope / r) - Math.log(this.scale)];
+  }
+
+  inverse(x) {
+    const { left, width, bottom, height, d0, d1, s } = this.piece(1, x);
+    const rise = Math.min(Math.max(x - bottom, 0), height), bend = d0 + d1 - 2 * s;
+    const a = height * (s - d0) + rise * bend, b = height * d0 - rise * bend, c = -s * rise;
+    const part = (2 * c) / (-b - Math.sqrt(Math.max(b * b - 4 * a * c, 0)));
+    const beyond = Math.min(x - this.scores[0], 0) / d0 + Math.max(x - this.scores.at(-1), 0) / d1;
+    const u = clamp(left + part * width + beyond, -709, 709);
+    return clamp(this.location + this.scale * Math.sinh(u), -Number.MAX_VALUE, Number.MAX_VALUE);
+  }
+
+  piece(axis, value) {
+    const { knots, scores, slopes } = this, k = search(this.inner[axis], value, false);
+    const width = knots[k + 1] - knots[k], height = scores[k + 1] - scores[k];
+    return { left: knots[k], width, bottom: scores[k], height, d0: slopes[k], d1: slopes[k + 1], s: height / width };
+  }
+}
+
+class PreferredValues {
+  constructor({ curve, knots, heights }) {
+    this.smooth = new MonotoneMap(curve);
+    this.table = [knots, heights];
+  }
+
+  withLogSlope(X) {
+    const [t, logSlope] = this.smooth.withLogSlope(X), [x, logRate] = this.through(t, 0);
+    return [x, logSlope + logRate + (x * x - t * t) / 2];
+  }
+
+  inverse(x) {
+    return this.smooth.inverse(this.through(x, 1)[0]);
+  }
+
+  through(t, axis) {
+    const along = this.table[axis], across = this.table[1 - axis], p = normalCdf(t);
+    if (!(p > along[0] && p < along.at(-1))) return [t, 0];
+    const i = clamp(search(along, p, true), 1, along.length - 1);
+    const rate = (across[i] - across[i - 1]) / (along[i] - along[i - 1]);
+    return [normalQuantile(across[i - 1] + rate * (p - along[i - 1])), Math.log(rate)];
+  }
+}
+
+/* A map that is cut at the ends of a column and stretched again: bounds.py. */
+class Bounded {
+  constructor({ inner, low, high, margin }) {
+    Object.assign(this, { inner: mapOf(inner), low: low ?? -Infinity, high: high ?? Infinity });
+    this.edges = [this.low - margin, this.high + margin];
+    const [t, u] = this.edges.map((X) => (Number.isFinite(X) ? this.inner.withLogSlope(X)[0] : NaN));
+    this.tails = [t, -u].map((end) => (Number.isNaN(end) ? 0 : normalCdf(end)));
+    this.logMass = Math.log(1 - sum(this.tails));
+  }
+
+  withLogSlope(X) {
+    const [t, logSlope] = this.inner.withLogSlope(X), x = this.through(t, Bounded.squeezed);
+    return [x, logSlope + ((x - t) * (x + t)) / 2 - this.logMass];
+  }
+
+  inverse(x) {
+    return clamp(this.inner.inverse(this.through(x, Bounded.stretched)), ...this.edges);
+  }
+
+  /* From the end that is nearer, where probabilities are exact. */
+  through(t, step) {
+    return t < 0 ? step(t, this.tails[0], this.logMass) : -step(-t, this.tails[1], this.logMass);
+  }
+
+  static squeezed(t, below, logMass) {
+    if (below === 0) return Bounded.shifted(t, -logMass);
+    return normalQuantile(Math.max((normalCdf(t) - below) / Math.exp(logMass), 1e-300));
+  }
+
+  static stretched(x, below, logMass) {
+    if (below === 0) return Bounded.shifted(x, logMass);
+    return normalQuantile(below + Math.exp(logMass) * normalCdf(x));
+  }
+
+  /* The x with log Φ(x) = log Φ(t) + logFactor, for t ≤ 0. */
+  static shifted(t, logFactor) {
+    if (t > -TAIL) return normalQuantile(Math.min(normalCdf(t) * Math.exp(logFactor), 1));
+    const wanted = logNormalCdf(t) + logFactor;
+    let x = t;
+    for (let step = 0; step < 6; step++) {
+      const logP = logNormalCdf(x);
+      x -= (logP - wanted) * Math.exp(logP + (x * x) / 2 + LOG_SQRT_2PI);
+    }
+    return x;
+  }
+}
+
+const mapOf = (data) => new (data.inner ? Bounded : data.heights ? PreferredValues : MonotoneMap)(data);
+
+const REACH = 8; // encoded numbers lie within ±8
+
+/* Whether a cell holds a condition and not one value. */
+const isRange = (cell) => typeof cell === "object" && cell !== null;
+const ends = ({ low, high }) => [low ?? -Infinity, high ?? Infinity];
+
+class LabelColumn {
+  constructor(data) {
+    Object.assign(this, data);
+    this.listed = true;
+  }
+
+  /* Codes and the log-density term of a cell: a place among the values, or a text that was never seen. */
+  encode(cell) {
+    if (cell === null) return [[NaN], 0];
+    if (typeof cell === "string") return [[NaN], Math.log(this.reserve)];
+    return [[this.codes[cell]], Math.log(this.shares[cell]) + Math.log1p(-this.reserve)];
+  }
+
+  /* What a condition allows of the encoded column: for every code the share of its values. */
+  allowed({ places }) {
+    const size = Math.max(...this.codes) + 1, weights = new Array(size).fill(0), whole = new Array(size).fill(true);
+    this.codes.forEach((code, place) => {
+      if (places.includes(place)) weights[code] += this.shares[place];
+      else whole[code] = false;
+    });
+    return places.length ? [weights.map((weight, code) => (whole[code] ? 1 : weight))] : null;
+  }
+
+  /* A value of a code, of those that share it one that a condition allows. */
+  decode([code], random, condition) {
+    const may = (place) => !isRange(condition) || condition.places.includes(place);
+    const places = this.codes.flatMap((own, place) => (own === code && may(place) ? [place] : []));
+    return places[drawPlace(places.map((place) => this.shares[place]), random)];
+  }
+
+  /* Probabilities of the values from those of the codes. */
+  byValue(p) {
+    return this.codes.map((code, place) => p[code] * this.shares[place]);
+  }
+
+  text(cell) {
+    return typeof cell === "string" ? cell : this.values[cell];
+  }
+}
+
+class NumberColumn {
+  constructor(data) {
+    Object.assign(this, data);
+    this.map = mapOf(data.curve);
+    this.atomic = this.atoms.length > 0;
+  }
+
+  encode(cell) {
+    const hidden = this.atomic ? [NaN, NaN] : [NaN];
+    if (cell === null) return [hidden, 0];
+    if (this.beyond(cell)) return [hidden, Math.log(this.reserve)];
+    const atom = this.atoms.indexOf(cell) + 1, { width } = this.lattice, kept = Math.log1p(-this.reserve);
+    if (atom) return [[atom, NaN], kept - (width ? Math.log(width) : 0)];
+    const [x, logSlope] = this.map.withLogSlope(cell);
+    return [this.atomic ? [0, Math.fround(x)] : [Math.fround(x)], kept + logSlope];
+  }
+
+  /* Whether X lies beyond the ends of the column, where there is no density. */
+  beyond(X) {
+    const [low, high] = this.map.edges ?? [-Infinity, Infinity];
+    return (X < low || X > high) && !this.atoms.includes(X);
+  }
+
+  /* What a condition allows of the encoded columns: codes of the atoms, if there are some, and an interval; or nothing. */
+  allowed(condition) {
+    const [low, high] = ends(condition), inside = this.atoms.map((X) => Number(X >= low && X <= high));
+    const interval = this.interval(condition);
+    if (!this.atomic) return interval && [interval];
+    return interval || inside.includes(1) ? [[Number(interval !== null), ...inside], interval ?? [-REACH, REACH]] : null;
+  }
+
+  /* The interval of encoded x, half a cell wider on each side where there is a lattice; null if it has no width. */
+  interval(condition) {
+    const [low, high] = this.onLattice(condition), half = this.lattice.step ? this.lattice.width / 2 : 0;
+    if (low > high) return null;
+    const [least, most] = [-REACH, REACH].map((x) => this.map.inverse(x));
+    const x = [low - half, high + half].map((X) => Math.fround(this.map.withLogSlope(clamp(X, least, most))[0]));
+    return x[1] > x[0] ? x : null;
+  }
+
+  /* The ends of a condition, moved inward to the lattice if there is one. */
+  onLattice(condition) {
+    const { step, origin, per } = this.lattice, found = ends(condition);
+    if (!step) return found;
+    const steps = found.map((X) => (X * per - origin) / step);
+    return [Math.ceil(steps[0] - 1e-6), Math.floor(steps[1] + 1e-6)].map((k) => (origin + step * k) / per);
+  }
+
+  /* A number; one that rounding took out of its range goes to the nearest end. */
+  decode(x, random, condition) {
+    if (this.atomic && x[0] > 0) return this.atoms[x[0] - 1];
+    const X = this.restored(x.at(-1));
+    return isRange(condition) ? clamp(X, ...this.onLattice(condition)) : X;
+  }
+
+  /* The value that encoded x stands for. */
+  restored(x) {
+    return this.snap(clamp(this.map.inverse(x), this.map.low ?? -Infinity, this.map.high ?? Infinity));
+  }
+
+  /* The point of the lattice nearest to X. */
+  snap(X) {
+    const { step, origin, per } = this.lattice;
+    return step ? (origin + step * Math.round((X * per - origin) / step)) / per : X;
+  }
+
+  text(X) {
+    const { type, unit, decimals, offset, step, per } = this.lattice, value = X + offset;
+    if (type === "moment") {
+      const ms = Math.round(value * 86400000);
+      if (!(Math.abs(ms) < 8.64e15)) return `${plain(value)} days`;
+      const [day, time] = new Date(ms).toISOString().split("T");
+      return unit === "D" || (step / per) % 1 === 0 ? day : `${day} ${time.slice(0, 5)}`;
+    }
+    if (type === "duration") return `${plain(value)} days`;
+    if (type === "int") return (Math.round(value) + 0).toLocaleString("en", { useGrouping: Math.abs(value) >= 1e4 }).replace("-", "−");
+    return plain(decimals >= 0 && Math.abs(value) < 1e9 ? Number(value.toFixed(decimals)) : value);
+  }
+}
+
+class ConstantColumn {
+  constructor(data) {
+    Object.assign(this, data);
+  }
+
+  encode(cell) {
+    if (cell === null) return [[], 0];
+    return [[], typeof cell === "string" ? Math.log(this.reserve) : Math.log1p(-this.reserve)];
+  }
+
+  decode() {
+    return this.values.length ? 0 : null;
+  }
+
+  text(cell) {
+    return typeof cell === "string" ? cell : this.values[cell];
+  }
+}
+
+const COLUMNS = { labels: LabelColumn, numbers: NumberColumn, constant: ConstantColumn };
+
+/* A number in at most five digits, with a true minus sign. */
+function plain(value) {
+  const size = Math.abs(value);
+  const text = size !== 0 && (size >= 1e7 || size < 1e-4) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
+  return text.replace(/-/g, "−");
+}

@@ -1,0 +1,154 @@
+/* The density of encoded rows and of the table: density.py and tables/answers/. */
+class Model {
+  constructor(data) {
+    Object.assign(this, data.density);
+    const bytes = Uint8Array.from(atob(data.weights), (letter) => letter.charCodeAt(0));
+    const whole = Float64Array.from(new Float32Array(bytes.buffer)); // sums are in float64: convert once
+    const tensor = ({ shape, start }) => ({ shape, data: whole.subarray(start, start + shape.reduce((a, b) => a * b, 1)) });
+    const linear = ({ weight, bias }) => new Linear(tensor(weight), tensor(bias));
+    const { first, blocks, labels, numbers } = data.network;
+    [this.first, this.ofLabels, this.ofNumbers] = [first, labels, numbers].map(linear);
+    this.blocks = blocks.map(({ inner, outer }) => ({ inner: linear(inner), outer: linear(outer) }));
+    this.inputs = new Inputs(data.inputs);
+    this.numbers = new NumberHead(data.numbers);
+    this.columns = data.columns.map((column) => new COLUMNS[column.codec](column));
+  }
+
+  /* Everything that can be asked of a row of cells; rows that a question looks at share their passes. */
+  question(cells) {
+    return new (cells.some(isRange) ? RangeQuestion : Question)(this, cells);
+  }
+}
+
+class Question {
+  constructor(model, cells) {
+    this.model = model;
+    this.cells = cells;
+    this.passes = new Map();
+    const encoded = model.columns.map((column, j) => column.encode(isRange(cells[j]) ? null : cells[j]));
+    this.x = encoded.flatMap(([x]) => x);
+    this.terms = encoded.map(([, term]) => term);
+  }
+
+  /* log ρ of the cells that are set, all others marginalised: CTEM.score_samples. */
+  logDensity() {
+    return logSumExp(this.byOrder(this.x)) - Math.log(this.model.orders.length) + sum(this.terms);
+  }
+
+  /* Column j given the other cells: probabilities of its values, or of atoms and of the nodes of its real part. */
+  conditional(j) {
+    const { owner } = this.model.columns[j], x = this.x.slice();
+    for (const i of owner) x[i] = NaN;
+    const column = this.model.columns[j];
+    if (column.listed) return { values: column.byValue(this.weighted(x, owner[0])) };
+    if (!column.atomic) return { continuous: 1, atoms: [], nodes: this.weighted(x, owner[0]) };
+    const [continuous, ...atoms] = this.weighted(x, owner[0]);
+    x[owner[0]] = 0;
+    return { continuous, atoms, nodes: this.weighted(x, owner[1]) };
+  }
+
+  /* A row with the unknown cells drawn given the others. */
+  draw(random) {
+    const order = drawPlace(this.orderShares(), random);
+    return this.completed(this.x, this.model.orders[order], random);
+  }
+
+  /* Each order's share of the density of the cells that are set. */
+  orderShares() {
+    return logSoftmax(this.byOrder(this.x)).map(Math.exp);
+  }
+
+  /* Cells of a row whose hidden columns are drawn in an order. */
+  completed(known, order, random) {
+    const x = known.slice(), { columns, parents, numbers, members, sizes } = this.model;
+    const fresh = new Question(this.model, this.cells); // its passes are of no use to others
+    for (const j of order) {
+      if (!Number.isNaN(x[j]) || (j in parents && x[parents[j]] > 0)) continue;
+      x[j] = sizes[j] ? drawPlace(fresh.labels(x, j), random) : Math.fround(numbers.draw(fresh.parts(x, j, Math.floor(random() * members)), random));
+    }
+    const value = (column, cell) => (cell === null || isRange(cell) ? column.decode(column.owner.map((i) => x[i]), random, cell) : cell);
+    return columns.map((column, j) => value(column, this.cells[j]));
+  }
+
+  /* Probabilities of the codes of encoded column j, or of the nodes of a real one, given what x shows. */
+  weighted(x, j) {
+    if (this.model.sizes[j]) return this.labels(x, j);
+    const { numbers } = this.model, total = new Float64Array(numbers.nodes.length);
+    for (const k of this.members()) {
+      const parts = this.parts(x, j, k);
+      numbers.nodes.forEach((t, i) => (total[i] += numbers.density(t, numbers.below[i], parts)));
+    }
+    for (const end of [0, total.length - 1]) total[end] /= 2;
+    const mass = sum(total);
+    return Array.from(total, (p) => p / mass);
+  }
+
+  /* log ρ of the cells that x shows, in every order. */
+  byOrder(x) {
+    return this.model.orders.map((order) => {
+      const shown = x.map(() => NaN);
+      let total = 0;
+      for (const j of order) {
+        if (Number.isNaN(x[j])) continue;
+        total += this.term(shown, j, x[j]);
+        shown[j] = x[j];
+      }
+      return total;
+    });
+  }
+
+  /* Every conditional is the mean of the members'. */
+  term(shown, j, value) {
+    if (this.model.sizes[j]) return Math.log(this.labels(shown, j)[value]);
+    const below = normalCdf(value), each = this.members().map((k) => this.model.numbers.density(value, below, this.parts(shown, j, k)));
+    return Math.log(sum(each) / each.length);
+  }
+
+  members() {
+    return Array.from({ length: this.model.members }, (_, k) => k);
+  }
+
+  /* Probabilities of the codes of a discrete column. */
+  labels(x, j, members = this.members()) {
+    const each = members.map((k) => this.labelsBy(x, j, k));
+    return Array.from(each[0], (_, v) => sum(each.map((p) => p[v])) / each.length);
+  }
+
+  labelsBy(x, j, member) {
+    const { hidden } = this.pass(x, member), { start, spread, gain, discretes, steepest } = this.model.inputs;
+    const place = discretes.indexOf(j), from = start[place], to = start[place + 1] ?? gain.length;
+    const found = this.model.ofLabels.apply(hidden, member, from, to), out = new Float64Array(found.length + 1);
+    for (let i = 0; i < found.length; i++) out[i + 1] = Math.min(found[i] / spread[from + i] + gain[from + i], steepest);
+    return positive(out, Infinity, null);
+  }
+
+  /* What the density of a real column is made of. */
+  parts(x, j, member) {
+    const { hidden, prediction } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
+    const { size } = this.model.numbers;
+    const found = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
+    return this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place]);
+  }
+
+  /* The last layer of one member for what x shows. */
+  pass(x, member) {
+    const key = this.key(x);
+    let seen = this.passes.get(key);
+    if (!seen) this.passes.set(key, (seen = { ...this.model.inputs.see(x), hidden: [] }));
+    seen.hidden[member] ??= this.hidden(seen.inputs, member);
+    return { hidden: seen.hidden[member], prediction: seen.prediction };
+  }
+
+  key(x) {
+    return x.join();
+  }
+
+  hidden(inputs, member) {
+    let h = this.model.first.apply(inputs, member);
+    for (const { inner, outer } of this.model.blocks) {
+      const change = outer.apply(inner.apply(norm(h), member).map(silu), member);
+      for (let i = 0; i < h.length; i++) h[i] += change[i];
+    }
+    return norm(h);
+  }
+}

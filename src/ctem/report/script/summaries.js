@@ -1,0 +1,124 @@
+/* ---- summaries of one column's conditional, in the units of the table ---- */
+
+/* The distribution of a number from `conditional`: its distribution function on even nodes of encoded x, and atoms. */
+class NumberSummary {
+  constructor(column, found, far) {
+    const { continuous, atoms, atomErrors = [], belowErrors = [] } = found;
+    Object.assign(this, { column, continuous, atoms, atomErrors, belowErrors, far });
+    this.atomPlaces = column.atoms.map((X) => column.map.withLogSlope(X)[0]);
+    if (found.nodes) this.fromNodes(found.nodes);
+    else this.fromBelow(found.below);
+  }
+
+  /* From masses at the nodes: densities, linear in between. */
+  fromNodes(nodes) {
+    const last = nodes.length - 1;
+    this.height = nodes.map((p, i) => (i === 0 || i === last ? 2 * p : p));
+    this.below = [0];
+    for (let i = 0; i < last; i++) this.below.push(this.below[i] + (this.height[i] + this.height[i + 1]) / 2);
+  }
+
+  /* From a distribution function at the nodes, linear in between; what lies beyond the last is left out. */
+  fromBelow(below) {
+    const whole = below.at(-1) - below[0];
+    this.below = below.map((share) => (share - below[0]) / whole);
+    this.mass = this.below.slice(1).map((share, i) => share - this.below[i]);
+  }
+
+  /* The share of the continuous part below encoded x. */
+  cdf(x) {
+    const last = this.below.length - 1, place = clamp(((x + this.far) / (2 * this.far)) * last, 0, last);
+    const i = Math.min(Math.floor(place), last - 1), part = place - i;
+    if (this.mass) return this.below[i] + part * this.mass[i];
+    return this.below[i] + part * this.height[i] + (part ** 2 / 2) * (this.height[i + 1] - this.height[i]);
+  }
+
+  /* The standard error of `cdf`; 0 where nothing was drawn. */
+  cdfError(x) {
+    const last = this.belowErrors.length - 1, i = Math.round(((x + this.far) / (2 * this.far)) * last);
+    return this.belowErrors[clamp(i, 0, last)] ?? 0;
+  }
+
+  /* The probability of a range, and its standard error, at most. */
+  within(range) {
+    const allowed = this.column.allowed(range);
+    if (!allowed) return [0, 0];
+    const [codes, interval] = this.column.atomic ? allowed : [[1], allowed[0]];
+    const [low, high] = interval.map((x) => this.cdf(x)), inside = codes[0] * this.continuous * (high - low);
+    const errors = [...interval.map((x) => codes[0] * this.cdfError(x)), ...this.atomErrors.map((error, i) => codes[i + 1] * error)];
+    return [inside + sum(this.atoms.map((p, i) => p * codes[i + 1])), Math.hypot(...errors)];
+  }
+
+  /* The least X that at least this share is not above. */
+  quantile(share) {
+    const x = this.encodedQuantile(share), atom = this.atomPlaces.findIndex((place) => Math.abs(place - x) < 1e-9);
+    return atom >= 0 ? this.column.atoms[atom] : this.column.restored(x);
+  }
+
+  encodedQuantile(share) {
+    let low = -this.far, high = this.far;
+    for (let step = 0; step < 45; step++) {
+      const x = (low + high) / 2;
+      const atoms = sum(this.atoms.map((p, i) => (this.atomPlaces[i] <= x ? p : 0)));
+      if (this.continuous * this.cdf(x) + atoms < share) low = x;
+      else high = x;
+    }
+    return high;
+  }
+
+  /* How likely it is to be as unusual as X, or more: the mass where the encoded density is no higher. */
+  unusual(X) {
+    const atom = this.column.atoms.indexOf(X);
+    if (atom >= 0) return sum([this.continuous, ...this.atoms].filter((p) => p <= this.atoms[atom]));
+    const x = this.column.map.withLogSlope(X)[0];
+    if (this.column.beyond(X) || Math.abs(x) > this.far) return 0;
+    const mass = this.mass ?? this.below.slice(1).map((share, i) => share - this.below[i]);
+    const own = mass[Math.min(Math.floor(((x + this.far) / (2 * this.far)) * mass.length), mass.length - 1)];
+    return this.continuous * sum(mass.filter((p) => p <= own));
+  }
+
+  words() {
+    const [low, middle, high] = [0.05, 0.5, 0.95].map((share) => this.column.text(this.quantile(share)));
+    const likely = this.atoms.flatMap((p, i) => (p >= 0.05 ? [`${this.column.text(this.column.atoms[i])} in ${percent(p)}`] : []));
+    return [`median ${middle}${this.medianError()}`, low === high ? "" : `90% from ${low} to ${high}`, ...likely].filter(Boolean).join("; ");
+  }
+
+  /* Half the distance between the numbers that one standard error of the distribution function allows. */
+  medianError() {
+    const error = this.cdfError(this.encodedQuantile(0.5));
+    if (!error) return "";
+    const half = (this.quantile(Math.min(0.5 + error, 1)) - this.quantile(Math.max(0.5 - error, 0))) / 2;
+    return ` ± ${plain(Number(half.toPrecision(2)))}${this.column.lattice.type === "moment" ? " days" : ""}`;
+  }
+}
+
+class LabelSummary {
+  constructor(column, { values, errors }) {
+    Object.assign(this, { column, values, errors: errors ?? values.map(() => 0) });
+  }
+
+  /* The probability of several values, and its standard error, at most. */
+  within({ places }) {
+    const error = (inside) => Math.hypot(...this.errors.filter((_, place) => places.includes(place) === inside));
+    return [sum(places.map((place) => this.values[place])), Math.min(error(true), error(false))];
+  }
+
+  unusual(cell) {
+    return typeof cell === "string" ? this.column.reserve : sum(this.values.filter((p) => p <= this.values[cell]));
+  }
+
+  words() {
+    const best = this.values.indexOf(Math.max(...this.values));
+    return `most likely ${this.column.values[best]}, ${percent(this.values[best])}${plusMinus(this.errors[best])}`;
+  }
+}
+
+const percent = (p) => (p >= 0.0995 ? `${Math.round(100 * p)}%` : p >= 0.0005 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
+const plusMinus = (error) => (error > 0.0005 ? ` ± ${(100 * error).toFixed(error < 0.0095 ? 1 : 0)}%` : "");
+const signed = (value) => value.toFixed(2).replace("-", "−");
+
+/* 1, 2 or 5 times a power of ten, at least so large. */
+function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= least * (1 - 1e-9));
+}

@@ -1,0 +1,259 @@
+"""Ranges and sets in the explorer of the report: the page answers, in a real browser, what counting draws answers."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import SMALL
+from test_browser import QUIET
+from test_explorer import in_browser, in_page, table
+
+from ctem import CTEM
+from ctem.report import write_report
+from ctem.report.explorer import row_cells
+from ctem.tables.answers.conditions import compiled
+from ctem.tables.columns.codecs import Constant, Labels
+from ctem.tables.columns.lookup import cells_of
+from ctem.tables.frames.frame import Frame, read_frame
+from ctem.tables.frames.rows import taken
+
+RANGES = 40
+pytestmark = [pytest.mark.long, in_browser]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    X = table()
+    model = CTEM(**SMALL).fit(X)
+    return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
+
+
+def random_condition(rng, name, codec, column):
+    """A set of values, or a range between two cells of a column: as Python takes it, and as the page does."""
+    if isinstance(codec, Labels):
+        count = rng.integers(1, min(len(codec.values), 4))
+        places = sorted(rng.choice(len(codec.values), int(count), replace=False).tolist())
+        return [cells_of(codec, np.arange(len(codec.values))).to_list()[i] for i in places], {
+            "places": places
+        }
+    low, high = sorted(column.dropna().sample(2, random_state=rng))
+    said = [(low, high), (low, None), (None, high)][int(rng.integers(3))] if low < high else (low, None)
+    X = [None if end is None else row_cell(name, codec, end) for end in said]
+    return said, {"low": X[0], "high": X[1]}
+
+
+def row_cell(name, codec, value):
+    return float(codec.lattice.measure(read_frame(pd.DataFrame({name: [value]})).columns[name])[0])
+
+
+def random_range_questions(model, X, count, seed=0):
+    """Conditions on one to three columns, up to two values, and a condition whose probability is asked for."""
+    rng, codecs = np.random.default_rng(seed), {n: c.codec for n, c in model.schema_.columns.items()}
+    names = [name for name, codec in codecs.items() if not isinstance(codec, Constant)]
+    for _ in range(count):
+        ranged, known = int(rng.integers(1, 4)), int(rng.integers(3))
+        *chosen, target = rng.choice(names, ranged + known + 1, replace=False).tolist()
+        said = {
+            name: random_condition(rng, name, codecs[name], X[name]) for name in [*chosen[:ranged], target]
+        }
+        row = taken(model.as_frame(X), slice(i := int(rng.integers(len(X))), i + 1))
+        shown = {
+            n: c if n in chosen[ranged:] else replace(c, missing=np.ones(1, bool))
+            for n, c in row.columns.items()
+        }
+        cells = dict(zip(codecs, row_cells(model, shown), strict=True))
+        cells.update({name: said[name][1] for name in chosen[:ranged]})
+        python = {name: condition for name, (condition, _) in said.items()}
+        yield (
+            Frame(row.table_type, shown),
+            python,
+            target,
+            [list(cells.values()), list(codecs).index(target), said[target][1]],
+        )
+
+
+def counted(model, row, said, target, n, generator):
+    """P(conditions) and P(that on the target | the others), by drawing without conditions and counting.
+
+    Only columns that are asked for are drawn, as ``log_density(columns=…, given=…)`` asks only for those.
+    """
+    density, schema = model.density_, model.schema_
+    owner = dict(zip(schema.columns, schema.owner, strict=True))
+    allowed = {
+        j: limit for n, c in compiled(said, schema).items() for j, limit in c.encoded(owner[n]).items()
+    }
+    known = schema.encode(row).x
+    shown = (~known[0].isnan()).nonzero().flatten().tolist()
+    shares = [density.chain.log_prob(known, [j for j in order if j in shown]) for order in density.orders]
+    chosen = torch.multinomial(torch.cat(shares).softmax(0), n, True, generator=generator)
+    x = torch.cat(
+        [
+            filled(
+                density, known.repeat(int((chosen == c).sum()), 1), order, allowed, owner[target], generator
+            )
+            for c, order in enumerate(density.orders)
+        ]
+    )
+    inside = {j: fits(x[:, j], allowed[j], density.space.sizes[j]) for j in allowed}
+    weight = torch.stack([inside[j] for j in allowed if j not in owner[target]]).prod(0)
+    event = torch.stack([inside[j] for j in owner[target]]).prod(0)
+    share = float((weight * event).sum() / weight.sum())
+    error = float((weight**2 * (event - share) ** 2).sum().sqrt() / weight.sum())
+    return (float(weight.mean()), float(weight.std()) / n**0.5), (share, error)
+
+
+def filled(density, x, order, allowed, last, generator):
+    """Rows with the columns of the conditions drawn, in their order, and then those of the target."""
+    for j in [*(j for j in order if j in allowed and j not in last), *last]:
+        found = density.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
+        value = found.draw(generator)
+        x[:, j] = (
+            torch.where(x[:, density.parents[j]] > 0, torch.nan, value) if j in density.parents else value
+        )
+    return x
+
+
+def fits(value, limit, size):
+    """The share of each value that is allowed: 0 or 1 of a number; 1 of what does not exist."""
+    if size:
+        return limit.exp()[value.long()]
+    within = ((value[:, None] > limit[:, 0]) & (value[:, None] < limit[:, 1])).any(1)
+    return torch.where(value.isnan(), 1.0, within.double())
+
+
+def test_the_page_answers_ranges_as_counting_does(asked, tmp_path):
+    X, model, path = asked
+    rows = list(random_range_questions(model, X, RANGES))
+    body = """const model = new Model(data);
+      return questions.map(([cells, j, event]) => {
+        const question = model.question(cells), column = model.columns[j], found = question.conditional(j);
+        const Summary = column.listed ? LabelSummary : NumberSummary, { far } = model.numbers;
+        const { value, error } = question.probability();
+        return [[value, error], new Summary(column, found, far).within(event)];
+      });"""
+    answers = in_page(path, tmp_path, body, [question for *_, question in rows])
+    generator = torch.Generator().manual_seed(0)
+    away = []
+    with torch.no_grad():
+        for (row, said, target, _), found in zip(rows, answers, strict=True):
+            expected = counted(model, row, said, target, 20_000, generator)
+            away += [abs(p - q) / np.hypot(e, f) for (p, e), (q, f) in zip(found, expected, strict=True)]
+    away = np.array(away)
+    assert (away < 3).mean() >= 0.95, np.sort(away)[
+        -8:
+    ]  # 16 islands: Student's t, so that 1 in 100 is beyond
+    assert away.max() < 5
+    assert np.sqrt((away**2).mean()) < 1.4
+
+
+def test_rows_that_are_drawn_within_ranges_meet_them(asked, tmp_path):
+    X, model, path = asked
+    rows = list(random_range_questions(model, X, 12, seed=1))
+    body = """const model = new Model(data), random = generator(1);
+      return questions.map(([cells]) => Array.from({ length: 20 }, () => model.question(cells).draw(random)));"""
+    questions = [question for *_, question in rows]
+    for (cells, *_), drawn in zip(questions, in_page(path, tmp_path, body, questions), strict=True):
+        for j, cell in enumerate(cells):
+            found = [row[j] for row in drawn]
+            if isinstance(cell, dict) and "places" in cell:
+                assert set(found) <= set(cell["places"])
+            elif isinstance(cell, dict):
+                low, high = (-np.inf if cell["low"] is None else cell["low"]), cell["high"]
+                assert low - 1e-9 <= min(found) <= max(found) <= (np.inf if high is None else high) + 1e-9
+            elif cell is not None:
+                assert set(found) == {cell}
+
+
+def test_a_column_can_be_set_to_a_range_or_to_several_values(asked, tmp_path):
+    _, model, path = asked
+    body = """
+      const say = (node, value, type) => { node.value = value; node.dispatchEvent(new Event(type)); };
+      const told = () => ["b", "span"].map((name) => document.querySelector(`.standing ${name}`).textContent);
+      const cards = [...document.querySelectorAll(".card")], out = [];
+      const press = (i) => cards[i].querySelector("[aria-pressed]").click();
+      press(0);
+      cards[0].querySelectorAll("input[type=checkbox]")[1].click();
+      out.push(told());
+      press(5);
+      const [from, to] = cards[5].querySelectorAll(".pair input");
+      say(from, "90", "change");
+      say(to, "", "change");
+      out.push(told());
+      cards[0].querySelectorAll("input[type=checkbox]")[0].click();
+      out.push(told());
+      say(from, "100", "change");
+      say(to, "80", "change");
+      out.push([from.value, to.value], cards.map((card) => card.classList.contains("known")));
+      document.querySelectorAll(".load")[0].click();
+      out.push([...document.querySelectorAll("[aria-pressed=true]")].length);
+      return out;"""
+    one, two, three, ends, known, pressed = in_page(path, tmp_path, body)
+    city = list(model.classes("<b>city</b>"))[1]
+    share = model.conditional({}, "<b>city</b>").probability[0][1]
+    assert float(one[0].split("%")[0]) == pytest.approx(100 * share, abs=0.06), city
+    assert one[1].startswith("probability of the condition on 1 column.")
+    assert "±" not in two[0]  # one value of one column, and a range of another: nothing to average over
+    assert "±" in three[0]
+    assert float(three[0].split("%")[0]) > float(two[0].split("%")[0])
+    assert "conditions on 2 columns. ± is a standard error, from 256 weighted draws" in three[1]
+    assert ends == ["80", "80"]  # the end that moves pushes the other
+    assert sum(known) == 2
+    assert pressed == 0
+
+
+ADULT = {
+    "workclass": 9,
+    "education": 16,
+    "marital": 7,
+    "occupation": 15,
+    "relationship": 6,
+    "race": 5,
+    "sex": 2,
+    "country": 42,
+    "income": 2,
+}
+
+
+def census(n=600, seed=0):
+    """A table with the columns of Adult: nine of labels, six of numbers, two of which are mostly 0."""
+    rng = np.random.default_rng(seed)
+    labels = {
+        name: np.array([f"{name} {i}" for i in range(k)])[rng.integers(k, size=n)]
+        for name, k in ADULT.items()
+    }
+    numbers = {name: rng.integers(17, 90, n) for name in ("age", "hours")} | {
+        "weight": rng.lognormal(12, 0.5, n),
+        "years": rng.integers(1, 17, n),
+    }
+    mostly = {name: np.where(rng.random(n) < 0.9, 0, rng.integers(100, 9999, n)) for name in ("gain", "loss")}
+    return pd.DataFrame(labels | numbers | mostly)
+
+
+SIZES = {
+    "small": (table, {}, 100),
+    "adult": (census, {"width": 128, "blocks": 2, "members": 2, "orders": 2}, 300),
+}
+
+
+@pytest.mark.skipif(
+    os.getloadavg()[0] > 2 * os.cpu_count(), reason="too busy a machine to measure milliseconds"
+)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_question_with_ranges_is_quick_too(size, tmp_path):
+    make, settings, most = SIZES[size]
+    X = make(600)
+    model = CTEM(max_steps=2, random_state=0, **settings).fit(X)
+    path = write_report(model, X, tmp_path / "report.html", n_samples=20)
+    body = """const model = new Model(data);
+      return questions.map(([cells]) => Math.min(...[1, 2, 3, 4, 5].map(() => {
+        const start = performance.now(), question = model.question(cells);
+        question.probability();
+        model.columns.forEach((column, j) => cells[j] === null && column.owner.length && question.conditional(j));
+        return performance.now() - start;
+      })));"""
+    questions = [question for *_, question in random_range_questions(model, X, 12)]
+    real_time = [option for option in QUIET if "virtual-time" not in option]
+    assert 0 < np.median(in_page(path, tmp_path, body, questions, real_time)) < most
