@@ -73,7 +73,7 @@ PAGES = (
         notes="tables",
     ),
     Page("uses", "Adult: filling in before a classifier, classifying, and privacy", {"uses*": DEFAULTS}),
-    Page("large", "Large tables: rates, and a fit that streams", {"large*": "one run"}, split=None),
+    Page("large", "Large tables: rates, streamed fits, two processes", {"large*": "one run"}, split=None),
     Page("bench-cpu", "Time to quality on a CPU", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
     Page("bench-cuda", "Time to quality on a GPU", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
     Page(

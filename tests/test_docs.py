@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -46,6 +47,11 @@ def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
     space = names(path)
     for code in blocks(path):
         exec(compile(small(code), path.name, "exec"), space)
+
+
+def test_the_cost_page_is_what_its_script_makes_of_the_results():
+    found = runpy.run_path(str(DOCS / "cost.py"))
+    assert found["page"]() == (DOCS / "cost.md").read_text("utf-8")
 
 
 def test_docstrings_become_text_in_which_only_code_is_marked(monkeypatch):
