@@ -310,8 +310,10 @@ class NumberHead {
   }
 
   addMode(rest, mean, spread, factor) {
-    const { grid } = this;
-    for (let g = 0; g < grid.length; g++) rest[g] += factor * fastNormalCdf((grid[g] - mean) / spread);
+    const { grid } = this, step = grid[1] - grid[0], near = (t) => clamp(Math.ceil((t - grid[0]) / step), 0, grid.length);
+    const first = near(mean - ENDS * spread), last = near(mean + ENDS * spread);
+    for (let g = first; g < last; g++) rest[g] += factor * fastNormalCdf((grid[g] - mean) / spread);
+    for (let g = last; g < grid.length; g++) rest[g] += factor;
   }
 
   /* The summed distribution function on the grid. */

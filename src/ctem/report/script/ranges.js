@@ -1,6 +1,6 @@
 /* ---- ranges and sets: densities/anyorder/events.py ---- */
 
-const ISLANDS = 16, SIZE = 16; // draws: the islands' spread is the standard error
+const ISLANDS = 16, SIZE = 13; // draws: the islands' spread is the standard error
 const UNEVEN = 0.5; // effective share of an island's draws below which they are drawn again by their weights
 const SEED = 1;
 
