@@ -536,7 +536,8 @@ def test_resuming_with_other_data_is_refused(folder, tmp_path, monkeypatch):
     ctem("fit", folder / "t.csv", *options, "--seed", 9)
 
 
-@pytest.mark.parametrize("command", ["fit", pytest.param("sample", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["fit", "sample"])
 def test_a_full_disk_leaves_the_old_file_untouched(folder, tmp_path, command, pytestconfig):
     target = tmp_path / "old.csv"
     shutil.copy(folder / "m.ctem", target)

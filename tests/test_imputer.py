@@ -45,6 +45,12 @@ def gaps():
 
 
 @pytest.fixture(scope="module")
+def indicating(gaps):
+    """A table of pandas and one of polars, with an imputer each."""
+    return [(X, small(add_indicator=True).fit(X)) for X in (gaps[:120], pl.from_pandas(gaps[:120]))]
+
+
+@pytest.fixture(scope="module")
 def fitted(gaps):
     return small().fit(gaps)
 
@@ -58,7 +64,7 @@ def test_every_gap_is_filled_and_every_observed_cell_stays(fitted, gaps, strateg
 
 
 def test_polars_and_arrow_tables_come_back_as_such(gaps):
-    X = pl.from_pandas(gaps)
+    X = pl.from_pandas(gaps[:120])
     filled = small().fit(X).transform(X)
     assert isinstance(filled, pl.DataFrame)
     assert filled.schema == X.schema
@@ -189,11 +195,10 @@ def test_indicators_say_what_was_missing(gaps):
 
 
 @pytest.mark.parametrize("wanted", ["pandas", "polars"])
-def test_set_output_chooses_the_library(gaps, wanted):
+def test_set_output_chooses_the_library(indicating, wanted):
     library = {"pandas": pd, "polars": pl}[wanted]
-    for X in (gaps, pl.from_pandas(gaps)):
-        imputer = small(add_indicator=True).set_output(transform=wanted).fit(X)
-        filled = imputer.transform(X)
+    for X, imputer in indicating:
+        filled = imputer.set_output(transform=wanted).transform(X)
         assert isinstance(filled, library.DataFrame)
         assert list(filled.columns) == list(imputer.get_feature_names_out())
         assert isinstance(imputer.draws(X, 2)[0], library.DataFrame)

@@ -24,7 +24,7 @@ from ctem.tables.frames.frame import read_frame
 from ctem.tables.frames.large import open_large
 
 LITTLE = "5.6MB"  # for 20,000 rows of the table below, and some more
-QUICK = {**SMALL, "max_steps": 120, "batch_size": 256, "width": 24}
+QUICK = {**SMALL, "max_steps": 60, "batch_size": 256}
 
 
 def table(n=24_000, seed=0):

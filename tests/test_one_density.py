@@ -16,7 +16,7 @@ from ctem.densities.anyorder import Settings
 from ctem.learning import settings_for
 from ctem.tables.columns.codecs import Labels, Numbers
 
-DRAWS = 10_000
+DRAWS = 4000
 STEP = 1e-3  # of a finite difference, in encoded units: float32 sums then give slopes to about 1e-3
 
 
@@ -60,7 +60,8 @@ def gappy(n=150, seed=0):
 TABLES = {made.__name__: made for made in (numeric, labels, mixed, gappy)}
 
 
-FITS = {name: (name, {"effort": "quick"}) for name in TABLES}  # a quarter of the steps
+BRIEF = {"effort": "quick", "max_steps": 150, "width": 32, "blocks": 1}
+FITS = {name: (name, BRIEF) for name in TABLES}
 DEFAULTS = {f"{name}, default": pytest.param((name, {}), marks=pytest.mark.long) for name in TABLES}
 
 
@@ -326,7 +327,7 @@ def test_a_complete_column_keeps_its_share_though_gaps_depend_on_it():
     X = pd.DataFrame(
         {"a": np.where(a, "u", "v"), "b": b, "c": np.where(gone, np.nan, b + rng.normal(size=n))}
     )
-    model = CTEM(random_state=0, effort="quick").fit(X)
+    model = CTEM(random_state=0, **BRIEF).fit(X)
     late = {i for i, name in enumerate(model.schema_.space.names) if name.startswith("c")}
     assert late
     for order in model.density_.orders:

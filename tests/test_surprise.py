@@ -8,7 +8,7 @@ from small import SMALL
 
 from ctem import CTEM, CTEMOutlier
 
-LONGER = {**SMALL, "max_steps": 200, "width": 32}
+LONGER = {**SMALL, "max_steps": 100, "width": 32}
 
 
 def linked(n=400, seed=0):
