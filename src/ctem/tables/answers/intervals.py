@@ -9,13 +9,17 @@ each asked of a network that has not seen its row, t is the ⌊(1 − c)(n + 1)�
 new cell with probability at least about c, if gaps do not depend on what they hide (conformal prediction). A model that
 is too sure of itself, as one of few rows may be, gets longer intervals for it.
 
+That t is of single networks, since only one of them has not seen a given held-out row. Their mean is wider and errs
+less, so that between its quantiles an interval holds more than c. So the ends are the medians, over the networks, of
+their own quantiles.
+
 Reference: V. Chernozhukov, K. Wüthrich, Y. Zhu, Distributional conformal prediction, 2021.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
-from ctem.tables.answers.heldout import blind
+from ctem.tables.answers.heldout import EVERY, blind
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
@@ -69,6 +73,17 @@ class Intervals:
 
     def of(self, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
         """The columns of a frame, missing cells at their lower ends, and at their upper ones; labels stay missing."""
+        asked = sorted({member for member, _ in self.parts}) or [EVERY]
+        each = [self._by(blind(self.table, member), frame, coverage) for member in asked]
+        half = len(each) - 1
+        places = half // 2, half - half // 2  # outward, where the median lies between two
+        return [
+            {name: _ranked([ends[side][name] for ends in each], place) for name in frame.columns}
+            for side, place in enumerate(places)
+        ]
+
+    def _by(self, table: TableDensity, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
+        """Lower and upper ends by one network."""
 
         def low(found: ColumnDistribution, name: str) -> Cells:
             return found.quantile(self._tail(found, name, coverage) / 2)
@@ -76,7 +91,7 @@ class Intervals:
         def high(found: ColumnDistribution, name: str) -> Cells:
             return found.quantile(1 - self._tail(found, name, coverage) / 2 * (1 - TIE))
 
-        return self.table.summarised(frame, low, high)
+        return table.summarised(frame, low, high)
 
     def _tail(self, found: ColumnDistribution, name: str, coverage: float) -> float:
         return tail(self._p_values(name), coverage) if found.has_mean else 1 - coverage
@@ -98,3 +113,13 @@ class Intervals:
     @cached_property
     def _found(self) -> dict[str, Vector]:
         return {}
+
+
+def _ranked(cells: Sequence[Cells], place: int) -> Cells:
+    """The values at a place in the order of several columns, row by row.
+
+    >>> one, two = (Cells("int", np.array(values), np.zeros(2, bool)) for values in ([1, 9], [5, 3]))
+    >>> _ranked([one, two], 0).values
+    array([1, 3])
+    """
+    return replace(cells[0], values=np.sort([each.values for each in cells], axis=0)[place])
