@@ -30,7 +30,8 @@ plot.what_if(model, "body_mass_g", "species", ax=right)
 
 # %%
 # Ranges and lists are conditions too. The probability comes with the standard error of its computation.
-print(model.probability({"body_mass_g": (4000, 5000)}, given={"sex": "female"}, random_state=0))
+found = model.probability({"body_mass_g": (4000, 5000)}, given={"sex": "female"}, random_state=0)
+print(f"{found.value:.3f} ± {found.stderr:.3f}")
 model.sample(4, given={"species": ["Adelie", "Gentoo"], "body_mass_g": (4000, None)}, random_state=0)
 
 # %%

@@ -60,4 +60,5 @@ axes.legend()
 
 # %%
 # Questions in the other direction come from the same model, with a standard error of the drawing.
-print(model.probability({"class": "crew"}, given={"survived": "no", "sex": "male"}, random_state=0))
+found = model.probability({"class": "crew"}, given={"survived": "no", "sex": "male"}, random_state=0)
+print(f"{found.value:.3f} ± {found.stderr:.3f}")

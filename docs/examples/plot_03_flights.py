@@ -46,9 +46,11 @@ for ax, date, factor in zip(axes, ["2025-01-15", "2025-07-15"], [2, 1], strict=T
 # When do late flights happen? Conditions may be ranges, and the answer is a sample of flights.
 late = model.sample(2000, given={"delay_min": (45, None)}, random_state=0)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+figure.suptitle("When flights are late by 45 minutes or more")
 left.hist([flights["hour"], late["hour"]], bins=np.arange(4.5, 24), density=True, label=["all", "late"])
 left.set(xlabel="hour")
 left.legend()
 right.hist([flights["date"].dt.month, late["date"].dt.month], bins=np.arange(0.5, 13), density=True)
 right.set(xlabel="month")
-print(model.probability({"delay_min": (45, None)}, given={"airline": "B"}, random_state=0))
+found = model.probability({"delay_min": (45, None)}, given={"airline": "B"}, random_state=0)
+print(f"{found.value:.3f} ± {found.stderr:.3f}")

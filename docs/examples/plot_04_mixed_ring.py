@@ -55,6 +55,7 @@ for ax, picture, title in (
 given = pd.DataFrame({"label": ["A", "E", "I", "M"]})
 drawn = model.sample(200, given=given, random_state=0)
 figure, ax = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
+ax.set_title("points drawn given four of the labels")
 for name, part in drawn.groupby("label"):
     ax.plot(part["x"], part["y"], ".", ms=4, label=f"label {name}")
 ax.set_aspect("equal")

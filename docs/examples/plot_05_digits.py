@@ -26,6 +26,7 @@ half = shown.copy()
 half[:, 32:] = np.nan
 drawn = model.impute(half, n_draws=4, random_state=0)
 figure, axes = plt.subplots(6, 8, figsize=(8, 6.2), layout="constrained")
+figure.suptitle("Digits whose lower half is drawn")
 names = ["image", "what is shown", *("completed",) * 4]
 for row, (pictures, name) in enumerate(zip([shown, half, *drawn], names, strict=True)):
     for ax, picture in zip(axes[row], pictures, strict=True):
@@ -35,7 +36,8 @@ for row, (pictures, name) in enumerate(zip([shown, half, *drawn], names, strict=
 
 # %%
 # New digits, drawn pixel by pixel.
-figure, axes = plt.subplots(2, 10, figsize=(8, 1.8), layout="constrained")
+figure, axes = plt.subplots(2, 10, figsize=(8, 2.1), layout="constrained")
+figure.suptitle("New digits")
 for ax, picture in zip(axes.flat, model.sample(20, random_state=0), strict=True):
     ax.imshow(picture.reshape(8, 8), cmap="Greys", vmin=0, vmax=1)
     ax.set(xticks=[], yticks=[])
