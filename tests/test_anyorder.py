@@ -7,10 +7,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
 from ctem.densities.anyorder import AnyOrderNet, AtLevel, HiddenColumns, NumberDensity
 from ctem.densities.anyorder.labels import LabelHead
+from ctem.densities.anyorder.layers import Body
 from ctem.densities.anyorder.numbers import NumberHead, Polygon
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.chain import Chain
@@ -144,6 +146,66 @@ def test_probabilities_of_labels_sum_to_one_and_agree_with_their_columns():
         torch.testing.assert_close(log_p.exp().sum(1), torch.ones(40))
         own = log_p.gather(1, x[:, j : j + 1].long()).squeeze(1)
         torch.testing.assert_close(together[:, j], own, atol=1e-5, rtol=1e-5)
+
+
+def plain_body(body, h):
+    """What ``Body`` is said to be, by torch's own functions."""
+    for block in body:
+        h = h + block.outer(silu(block.inner(layer_norm(h, h.shape[-1:]), ALL)), ALL)
+    return layer_norm(h, h.shape[-1:])
+
+
+def same_values_and_gradients(found, expected, *leaves):
+    """Two computations agree, and so do the gradients of a random combination of what they give."""
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    direction = torch.randn(found.shape, generator=seeded(9))
+    slopes = [torch.autograd.grad((each * direction).sum(), leaves) for each in (found, expected)]
+    for mine, theirs in zip(*slopes, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_body_and_its_written_out_gradient_are_those_of_its_formula(blocks):
+    body = Body(2, 8, blocks, 0.0, seeded())
+    h = torch.randn(2, 20, 8, generator=seeded(1)).requires_grad_()
+    same_values_and_gradients(body(h, ALL), plain_body(body, h), h, *body.parameters())
+
+
+def test_dropout_leaves_out_its_share_in_training_alone():
+    body = Body(1, 400, 1, 0.5, seeded())
+    h = torch.randn(1, 100, 400, generator=seeded(1))
+    torch.manual_seed(0)
+    first, second = body(h, ALL), body(h, ALL)
+    assert not torch.equal(first, second)
+    assert torch.equal(body.eval()(h, ALL), body(h, ALL))
+    torch.testing.assert_close(body(h, ALL), plain_body(body, h))
+
+
+@pytest.mark.parametrize("wild", [0.0, 0.3, 3.0, 30.0])
+def test_the_written_out_gradient_of_numbers_is_that_of_their_density(wild):
+    """As far as 40 in a height, 8 in a place and the ends of a spread, where it is held."""
+    head, generator = NumberHead(), seeded(1)
+    found = (wild * torch.randn(200, head.size, generator=generator)).requires_grad_()
+    mean, spread = 3 * torch.randn(200, generator=generator), 0.003 + torch.rand(200, generator=generator)
+    t = mean + 2 * spread * torch.randn(200, generator=generator)
+    expected = head.log_prob(t.unsqueeze(-1), found, mean, spread).squeeze(-1)
+    scaled = found / head.scale + head.start
+    inside = expected > -30  # beyond, float32 does not resolve the smaller of two tiny parts
+    mine = head.log_prob_of_scaled(t, scaled, mean, spread)
+    torch.testing.assert_close(mine[inside], expected[inside], atol=1e-3, rtol=1e-4)
+    (one,), (other,) = (torch.autograd.grad(each[inside].sum(), found) for each in (mine, expected))
+    torch.testing.assert_close(one, other, atol=2e-3 * float(other.abs().max()), rtol=1e-2)
+
+
+@pytest.mark.parametrize("space", [MIXED, BITS, FINITE])
+def test_the_written_out_gradient_of_labels_is_that_of_their_probabilities(space):
+    head = LabelHead(skewed(space))
+    found = torch.randn(40, len(head.owner), generator=seeded()).requires_grad_()
+    x = skewed(space).sample(40, seeded(1))
+    own = [
+        head.column(found[:, head.slices[j]], j).gather(1, x[:, j : j + 1].long()) for j in space.discretes
+    ]
+    same_values_and_gradients(head.log_prob(x, found)[:, list(space.discretes)], torch.cat(own, 1), found)
 
 
 def some_sets(n, space, seed=0):

@@ -20,11 +20,12 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
 from ctem.datasets import load_binary, load_table
 from ctem.densities.anyorder import AnyOrderDensity, AnyOrderNet, Settings, fit_anyorder
-from ctem.densities.anyorder.network import _Linear
+from ctem.densities.anyorder.layers import Linear
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.tables.answers.density import TableDensity, find_device
 from ctem.tables.columns.schema import Schema
@@ -46,12 +47,16 @@ class GradientHead(AnyOrderNet):
 
     def __init__(self, base: ProductBase, **options: Any):
         super().__init__(base, **options)
-        self.of_labels = _Slopes(_Linear(self.members, self.options["width"], 1, None), self.inputs.place)
+        self.of_labels = _Slopes(Linear(self.members, self.options["width"], 1, None), self.inputs.place)
         self.to(base.log_table)
 
-    def _hidden(self, *of: Any) -> Any:
+    def _hidden(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> Any:
+        """As ``Body`` has it, but with a gradient that has a gradient."""
         with torch.enable_grad():
-            return super()._hidden(*of)
+            h, prediction = self._first(x, visible, level, member)
+            for block in self.body:
+                h = h + block.outer(silu(block.inner(layer_norm(h, h.shape[-1:]), member)), member)
+            return layer_norm(h, h.shape[-1:]), prediction
 
     def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> Any:
         seen, prediction = self.inputs(x.flatten(0, 1), visible.flatten(0, 1), level.flatten(0, 1))
@@ -73,6 +78,9 @@ class _Slopes(nn.Module):
         (slope,) = torch.autograd.grad(g, self.seen, create_graph=self.training)
         return slope[..., self.place][..., outputs]
 
+    def stretched(self, h: Tensor, scale: Tensor, start: Tensor) -> Tensor:
+        return start + scale * self(h, slice(None))
+
 
 class Uncorrected(AnyOrderNet):
     """Numbers around the linear prediction itself, which the network neither shifts nor stretches."""
@@ -88,6 +96,10 @@ class _Fixed(NumberHead):
         fixed = [weight, torch.zeros_like(shift), torch.zeros_like(stretch), a, b]
         return super()._parts(torch.cat(fixed, -1), mean, spread)
 
+    def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+        found = (scaled - self.start) * self.scale
+        return self.log_prob(t.unsqueeze(-1), found, mean, spread).squeeze(-1)
+
 
 class Finer(AnyOrderNet):
     """Densities of numbers with 33 and 25 knots instead of 9 and 17."""
@@ -96,7 +108,7 @@ class Finer(AnyOrderNet):
         super().__init__(base, **options)
         self.numbers = NumberHead((33, 25)).to(base.log_table)
         outputs = len(self.space.reals) * self.numbers.size
-        self.of_numbers = _Linear(self.members, self.options["width"], outputs, None).to(base.log_table)
+        self.of_numbers = Linear(self.members, self.options["width"], outputs, None).to(base.log_table)
 
 
 def unpredicted(base: ProductBase, *, correlation: Tensor | None, **options: Any) -> AnyOrderNet:

@@ -8,10 +8,15 @@ The names below are where most work starts; everything else is in the module tha
 ``ctem.densities``, ``ctem.images``, ``ctem.tables``, ``ctem.report``, ``ctem.datasets`` and ``ctem.benchmarks``.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ctem.version import __version__
+
+# torch's allocator on ARM gives memory back after 10 ms, and every training step then pays for it anew: a sixth of the
+# time. It reads this when torch is first imported.
+os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
 
 if TYPE_CHECKING:
     from ctem.bases import ProductBase

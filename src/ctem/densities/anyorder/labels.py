@@ -35,7 +35,7 @@ class LabelHead(nn.Module):
     code: Tensor
     start: Tensor
     gain: Tensor
-    member: Tensor
+    member: Tensor | None  # which column a value is of, (values, d); None if every column has two
     is_real: Tensor
 
     def __init__(self, base: ProductBase):
@@ -47,43 +47,59 @@ class LabelHead(nn.Module):
         rows, table = base.rows.cpu()[owner], base.log_table.cpu()
         gain = table[rows, code] - table[rows, 0]
         self.slices = [slice(int(a), int(a + c)) for a, c in zip(start, counts, strict=True)]
+        bits = bool((counts == 1).all())
         member = (owner.unsqueeze(1) == torch.arange(len(counts))).to(base.log_table.dtype)
-        found = {"owner": owner, "code": code, "start": start, "gain": gain, "member": member}
+        found = {
+            "owner": owner,
+            "code": code,
+            "start": start,
+            "gain": gain,
+            "member": None if bits else member,
+        }
         found["is_real"] = base.is_real
         for name, value in found.items():
-            self.register_buffer(name, value.to(base.log_table.device), persistent=False)
+            placed = None if value is None else value.to(base.log_table.device)
+            self.register_buffer(name, placed, persistent=False)
 
     def log_prob(self, x: Tensor, coefficients: Tensor) -> Tensor:
         """log ρ(x_j) of every column of rows x (…, d) from coefficients (…, values); 0 for a real one."""
+        return self.log_prob_of_scores(x, coefficients + self.gain)
+
+    def log_prob_of_scores(self, x: Tensor, score: Tensor) -> Tensor:
+        """The same from log-odds against the first value, which are not needed afterwards."""
         if not len(self.owner):
             return torch.zeros_like(x)
-        score = (coefficients + self.gain).clamp(max=STEEPEST)
-        at = (self.start + x.long() - 1).clamp(0, len(self.owner) - 1)
-        own = torch.where(x > 0, score.gather(-1, at), 0.0)
-        return torch.where(self.is_real, 0.0, own - self._log_total(score))
+        later = (x > 0) & ~self.is_real  # than the first value
+        at = torch.where(later, self.start + x.long() - 1, 0)
+        return cast("Tensor", _LogProb.apply(score, at, later, self.member, self.owner))
 
     def column(self, coefficients: Tensor, j: int) -> Tensor:
         """log ρ(v) of every value of column j (…, k) from the coefficients of that column (…, k − 1)."""
         score = (coefficients + self.gain[self.slices[j]]).clamp(max=STEEPEST)
         return torch.cat([torch.zeros_like(score[..., :1]), score], -1).log_softmax(-1)
 
-    def _log_total(self, score: Tensor) -> Tensor:
-        """log Σ_v e^{score_v} of every column, its first value having 0: (…, d)."""
-        return cast("Tensor", _LogTotal.apply(score, self.member, self.owner))
 
+class _LogProb(torch.autograd.Function):
+    """score[at] or 0, less log(1 + Σ e^score), the sum over the values of every column: one product sums all columns.
 
-class _LogTotal(torch.autograd.Function):
-    """log(1 + Σ e^score) over the values of every column: one product sums all columns. Its gradient is a softmax."""
+    Scores above ``STEEPEST`` count as that. The gradient has a softmax for every column.
+    """
 
     @staticmethod
-    def forward(ctx: Any, score: Tensor, member: Tensor, owner: Tensor) -> Tensor:
-        total = torch.log1p(score.exp() @ member)
-        ctx.save_for_backward(score, total, owner)
-        return total
+    def forward(
+        ctx: Any, score: Tensor, at: Tensor, later: Tensor, member: Tensor | None, owner: Tensor
+    ) -> Tensor:
+        odds = score.clamp(max=STEEPEST).exp_()
+        total = 1 + odds if member is None else (odds @ member).add_(1.0)
+        ctx.save_for_backward(odds, total, at, later, owner)
+        ctx.bits = member is None
+        own = score.gather(-1, at).clamp_(max=STEEPEST)
+        return torch.where(later, own, 0.0).sub_(total.log())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        score, total, owner = ctx.saved_tensors
-        share = (score - total.index_select(-1, owner)).exp_()
-        return share.mul_(grad.index_select(-1, owner)), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        odds, total, at, later, owner = ctx.saved_tensors
+        share = -grad / total
+        found = odds * (share if ctx.bits else share.index_select(-1, owner))
+        return found.scatter_add_(-1, at, torch.where(later, grad, 0.0)), None, None, None, None

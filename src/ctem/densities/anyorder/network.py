@@ -2,68 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding_bag, layer_norm, pad, silu
+from torch.nn.functional import embedding_bag, pad
 
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.inputs import Inputs, Prediction
 from ctem.densities.anyorder.labels import LabelHead
+from ctem.densities.anyorder.layers import Body, Linear, affine
 from ctem.densities.anyorder.numbers import NumberHead
 
 __all__ = ["AnyOrderNet"]
 
-
-class _Linear(nn.Module):
-    """One linear map per member: (members, n, inputs) → (members, n, outputs)."""
-
-    def __init__(self, members: int, inputs: int, outputs: int, generator: torch.Generator | None):
-        super().__init__()
-        weight = torch.zeros(members, inputs, outputs)
-        if generator is not None:
-            weight = (2 * torch.rand(weight.shape, generator=generator) - 1) / math.sqrt(inputs)
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(torch.zeros(members, 1, outputs))
-
-    def forward(self, h: Tensor, member: slice, outputs: slice = slice(None)) -> Tensor:
-        weight, bias = self.weight[member, :, outputs], self.bias[member, :, outputs]
-        if len(weight) == 1:  # a plain product is faster than a batched one
-            return torch.addmm(bias[0], h[0], weight[0]).unsqueeze(0)
-        return cast("Tensor", _Affine.apply(h, weight, bias))
-
-
-class _Affine(torch.autograd.Function):
-    """h W + b for every member, as ``torch.baddbmm``.
-
-    Backward it copies the transposed weights first: some libraries for CPUs take up to twenty times as long for small
-    products with a transposed factor.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(h, weight)
-        return torch.baddbmm(bias, h, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        h, weight = ctx.saved_tensors
-        of_h = torch.bmm(grad, weight.mT.contiguous()) if ctx.needs_input_grad[0] else None
-        return of_h, torch.bmm(h.mT, grad), grad.sum(1, keepdim=True)
-
-
-class _Block(nn.Module):
-    """h + W₂ silu(W₁ norm(h)), with dropout in the middle."""
-
-    def __init__(self, members: int, width: int, dropout: float, generator: torch.Generator):
-        super().__init__()
-        self.inner = _Linear(members, width, width, generator)
-        self.outer = _Linear(members, width, width, generator)
-        self.drop = nn.Dropout(dropout)
-
-    def forward(self, h: Tensor, member: slice) -> Tensor:
-        return h + self.outer(self.drop(silu(self.inner(_norm(h), member))), member)
+MANY = 32  # values of discrete columns from which on their weights are summed rather than multiplied
 
 
 class AnyOrderNet(nn.Module):
@@ -117,10 +70,10 @@ class AnyOrderNet(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.inputs = Inputs(base, harmonics, correlation)
         self.labels, self.numbers = LabelHead(base), NumberHead()
-        self.first = _Linear(members, self.inputs.size, width, generator)
-        self.body = nn.ModuleList(_Block(members, width, dropout, generator) for _ in range(blocks))
-        self.of_labels = _Linear(members, width, len(self.labels.owner), None)
-        self.of_numbers = _Linear(members, width, len(self.space.reals) * self.numbers.size, None)
+        self.first = Linear(members, self.inputs.size, width, generator)
+        self.body = Body(members, width, blocks, dropout, generator)
+        self.of_labels = Linear(members, width, len(self.labels.owner), None)
+        self.of_numbers = Linear(members, width, len(self.space.reals) * self.numbers.size, None)
         self.register_buffer("reals", torch.tensor(self.space.reals, dtype=torch.long), persistent=False)
         self.to(base.log_table.device)
 
@@ -132,18 +85,21 @@ class AnyOrderNet(nn.Module):
             visible: V (members, n, d).
             level: noise level of real columns (members, n, 1).
         """
-        every = slice(None)
-        h, prediction = self._hidden(x, visible, level, every)
+        h, prediction = self._hidden(x, visible, level, slice(None))
         out = torch.zeros_like(x)
         if len(self.labels.owner):
-            out = self.labels.log_prob(x, self.of_labels(h, every) / self.inputs.spread)
+            score = self.of_labels.stretched(h, 1 / self.inputs.spread, self.labels.gain)
+            out = self.labels.log_prob_of_scores(x, score)
         if self.space.reals:
-            found = self.of_numbers(h, every).unflatten(-1, (len(self.space.reals), -1))
             t = x.index_select(-1, self.reals)
-            mean, spread = (part.view_as(t) for part in prediction)
-            log_p = self.numbers.log_prob(t.unsqueeze(-1), found, mean, spread).squeeze(-1)
+            log_p = self._log_prob_of_numbers(t, h, *(part.view_as(t) for part in prediction))
             out = out.index_copy(-1, self.reals, log_p)
         return out
+
+    def _log_prob_of_numbers(self, t: Tensor, h: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+        head, count = self.numbers, len(self.space.reals)
+        scaled = self.of_numbers.stretched(h, (1 / head.scale).repeat(count), head.start.repeat(count))
+        return head.log_prob_of_scaled(t, scaled.unflatten(-1, (count, -1)), mean, spread)
 
     def label_log_probs(self, x: Tensor, visible: Tensor, level: float, j: int, member: slice) -> Tensor:
         """log ρ(v | x_V) of every value v of a discrete column j by some members, for rows (n, d): (members, n, k)."""
@@ -169,14 +125,12 @@ class AnyOrderNet(nn.Module):
         Rows (1, n, d) are for all members.
         """
         h, prediction = self._first(x, visible, level, member)
-        for block in self.body:
-            h = block(h, member)
-        return _norm(h), prediction
+        return self.body(h, member), prediction
 
     def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
         """The first layer (members, n, width), and the predictions."""
         flat = x.flatten(0, 1), visible.flatten(0, 1)
-        sparse = not x.is_cuda and len(self.labels.owner) > 0
+        sparse = not x.is_cuda and len(self.labels.owner) >= MANY
         seen, prediction = self.inputs(*flat, level.flatten(0, 1), indicators=not sparse)
         several = len(self.first.bias[member]), -1, -1
         seen = seen.unflatten(0, x.shape[:2]).expand(several)
@@ -199,9 +153,4 @@ class AnyOrderNet(nn.Module):
         start = torch.arange(len(weight), device=values.device) * rows.shape[1]
         at = (values + start.view(-1, 1, 1)).flatten(0, 1)
         total = embedding_bag(at, rows.flatten(0, 1), mode="sum").view(*seen.shape[:2], rows.shape[-1])
-        return _Affine.apply(seen, rest, self.first.bias[member]) + total
-
-
-def _norm(h: Tensor) -> Tensor:
-    """Without a scale and a shift: a linear map follows wherever it is used."""
-    return layer_norm(h, h.shape[-1:])
+        return affine(seen, rest, self.first.bias[member]) + total

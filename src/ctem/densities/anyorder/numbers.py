@@ -12,10 +12,11 @@ evaluation, no quadrature, no sorting.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 __all__ = ["FAR", "NumberHead", "Polygon"]
 
@@ -25,6 +26,7 @@ ENDS_A, ENDS_B = 4.0, 4.5  # outermost knots, in t and in asinh u
 MODES = 4  # normal densities around the prediction
 START = (-2.0, 0.0, *[-3.0] * MODES)  # log-weights of the parts before training
 NARROWER = -0.7  # log-spread of a mode before training, relative to the prediction's
+TIGHT = 1e-6  # distance from a knot, at least, within a cell
 STEEPEST = 40.0  # log-heights, so that float32 can sum their exponentials
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -54,7 +56,7 @@ class Polygon(nn.Module):
     def log_prob(self, y: Tensor, cell: Tensor, log_height: Tensor) -> Tensor:
         """log-density at y (…, q) in the cell between knots ``cell`` and cell + 1, given heights (…, knots)."""
         low, high = self.knots[cell], self.knots[cell + 1]
-        place = ((y - low) / (high - low)).clamp(1e-6, 1 - 1e-6)
+        place = ((y - low) / (high - low)).clamp(TIGHT, 1 - TIGHT)
         left, right = log_height.gather(-1, cell), log_height.gather(-1, cell + 1)
         here = torch.logaddexp(left + torch.log1p(-place), right + place.log())
         return here - (log_height.exp() @ self.share).log().unsqueeze(-1)
@@ -103,6 +105,9 @@ class NumberHead(nn.Module):
 
     scale: Tensor
     start: Tensor
+    shares: Tensor
+    knots: Tensor
+    steepness: Tensor
 
     def __init__(self, knots: tuple[int, int] = (9, 17)):
         super().__init__()
@@ -111,15 +116,23 @@ class NumberHead(nn.Module):
         t = torch.linspace(-ENDS_A, ENDS_A, knots[0], dtype=torch.float64)
         u = torch.linspace(-ENDS_B, ENDS_B, knots[1], dtype=torch.float64).sinh()
         self.fixed, self.moving = Polygon(torch.special.ndtr(t)), Polygon(_cdf(u))
-        normal = (-0.5 * u**2 - LOG_SQRT_2PI - _log_density(u)).clamp_min(-30)
+        normal = (_log_normal(u) - _log_density(u)).clamp_min(-30)
         shares = self.fixed.share.double(), normal.exp() * self.moving.share
         # heights of knots that a standard normal seldom meets may be larger; weights move four times as fast
         scale = torch.cat([torch.full((2 + MODES,), 0.25), torch.ones(2 + 2 * MODES)])
         scale = torch.cat([scale, torch.cat(shares).sqrt().clamp_min(0.1)])
         stretch = [0.0, *[NARROWER] * MODES]
         start = [*START, 0.0, *torch.linspace(-1, 1, MODES).tolist(), *stretch, *[0.0] * knots[0]]
-        self.register_buffer("scale", scale.float(), persistent=False)
-        self.register_buffer("start", torch.cat([torch.tensor(start), normal.float()]), persistent=False)
+        every = torch.cat([self.fixed.knots, self.moving.knots])
+        found = {
+            "scale": scale.float(),
+            "start": torch.cat([torch.tensor(start), normal.float()]),
+            "shares": torch.block_diag(self.fixed.share.unsqueeze(1), self.moving.share.unsqueeze(1)),
+            "knots": every,
+            "steepness": 1 / every.diff(append=every.new_full((1,), 2.0)),  # between a knot and the next
+        }
+        for name, value in found.items():
+            self.register_buffer(name, value, persistent=False)
 
     def log_prob(self, t: Tensor, found: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """log ρ(t) of q numbers (…, q) from coefficients (…, size) and a prediction, its mean and spread (…)."""
@@ -129,10 +142,16 @@ class NumberHead(nn.Module):
         near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
         cell = _cell(near.detach().asinh() / ENDS_B, self.lengths[4])
         log_b = self.moving.log_prob(_cdf(near), cell, parts.moving) + _log_density(near)
-        modes = -0.5 * u[..., 1:] ** 2 - LOG_SQRT_2PI
-        each = torch.cat([log_b.unsqueeze(-1), modes], -1) - log_spread
-        fixed = (log_a - 0.5 * t**2 - LOG_SQRT_2PI).unsqueeze(-1)
+        each = torch.cat([log_b.unsqueeze(-1), _log_normal(u[..., 1:])], -1) - log_spread
+        fixed = (log_a + _log_normal(t)).unsqueeze(-1)
         return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
+
+    def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+        """log ρ of a number each (…) from ``found / scale + start`` (…, size), for training.
+
+        Equal to ``log_prob`` but for rounding. Its gradient is written out, and is of the coefficients alone.
+        """
+        return cast("Tensor", _LogProb.apply(scaled, t, mean, spread, self))
 
     def draw(self, found: Tensor, mean: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row of coefficients (n, size)."""
@@ -156,6 +175,81 @@ class NumberHead(nn.Module):
         )
 
 
+class _LogProb(torch.autograd.Function):
+    """``NumberHead.log_prob_of_scaled``; what the parts are called is said in ``_Parts``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scaled: Tensor, t: Tensor, mean: Tensor, spread: Tensor, head: NumberHead
+    ) -> Tensor:
+        weight, shift, stretch, heights = scaled.split((*head.lengths[:3], sum(head.lengths[3:])), -1)
+        t, mean, spread = t.unsqueeze(-1), mean.unsqueeze(-1), spread.unsqueeze(-1)
+        at = torch.addcmul(mean, spread, shift).clamp_(-FAR, FAR)
+        bend = torch.tanh(stretch / 3)
+        log_s = torch.add(spread.log(), bend, alpha=3).clamp_(math.log(NARROWEST), math.log(WIDEST))
+        u = (t - at).mul_((-log_s).exp_())
+        cell, place = _places(head, t, u[..., :1])
+        height = heights.clamp(-STEEPEST, STEEPEST).exp_()
+        total = height @ head.shares
+        left, right = height.gather(-1, cell), height.gather(-1, cell + 1)
+        here = torch.lerp(left, right, place)
+        log_p = torch.cat([_log_normal(t), _log_density(u[..., :1]), _log_normal(u[..., 1:])], -1)
+        log_p[..., :2] += here.log() - total.log()
+        log_p[..., 1:] -= log_s
+        log_p += weight
+        ctx.head = head
+        ctx.save_for_backward(weight, heights, spread, at, bend, log_s, u, log_p)
+        ctx.polygons = cell, place, height, total, here, right - left
+        return log_p.logsumexp(-1) - weight.logsumexp(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, heights, spread, at, bend, log_s, u, log_p = ctx.saved_tensors
+        grad = grad.unsqueeze(-1)
+        part = log_p.softmax(-1)  # of the density there, that each part has
+        of_weight = (part - weight.softmax(-1)).mul_(grad)
+        part.mul_(grad)
+        of_heights, slope = _polygons_backward(ctx.head, part[..., :2], heights, u[..., :1], *ctx.polygons)
+        of_u = part[..., 1:] * torch.cat([slope, -u[..., 1:]], -1)
+        of_shift = torch.where(at.abs() < FAR, -of_u * (-log_s).exp() * spread, 0.0)
+        free = (log_s > math.log(NARROWEST)) & (log_s < math.log(WIDEST))
+        of_stretch = torch.where(free, (of_u * u + part[..., 1:]) * (bend**2 - 1), 0.0)
+        return torch.cat([of_weight, of_shift, of_stretch, of_heights], -1), None, None, None, None
+
+
+def _polygons_backward(
+    head: NumberHead,
+    part: Tensor,
+    heights: Tensor,
+    u: Tensor,
+    cell: Tensor,
+    place: Tensor,
+    height: Tensor,
+    total: Tensor,
+    here: Tensor,
+    rise: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The gradient w.r.t. the log-heights of both polygons, and the slope of the log-density of B at u."""
+    found = (-part / total) @ head.shares.T
+    both = part / here
+    high = both * place
+    found.scatter_add_(-1, cell, both - high).scatter_add_(-1, cell + 1, high)
+    found = torch.ops.aten.hardtanh_backward(found.mul_(height), heights, -STEEPEST, STEEPEST)
+    inside = (place[..., 1:] > TIGHT) & (place[..., 1:] < 1 - TIGHT)
+    steep = rise[..., 1:] * head.steepness[cell[..., 1:]] / here[..., 1:]
+    q = 2 + u**2
+    return found, torch.where(inside, steep * q**-1.5, 0.0) - 3 * u / q
+
+
+def _places(head: NumberHead, t: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    """The cells of the two polygons among all knots, and the places in them on (0, 1): (…, 2) each."""
+    first, second = head.lengths[3:]
+    cell = torch.cat([_cell(t / ENDS_A, first), _cell(near.asinh() / ENDS_B, second) + first], -1)
+    y = torch.cat([torch.special.ndtr(t), _cdf(near)], -1)
+    return cell, ((y - head.knots[cell]) * head.steepness[cell]).clamp_(TIGHT, 1 - TIGHT)
+
+
 def _cell(place: Tensor, knots: int) -> Tensor:
     """The cell of places on [−1, 1] that evenly spaced knots cut up."""
     return ((place.clamp(-1, 1) + 1) * ((knots - 1) / 2)).clamp(max=knots - 1.001).long()
@@ -167,6 +261,10 @@ def _cdf(u: Tensor) -> Tensor:
 
 def _quantile(y: Tensor) -> Tensor:
     return (2 * y - 1) * torch.rsqrt((2 * y * (1 - y)).clamp_min(1e-7))
+
+
+def _log_normal(u: Tensor) -> Tensor:
+    return -0.5 * u**2 - LOG_SQRT_2PI
 
 
 def _log_density(u: Tensor) -> Tensor:
