@@ -266,7 +266,7 @@ def table(records: Rows, published: str = "inline") -> list[str]:
     columns, keys = axes[across], list(dict.fromkeys(_key(r, down) for r in records))
     same = _shared(keys)
     lines = [row([same.strip(), *columns, *(["published"] if more else [])])]
-    lines.append(row(["---"] * (1 + len(columns) + bool(more))))
+    lines.append(row(["-"] * (1 + len(columns) + bool(more))))
     for key in keys:
         values = [_cell(cells.get((key, column)), published) for column in columns]
         lines.append(row([key.removeprefix(same), *values, *([papers.get(key, "—")] if more else [])]))
@@ -299,7 +299,7 @@ def _key(record: dict[str, Any], down: Iterable[str]) -> str:
 def _cell(record: dict[str, Any] | None, published: str) -> str:
     if record is None:
         return ""
-    spread = "" if record["std"] is None else f" ± {number(record['std'])}"
+    spread = "" if record["std"] is None else f" ± {number(record['std'], 2)}"
     mean = (
         f"{record['mean']:.3f}" if "nats" in record["metric"] else number(record["mean"])
     )  # differences count there
@@ -309,7 +309,7 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
 
 def provenance(page: Page, results: Sequence[Result]) -> list[str]:
     """A line for every run: its files, how settings were chosen, when and where it ran, its command, and its state."""
-    lines = [row(["files", "settings", "seeds", "made", "command", "state"]), row(["---"] * 6)]
+    lines = [row(["files", "settings", "seeds", "made", "command", "state"]), row(["-"] * 6)]
 
     def run(result: Result) -> tuple[str, str, str]:
         return result["command"], page.sources[str(_source(page, result["name"]))], stale(result)
@@ -339,7 +339,7 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
         "entered. *stale*: the code of one of them has changed since, or the file is from before such records.",
         "",
         row(["page", "files", "stale"]),
-        row(["---"] * 3),
+        row(["-"] * 3),
     ]
     for page, results in found:
         old = sum(bool(stale(result)) for result in results)
@@ -354,23 +354,26 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
 
 
 def row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return (
+        "".join(f"| {cell} ".replace("  ", " ") for cell in (cell.replace("|", "\\|") for cell in cells))
+        + "|"
+    )
 
 
-def number(value: float | str | None) -> str:
-    """Three significant digits; what was printed is left as it is, and thousands keep their whole part."""
+def number(value: float | str | None, digits: int = 3) -> str:
+    """So many significant digits; what was printed is left as it is, and thousands keep their whole part."""
     if value is None:
         return "—"
     if isinstance(value, str):
         return value
-    size = abs(float(f"{value:.3g}"))  # as rounded, so that 999.6 is a thousand
+    size = abs(float(f"{value:.{digits}g}"))  # as rounded, so that 999.6 is a thousand
     if size == 0:
         return "0"
     if size < 1e-3:
-        return f"{value:.2e}"
+        return f"{value:.{digits - 1}e}"
     if size >= 1e7:
-        return f"{value:.2e}"
-    return f"{value:.0f}" if size >= 1000 else f"{value:#.3g}".removesuffix(".")
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.0f}" if size >= 10**digits else f"{value:#.{digits}g}".removesuffix(".")
 
 
 def duration(seconds: float) -> str:

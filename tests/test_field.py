@@ -212,7 +212,7 @@ def test_hidden_cells_are_filled_in_at_means_and_modes_and_judged_in_training_un
     gone[:10, 0] = False
     numbers = frame.select_dtypes("number").columns
     gappy = frame.astype(dict.fromkeys(numbers, float)).mask(gone)
-    filled = at_means_and_modes(model, frame, gappy, LABELS)
+    filled = at_means_and_modes(model, gappy, LABELS)
     assert filled["city"].tolist() == frame["city"].tolist()
     square, hits = errors(frame, filled, gone, LABELS, frame)
     assert len(square) == 30
