@@ -49,6 +49,9 @@ def settings_of_torch():
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:log Z rests on")  # quick runs have few draws
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # matplotlib asks a tensor
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Ray leaves processes to the system
 @pytest.mark.usefixtures("settings_of_torch")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_script_runs_quickly(script, pytestconfig, monkeypatch):

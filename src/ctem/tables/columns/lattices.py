@@ -17,6 +17,7 @@ __all__ = ["Lattice", "check_whole"]
 PER_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 SMALL = 2**40  # whole numbers up to here keep enough digits for a point within their cell
 ROOM = 2**62
+TOPS = 2.0 * ROOM - 1024, 4.0 * ROOM - 2048  # largest float64 below 2⁶³ and 2⁶⁴
 FAR_OUT, FEW_FAR = 1e9, 0.05  # in central ranges, and the share of values that may be beyond
 CLOSER = 0.01  # share of neighbours that may be closer than a lattice allows
 TIED = 0.01  # share of rows that repeat another's value from which a column counts as rounded
@@ -57,7 +58,7 @@ class Lattice:
     origin: float = 0.0
     decimals: int = -1
     width: float = 0.0
-    top: float = 2.0 * ROOM - 1024
+    top: float = TOPS[0]
 
     @property
     def per(self) -> int:
@@ -83,7 +84,7 @@ class Lattice:
             float(step),
             float((low - shift) % step),
             width=step / lattice.per,
-            top=4.0 * ROOM - 2048 if high >= 2 * ROOM else 2.0 * ROOM - 1024,
+            top=TOPS[int(high >= 2 * ROOM)],
         )
 
     def measure(self, cells: Cells) -> Vector:
@@ -156,6 +157,7 @@ class Lattice:
             abs(lattice.shift) <= 4 * ROOM
             and -1 <= lattice.decimals <= 18
             and min(lattice.step, lattice.width) >= 0
+            and lattice.top in TOPS
         )
         if not (timed or plain) or not np.isfinite(numbers).all() or not bounded:
             raise ValueError(
