@@ -58,7 +58,7 @@ class Lattice:
     origin: float = 0.0
     decimals: int = -1
     width: float = 0.0
-    top: float = TOPS[0]
+    top: float = 2.0 * ROOM - 1024
 
     @property
     def per(self) -> int:
@@ -84,7 +84,7 @@ class Lattice:
             float(step),
             float((low - shift) % step),
             width=step / lattice.per,
-            top=TOPS[int(high >= 2 * ROOM)],
+            top=4.0 * ROOM - 2048 if high >= 2 * ROOM else 2.0 * ROOM - 1024,
         )
 
     def measure(self, cells: Cells) -> Vector:
