@@ -354,10 +354,8 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
 
 
 def row(cells: Sequence[str]) -> str:
-    return (
-        "".join(f"| {cell} ".replace("  ", " ") for cell in (cell.replace("|", "\\|") for cell in cells))
-        + "|"
-    )
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return "".join(f"| {cell} " if cell else "| " for cell in escaped) + "|"
 
 
 def number(value: float | str | None, digits: int = 3) -> str:

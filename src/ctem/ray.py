@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +21,9 @@ from ctem.estimator import CTEM
 __all__ = ["score", "spread"]
 
 ROWS = 2**16  # of a batch
+KINDS: dict[str, type[Exception]] = {  # of errors that a worker may send, the narrower first
+    kind.__name__: kind for kind in (FileNotFoundError, PermissionError, OSError, TypeError, ValueError)
+}
 Work = Callable[[int], int]
 
 
@@ -53,7 +55,8 @@ def spread(count: int, make: Callable[[], Work], workers: int | None = None) -> 
     """The answers of a piece of work to the numbers 0 … count − 1, as they come, by Ray's workers.
 
     A number whose worker dies is given to another, so that work must not mind being done twice. What the work raises
-    is raised here, with the worker's traceback as a note.
+    is raised here, with the worker's traceback as a note; an error that is neither of the system, nor of a type or a
+    value, as a RuntimeError.
 
     Arguments:
         count: how many numbers.
@@ -73,8 +76,10 @@ def spread(count: int, make: Callable[[], Work], workers: int | None = None) -> 
         _Each, compute=_pool(workers), num_cpus=1, fn_constructor_args=(make,), batch_size=1
     )
     for row in done.iter_rows():
-        if row["error"]:
-            raise pickle.loads(row["error"])
+        if row["kind"]:
+            error = KINDS.get(row["kind"], RuntimeError)(row["error"])
+            error.add_note(row["where"])
+            raise error
         yield int(row["done"])
 
 
@@ -113,10 +118,14 @@ class _Each:
     def __call__(self, batch: Any) -> Any:
         (number,) = batch["id"]
         try:
-            return {"done": [self.work(int(number))], "error": [b""]}
-        except Exception as error:  # sent as a value: Ray would wrap it in pages of its own
-            error.add_note(traceback.format_exc())
-            return {"done": [0], "error": [pickle.dumps(error)]}
+            return _said(self.work(int(number)))
+        except Exception as error:  # sent in words: Ray would wrap it in pages of its own
+            known = (name for name, kind in KINDS.items() if isinstance(error, kind))
+            return _said(0, next(known, "RuntimeError"), str(error), traceback.format_exc())
+
+
+def _said(done: int, kind: str = "", error: str = "", where: str = "") -> dict[str, list[Any]]:
+    return {"done": [done], "kind": [kind], "error": [error], "where": [where]}
 
 
 def loaded(content: bytes, device: str = "auto") -> CTEM:
