@@ -72,7 +72,11 @@ PAGES = (
         {"imputation-peers": PEERS, "imputation*": DEFAULTS},
         notes="tables",
     ),
-    Page("uses", "Adult: filling in before a classifier, classifying, and privacy", {"uses*": DEFAULTS}),
+    Page(
+        "uses",
+        "Adult: filling in before a classifier, classifying, and privacy",
+        {"uses-peers": PEERS, "uses*": DEFAULTS},
+    ),
     Page("large", "Large tables: rates, streamed fits, two processes", {"large*": "one run"}, split=None),
     Page("bench-cpu", "Time to quality on a CPU", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
     Page("bench-cuda", "Time to quality on a GPU", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
@@ -190,7 +194,7 @@ def _place(page: Page) -> Callable[[Result], tuple[int, list[str]]]:
 
 def stale(result: Result) -> str:
     """Why a result is stale: which functions have changed; "" if it is not."""
-    if not result.get("code"):
+    if "code" not in result:
         return BEFORE
     gone = _changed(json.dumps(result["code"]))
     return (

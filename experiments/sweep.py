@@ -181,6 +181,14 @@ def toy_table(n: int, seed: int) -> pd.DataFrame:
     )
 
 
+def wild(name: str, folder: str | None, naming: Sequence[str] = ()) -> pd.DataFrame:
+    """A table of FOLDER/wild (Rdatasets), without the columns that name its rows."""
+    path = Path(folder or "") / "wild" / f"{name}.csv.gz"
+    if not path.exists():
+        raise SystemExit(f"--data: expected a folder with wild/{path.name}; got {folder}.")
+    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"]).drop(columns=list(naming))
+
+
 def mask(kind: str, frame: pd.DataFrame, labels: Collection[str], rate: float, seed: int) -> np.ndarray:
     """Where cells are removed (n, columns): at random (MCAR), or by logistic models of Muzellec et al. (2020).
 
@@ -207,6 +215,20 @@ def mask(kind: str, frame: pd.DataFrame, labels: Collection[str], rate: float, s
 def _intercepts(z: np.ndarray, share: float) -> np.ndarray:
     """c with mean σ(z + c) = share in every column."""
     return np.array([brentq(lambda c, of=of: expit(of + c).mean() - share, -1e3, 1e3) for of in z.T])
+
+
+def errors(test: pd.DataFrame, filled: pd.DataFrame, gone: np.ndarray, labels: list[str], train) -> tuple:
+    """Squared errors of all hidden numbers, standardised, and hits of all hidden labels."""
+    square, hits = [np.zeros(0)], [np.zeros(0)]
+    for j, name in enumerate(test):
+        truth, answer = test[name][gone[:, j]], filled[name][gone[:, j]]
+        if name in labels:
+            hits.append(
+                np.array([a == b or str(a) == str(b) for a, b in zip(truth, answer, strict=True)], float)
+            )
+        else:
+            square.append(((answer - truth).to_numpy(float) / train[name].std(ddof=0)) ** 2)
+    return np.concatenate(square), np.concatenate(hits)
 
 
 def made_up(rows: int, columns: int, seed: int) -> pd.DataFrame:

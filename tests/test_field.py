@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from ctem import CTEM
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.surprise import by_column, measure
-from experiments.sweep import mask, published, toy_table
+from experiments.sweep import errors, mask, published, toy_table
 from experiments.tables.anomalies import (
     LEAST,
     MOST,
@@ -22,7 +22,7 @@ from experiments.tables.anomalies import (
     rarity,
     stouffer,
 )
-from experiments.tables.imputation import at_means_and_modes, errors
+from experiments.tables.imputation import at_means_and_modes
 from experiments.tables.samples import (
     efficiency,
     nearer_share,

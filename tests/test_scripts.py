@@ -25,6 +25,7 @@ SCRIPTS = [
     "tables.imputation --harpoon --systems CTEM",
     "tables.imputation --systems CTEM",
     "tables.imputation --uses",
+    "tables.imputation --uses --peers",
     "tables.large",
     "tables.large --far",
     "tables.large --processes",

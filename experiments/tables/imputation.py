@@ -12,13 +12,15 @@ standardised codes (the nearest is). MissForest (Stekhoven and Bühlmann 2012) f
 turn, a classifier for labels, at most five rounds. Cells that are missing in the file stay so and are not scored. ames
 and pbc are read from FOLDER/wild (Rdatasets, without row names); --quick takes a made-up table.
 
-    python -m experiments.tables.imputation --uses --device cuda --data FOLDER --out OUT    on Adult, into uses-all.json
+    python -m experiments.tables.imputation --uses --device cuda --data FOLDER --out OUT    ours, on Adult
+    python -m experiments.tables.imputation --uses --peers --data FOLDER    scikit-learn's
 
 5000 rows to learn from, the second file of Adult to test on. AUC of income by scikit-learn's boosted trees from
 features of which a fifth of the cells was removed at random, in both parts: as they are ("native"), and filled in by
 scikit-learn's imputers or by ``CTEMImputer`` (conditional means of numbers, modes of labels), which never see the
-income. "trees" and "CTEM" have complete rows: boosted trees, and ``predict_proba(X, "income")`` of a ``CTEM``, which is
-audited for privacy against the test rows; "…, all rows" learn from the whole first file.
+income; MissForest, which here must fill in new rows, is IterativeImputer with random forests on codes. "trees" and
+"CTEM" have complete rows: boosted trees, and ``predict_proba(X, "income")`` of a ``CTEM``, which is audited for privacy
+against the test rows; "…, all rows" learn from the whole first file.
 
     python -m experiments.tables.imputation --harpoon --device cuda --data FOLDER --out OUT --jobs 5    as Harpoon does
 
@@ -33,7 +35,6 @@ import os
 import time
 import warnings
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -46,16 +47,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
-from ctem import CTEM, CTEMImputer
 from ctem.datasets import load_table
-from ctem.privacy import audit
-from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import build_frame
 from experiments.sweep import (
     TINY,
     UNSAID,
     Task,
     Values,
+    errors,
     group_name,
     mask,
     published,
@@ -63,11 +61,11 @@ from experiments.sweep import (
     sweep_arguments,
     tasks,
     toy_table,
+    wild,
 )
-from experiments.tables.samples import SPLIT_SEED, TARGETS, WHOLE
 
 SETS = ("adult", "ames", "california", "pbc")
-WILD = {"ames": [], "pbc": ["id"]}  # read from FOLDER/wild, without columns that name the rows
+NAMING = {"ames": [], "pbc": ["id"]}  # tables of FOLDER/wild, and the columns that name their rows
 SEEDS = 3
 REMOVED = 0.2
 ROWS = 10_000  # drawn from the table: nearest neighbours are quadratic in them
@@ -81,7 +79,8 @@ FREQUENT = 0.05  # a share of the rows
 
 ALL = ", all rows"
 COMPLETE = ("trees", "CTEM", f"trees{ALL}", f"CTEM{ALL}")  # systems without gaps
-USES = ("native", "SimpleImputer", "KNNImputer", "IterativeImputer", "CTEMImputer", *COMPLETE)
+OURS = ("CTEMImputer", "CTEM", f"CTEM{ALL}")
+USES = ("native", "SimpleImputer", "KNNImputer", "IterativeImputer", "MissForest", "CTEMImputer", *COMPLETE)
 TRAINING = 5000
 
 HARPOON = ("adult", "default", "shoppers", "california", "magic")
@@ -93,15 +92,8 @@ KINDS = [
 def load(data: str, seed: int, args) -> pd.DataFrame:
     if args.quick:
         return toy_table(300, seed)
-    frame = wild(data, args.data) if data in WILD else load_table(data, args.data)
+    frame = load_table(data, args.data) if data not in NAMING else wild(data, args.data, NAMING[data])
     return frame.sample(min(ROWS, len(frame)), random_state=seed).reset_index(drop=True)
-
-
-def wild(name: str, folder: str | None) -> pd.DataFrame:
-    path = Path(folder or "") / "wild" / f"{name}.csv.gz"
-    if not path.exists():
-        raise SystemExit(f"--data: expected a folder with wild/{path.name}; got {folder}.")
-    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"]).drop(columns=WILD[name])
 
 
 def removed(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
@@ -111,12 +103,20 @@ def removed(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
     return out.mask(gone), gone & frame.notna().to_numpy()
 
 
-def ours(gappy: pd.DataFrame, seed: int, args) -> CTEMImputer:
-    """Our conditional means and modes."""
-    return CTEMImputer(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(gappy)
+def ours(seed: int, args):
+    """Our conditional means and modes; imported here, since a peer's numbers do not rest on our code."""
+    from ctem import CTEMImputer
+
+    return CTEMImputer(random_state=seed, device=args.device, **(TINY if args.quick else {}))
 
 
-def covered(frame: pd.DataFrame, gappy: pd.DataFrame, gone: np.ndarray, imputer: CTEMImputer) -> Values:
+def density(seed: int, args):
+    from ctem import CTEM
+
+    return CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {}))
+
+
+def covered(frame: pd.DataFrame, gappy: pd.DataFrame, gone: np.ndarray, imputer) -> Values:
     """The share of removed numbers within their interval of 90 %, the mean over columns of numbers: all, and spread."""
     low, high = imputer.intervals(gappy, 0.9)
     inside = {
@@ -218,17 +218,21 @@ def _numbers(frame: pd.DataFrame) -> list[str]:
     return [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
 
 
+def jobs(args) -> int:
+    """Cores for one measurement."""
+    return max(1, (os.cpu_count() or 1) // args.jobs)
+
+
 def measure(task: Task, args) -> Values:
     """One system on one table."""
     frame = load(task.data, task.seed, args)
     gappy, gone = removed(frame, task.seed)
     began = time.perf_counter()
     if task.system != "CTEM":
-        jobs = max(1, (os.cpu_count() or 1) // args.jobs)
-        fill = partial(forest, jobs=jobs) if task.system == "MissForest" else partial(peer, task.system)
+        fill = partial(forest, jobs=jobs(args)) if task.system == "MissForest" else partial(peer, task.system)
         filled = fill(gappy, seed=task.seed)
         return scores(frame, filled, gone) | {"seconds": time.perf_counter() - began}
-    imputer = ours(gappy, task.seed, args)
+    imputer = ours(task.seed, args).fit(gappy)
     found = scores(frame, imputer.transform(gappy), gone) | {"seconds": time.perf_counter() - began}
     return found | covered(frame, gappy, gone, imputer)
 
@@ -266,12 +270,15 @@ def pipeline(system: str, features: pd.DataFrame, seed: int, args):
     if system == "native" or system in COMPLETE:
         return make_pipeline(encoder, trees)
     if system == "CTEMImputer":
-        settings = TINY if args.quick else {}
-        return make_pipeline(CTEMImputer(random_state=seed, device=args.device, **settings), encoder, trees)
+        return make_pipeline(ours(seed, args), encoder, trees)
     trees.set_params(categorical_features=None)  # codes that are averages
     if system == "SimpleImputer":
         return make_pipeline(encoder, SimpleImputer(strategy="most_frequent"), trees)
-    filled = KNNImputer() if system == "KNNImputer" else IterativeImputer(random_state=seed)
+    if system == "MissForest":
+        grown = RandomForestRegressor(TREES, max_features="sqrt", random_state=seed, n_jobs=jobs(args))
+        filled = IterativeImputer(grown, max_iter=ROUNDS, random_state=seed)
+    else:
+        filled = KNNImputer() if system == "KNNImputer" else IterativeImputer(random_state=seed)
     return make_pipeline(encoder, filled, trees)
 
 
@@ -292,8 +299,9 @@ def used(task: Task, args) -> Values:
 
 
 def classified(train, test, target: str, truth, seed: int, args) -> Values:
-    began = time.perf_counter()
-    model = CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(train)
+    from ctem.privacy import audit
+
+    began, model = time.perf_counter(), density(seed, args).fit(train)
     p = model.predict_proba(test, target)[:, model.classes(target).index(sorted(train[target].unique())[-1])]
     seconds, found = time.perf_counter() - began, audit(model, train, test)
     leaks = {"samples nearer to training": found.nearer, "membership AUC": found.attack}
@@ -302,6 +310,8 @@ def classified(train, test, target: str, truth, seed: int, args) -> Values:
 
 def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """Harpoon's training and test rows, numbers as floats, and which columns are labels."""
+    from experiments.tables.samples import SPLIT_SEED, TARGETS, WHOLE
+
     frame = toy_table(300, 0) if args.quick else load_table(data, args.data)
     frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna().reset_index(drop=True)
     frame = frame.drop(columns="ocean_proximity" if data == "california" else TARGETS[data])
@@ -312,8 +322,11 @@ def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str
     return *(part.reset_index(drop=True) for part in parts), labels
 
 
-def at_means_and_modes(model: CTEM, gappy: pd.DataFrame, labels: list[str]):
+def at_means_and_modes(model, gappy: pd.DataFrame, labels: list[str]):
     """As ``CTEMImputer``, but numbers that the protocol takes as labels are at their mode, too."""
+    from ctem.tables.answers.density import TableDensity
+    from ctem.tables.frames.frame import build_frame
+
     frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
 
     def filled(one, name: str):
@@ -332,26 +345,12 @@ def beside(name: str, train: pd.DataFrame, gappy: pd.DataFrame, labels: list[str
     return fill(both, seed=seed)[len(train) :].reset_index(drop=True)
 
 
-def errors(test: pd.DataFrame, filled: pd.DataFrame, gone: np.ndarray, labels: list[str], train) -> tuple:
-    """Squared errors of all hidden numbers, standardised, and hits of all hidden labels."""
-    square, hits = [np.zeros(0)], [np.zeros(0)]
-    for j, name in enumerate(test):
-        truth, answer = test[name][gone[:, j]], filled[name][gone[:, j]]
-        if name in labels:
-            hits.append(
-                np.array([a == b or str(a) == str(b) for a, b in zip(truth, answer, strict=True)], float)
-            )
-        else:
-            square.append(((answer - truth).to_numpy(float) / train[name].std(ddof=0)) ** 2)
-    return np.concatenate(square), np.concatenate(hits)
-
-
 def by_harpoon(task: Task, args) -> Values:
     """One system under all masks of a table."""
     train, test, labels = load_complete(task.data, args)
-    began, found, model = time.perf_counter(), Values(), CTEM(random_state=task.seed, device=args.device)
+    began, found = time.perf_counter(), Values()
     if task.system == "CTEM":
-        model.set_params(**(TINY if args.quick else {})).fit(train)
+        model = density(task.seed, args).fit(train)
         found["fit, seconds"] = time.perf_counter() - began
     for kind, rate in KINDS:
         pairs = []
@@ -373,7 +372,7 @@ def main() -> None:
     sets, systems = dict.fromkeys((*SETS, *HARPOON)), dict.fromkeys(("CTEM", *PEERS, *USES))
     parser = sweep_arguments(__doc__, tuple(sets), tuple(systems), SEEDS)
     parser.add_argument("--peers", action="store_true", help="all but ours, into imputation-peers.json")
-    parser.add_argument("--uses", action="store_true", help="around a classifier, into uses-all.json")
+    parser.add_argument("--uses", action="store_true", help="around a classifier, into uses-….json")
     parser.add_argument("--masks", type=int, default=5, help="of every kind, in Harpoon's protocol")
     parser.add_argument("--harpoon", action="store_true", help="Harpoon's protocol, into harpoon-….json")
     args = parser.parse_args()
@@ -385,8 +384,9 @@ def main() -> None:
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": TRAINING if args.uses else ROWS}
     if args.uses:
         args.sets = ["adult"]
-        asked = [name for name in args.systems if name in USES]  # USES, unless some of them are named
-        return sweep(used, tasks(args, asked), args, args.name or f"uses-{group_name(args)}", settings)
+        named = [name for name in args.systems if name in USES and (name not in OURS) == args.peers]
+        name = args.name or f"uses-{'peers' if args.peers else 'CTEM'}"
+        return sweep(used, tasks(args, named), args, name, settings)
     systems = PEERS if args.peers else [name for name in args.systems if name == "CTEM" or name in PEERS]
     todo = [task for task in tasks(args, systems) if (task.data, task.system) not in TOO_WIDE]
     sweep(measure, todo, args, args.name or f"imputation-{group_name(args)}", settings)
