@@ -55,6 +55,7 @@ PAGES = (
         notes="tables",
     ),
     Page("samples", "Samples of five tables", {"samples*": DEFAULTS, "adult*": PEERS}, notes="tables"),
+    Page("margins", "Margins of samples of sixteen tables", {"margins*": DEFAULTS}, split=None),
     Page("titanic", "Titanic: rules, shares, holes, outliers", {"titanic*": DEFAULTS}, notes="tables"),
     Page("harpoon", "Imputation by Harpoon's protocol", {"harpoon*": DEFAULTS}, notes="tables"),
     Page("adbench", "Outliers: ADBench", {"adbench*": "the score on half of the sets"}, notes="tables"),

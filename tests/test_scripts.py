@@ -29,6 +29,7 @@ SCRIPTS = [
     "tables.large",
     "tables.large --far",
     "tables.large --processes",
+    "tables.nats --margins",
     "tables.nats --systems CTEM",
     "tables.samples --titanic",
     "tables.samples --systems CTEM",

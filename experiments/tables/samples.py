@@ -52,7 +52,7 @@ from experiments.sweep import (
     tasks,
     toy_table,
 )
-from experiments.tables.nats import boosted, xgboost_detection
+from experiments.tables.nats import boosted, largest_gap, variation, xgboost_detection
 
 SETS = ("adult", "default", "shoppers", "magic", "beijing")
 SYSTEMS = ("CTEM", "CTEM on half", "real rows", "cascade")
@@ -134,21 +134,8 @@ def plain(frame: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
 
 def shape_error(real: pd.DataFrame, fake: pd.DataFrame, labels: list[str]) -> float:
     """Of single columns: the largest gap of distribution functions, or the total variation of labels; in %."""
-    gaps = [(_variation if name in labels else _largest_gap)(real[name], fake[name]) for name in real]
+    gaps = [(variation if name in labels else largest_gap)(real[name], fake[name]) for name in real]
     return float(100 * np.mean(gaps))
-
-
-def _largest_gap(real: pd.Series, fake: pd.Series) -> float:
-    """sup |F − G| of two empirical distribution functions."""
-    at = np.union1d(real, fake)
-    below = [np.searchsorted(np.sort(part), at, side="right") / len(part) for part in (real, fake)]
-    return float(np.abs(below[0] - below[1]).max())
-
-
-def _variation(real: pd.Series, fake: pd.Series) -> float:
-    """½ Σ |p − q| of the values of two columns."""
-    p, q = (part.value_counts(normalize=True) for part in (real, fake))
-    return float(p.sub(q, fill_value=0).abs().sum() / 2)
 
 
 def trend_error(real: pd.DataFrame, fake: pd.DataFrame, labels: list[str]) -> float:
@@ -158,7 +145,7 @@ def trend_error(real: pd.DataFrame, fake: pd.DataFrame, labels: list[str]) -> fl
     for a, b in combinations(real, 2):
         if a in labels or b in labels:
             pairs = [pd.Series(coded[a][i] * (coded[b][2] + 1) + coded[b][i]) for i in (0, 1)]
-            found.append(_variation(*pairs))
+            found.append(variation(*pairs))
         else:
             rho = [np.corrcoef(part[a], part[b])[0, 1] for part in (real, fake)]
             found.append(abs(rho[0] - rho[1]) / 2)
