@@ -23,6 +23,7 @@ from experiments.tables.anomalies import (
     stouffer,
 )
 from experiments.tables.imputation import at_means_and_modes
+from experiments.tables.nats import RARELY, TOLERANCE, beyond_chance
 from experiments.tables.samples import (
     efficiency,
     nearer_share,
@@ -50,6 +51,19 @@ def test_shape_errors_are_kolmogorov_smirnov_distances_and_total_variations():
         values = set(real[name]) | set(fake[name])
         labels.append(sum(abs((real[name] == v).mean() - (fake[name] == v).mean()) for v in values) / 2)
     assert shape_error(real, fake, LABELS) == pytest.approx(100 * np.mean([*numbers, *labels]))
+
+
+@pytest.mark.parametrize("name", ["city", "grade", "years", "holed"])
+def test_margins_of_one_law_are_within_chance_and_those_of_another_are_not(name):
+    def drawn(n, seed):
+        return toy_table(n, seed).assign(holed=lambda X: X["weight"].mask(X["grade"] == 0))[name]
+
+    excess = np.array([beyond_chance(drawn(300, 2 * seed), drawn(200, 2 * seed + 1)) for seed in range(50)])
+    assert (excess > 0).mean() <= 2 * RARELY + 3 * np.sqrt(2 * RARELY / 50)  # of cells, and of gaps
+    real = drawn(20_000, 0)
+    other = {"city": "Oslo", "grade": 3, "years": 0, "holed": np.nan}[name]
+    changed = drawn(20_000, 1).mask(np.random.default_rng(0).random(20_000) < 0.15, other)
+    assert beyond_chance(real, changed) > TOLERANCE
 
 
 def test_a_table_has_no_error_against_itself():

@@ -280,7 +280,7 @@ def variation(real: pd.Series, fake: pd.Series) -> float:
 
 
 def chance(shares: np.ndarray, n: int, m: int) -> float:
-    """What the total variation of n and m draws from these shares exceeds ``RARELY`` (by McDiarmid's inequality)."""
+    """A bound that n and m draws from these shares exceed in total variation at most ``RARELY`` (McDiarmid)."""
     mean = np.sqrt(2 / math.pi * shares * (1 - shares) * (1 / n + 1 / m)).sum() / 2
     return float(mean + math.sqrt(math.log(1 / RARELY) / 2 * (1 / n + 1 / m)))
 
