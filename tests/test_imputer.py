@@ -14,7 +14,8 @@ from small import SMALL
 from ctem import CTEM, CTEMImputer
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY
-from ctem.tables.answers.intervals import Intervals
+from ctem.tables.answers.intervals import Intervals, _middle
+from ctem.tables.frames.cells import Cells
 
 N = 300
 
@@ -121,6 +122,21 @@ def test_intervals_grow_with_their_coverage_and_keep_what_is_known(fitted):
     assert (low["height"] <= inner[0]["height"]).all()
     assert (inner[1]["height"] <= high["height"]).all()
     assert low.drop(columns="height").equals(rows.drop(columns="height"))
+
+
+@pytest.mark.parametrize("networks", [1, 2, 3, 4, 10])
+def test_ends_are_the_medians_of_the_networks_ends(networks):
+    rng = np.random.default_rng(networks)
+    gone = np.zeros(500, bool)
+    for values in (rng.normal(size=(networks, 500)), rng.integers(-9, 9, (networks, 500)).astype(np.int64)):
+        cells = [Cells("float" if values.dtype == float else "int", each, gone) for each in values]
+        low, high = (_middle(cells, upper).values for upper in (False, True))
+        exact = np.median(values, axis=0)
+        whole = values.dtype != float
+        np.testing.assert_allclose(low, np.floor(exact) if whole else exact, rtol=1e-12)
+        np.testing.assert_allclose(high, np.ceil(exact) if whole else exact, rtol=1e-12)
+    known = [Cells("float", np.array([5e-324, 1e308]), gone[:2])] * networks
+    assert _middle(known, True).values.tolist() == [5e-324, 1e308]
 
 
 @pytest.mark.filterwarnings("ignore:fitted on 12 rows")

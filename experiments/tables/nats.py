@@ -294,6 +294,9 @@ def beyond_chance(real: pd.Series, fake: pd.Series) -> float:
     if len(real) and len(fake):
         n, m = len(real), len(fake)
         if pd.api.types.is_numeric_dtype(real):
+            real, fake = (
+                part.map("{:.9g}".format).astype(float) for part in (real, fake)
+            )  # last bits differ
             excess.append(largest_gap(real, fake) - math.sqrt(math.log(2 / RARELY) / 2 * (1 / n + 1 / m)))
         else:
             shares = pd.concat([real.astype(str), fake.astype(str)]).value_counts(normalize=True)

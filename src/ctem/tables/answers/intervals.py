@@ -11,7 +11,8 @@ is too sure of itself, as one of few rows may be, gets longer intervals for it.
 
 That t is of single networks, since only one of them has not seen a given held-out row. Their mean is wider and errs
 less, so that between its quantiles an interval holds more than c. So the ends are the medians, over the networks, of
-their own quantiles.
+their own quantiles; of an even number of networks, the mean of the two in the middle, which holds what it should where
+the outer one of the two would hold more.
 
 Reference: V. Chernozhukov, K. Wüthrich, Y. Zhu, Distributional conformal prediction, 2021.
 """
@@ -75,11 +76,9 @@ class Intervals:
         """The columns of a frame, missing cells at their lower ends, and at their upper ones; labels stay missing."""
         asked = sorted({member for member, _ in self.parts}) or [EVERY]
         each = [self._by(blind(self.table, member), frame, coverage) for member in asked]
-        half = len(each) - 1
-        places = half // 2, half - half // 2  # outward, where the median lies between two
         return [
-            {name: _ranked([ends[side][name] for ends in each], place) for name in frame.columns}
-            for side, place in enumerate(places)
+            {name: _middle([ends[side][name] for ends in each], upper=bool(side)) for name in frame.columns}
+            for side in (0, 1)
         ]
 
     def _by(self, table: TableDensity, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
@@ -115,11 +114,19 @@ class Intervals:
         return {}
 
 
-def _ranked(cells: Sequence[Cells], place: int) -> Cells:
-    """The values at a place in the order of several columns, row by row.
+def _middle(cells: Sequence[Cells], upper: bool) -> Cells:
+    """The medians of several columns, row by row; a whole number for whole ones, outward where it lies between two.
 
-    >>> one, two = (Cells("int", np.array(values), np.zeros(2, bool)) for values in ([1, 9], [5, 3]))
-    >>> _ranked([one, two], 0).values
-    array([1, 3])
+    >>> one, two = (Cells("int", np.array(values), np.zeros(2, bool)) for values in ([1, 9], [4, 3]))
+    >>> _middle([one, two], upper=False).values, _middle([one, two], upper=True).values
+    (array([2, 6]), array([3, 6]))
     """
-    return replace(cells[0], values=np.sort([each.values for each in cells], axis=0)[place])
+    ranked = np.sort([each.values for each in cells], axis=0)
+    low, high = ranked[(len(ranked) - 1) // 2], ranked[len(ranked) // 2]
+    if low.dtype.kind == "f":
+        middle = np.where(low == high, low, low / 2 + high / 2)
+    elif low.dtype.kind == "b":
+        middle = high if upper else low
+    else:
+        middle = low // 2 + high // 2 + (low % 2 + high % 2 + upper) // 2  # a sum could be too large
+    return replace(cells[0], values=middle)
