@@ -197,11 +197,14 @@ def test_the_gradient_is_the_slope_of_the_score(fitted):
         assert np.quantile(error, 0.8) < 5e-3
 
 
-def test_outliers_are_ranked_by_their_score_which_their_columns_add_up_to(fitted):
+def test_outliers_are_ranked_by_p_value_then_by_their_score_which_their_columns_add_up_to(fitted):
     X, model = fitted
     scores, found = model.outlier_scores(X), model.outliers(X, n=20)
     rows = [each.row for each in found]
-    assert rows == np.argsort(-scores, kind="stable")[:20].tolist()
+    assert rows == np.lexsort((-scores, model.p_values(X)))[:20].tolist()
+    assert (np.diff([each.p_value for each in found]) >= 0).all()
+    alpha = found[9].p_value
+    assert [each.row for each in model.outliers(X, alpha=alpha)][:10] == rows[:10]
     assert np.allclose([each.score for each in found], scores[rows], rtol=0, atol=1e-9)
     assert np.allclose([sum(each.columns.values()) for each in found], scores[rows], rtol=0, atol=1e-9)
     assert np.allclose([each.log_density for each in found], model.score_samples(X)[rows], rtol=0, atol=1e-4)

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from ctem import CTEM
 from ctem.datasets import load_table
+from ctem.tables.answers.outliers import strangest_first
 from experiments.sweep import (
     TINY,
     UNSAID,
@@ -351,7 +352,8 @@ def titanic(task: Task, args) -> Values:
     drawn = model.sample(20_000, random_state=task.seed)
     holed = model.sample(len(rows), random_state=task.seed, with_missing=True)
     survived = [each.groupby(["sex", "pclass"])["survived"].mean() for each in (drawn, rows)]
-    rank = (-model.outlier_scores(rows)).argsort().argsort()[(rows["fare"] > 500).to_numpy()] + 1
+    order = strangest_first(model.outlier_scores(rows), model.p_values(rows))  # that of model.outliers
+    rank = order.argsort()[(rows["fare"] > 500).to_numpy()] + 1
     marks = {name: -1.0 if pd.api.types.is_numeric_dtype(rows[name]) else "gone" for name in rows}
     judged = (each.fillna(marks) for each in (rows, holed))  # trees see a gap as a value of its own
     return {

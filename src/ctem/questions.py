@@ -182,8 +182,10 @@ class Questions:
     ) -> Any:
         """The strangest rows first, with a p-value, and what was expected in the cells that make them so.
 
+        They are ordered by their ``p_values``, and by their ``outlier_scores`` where these are equal.
+
         Arguments:
-            n: how many rows of highest ``outlier_scores``, at most; 10 when neither this nor alpha is said.
+            n: how many rows, at most; 10 when neither this nor alpha is said.
             alpha: those whose ``p_values`` is at most this; of ordinary rows, about this share is called strange.
             as_frame: a table of the library of X (pandas for an array) with columns row, score, p_value and why, and
                 the rows themselves; else a list of ``Outlier``.

@@ -233,7 +233,7 @@ def outliers(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write the strangest rows, the strangest first, with what makes them so.
+    """Write the strangest rows, by p_value and then by score, with what makes them so.
 
     row counts from 0; score is in nats beyond the average row, whatever units and
     rounding; p_value is the share of rows that fit had not seen and that are as strange;

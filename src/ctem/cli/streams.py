@@ -195,14 +195,14 @@ def _sampled(
 
 
 class Lowest:
-    """The n rows of lowest value seen so far, in their order: as they are written, and as the model takes them.
+    """The n rows of lowest values seen so far, in their order: as they are written, and as the model takes them.
 
-    Rows of infinite value do not count.
+    The second values decide between rows whose first ones are equal. Rows whose first one is infinite do not count.
 
     >>> lowest = Lowest(2)
     >>> for cells, values in (([1, 2], [-1.0, -3.0]), ([3, 4], [-5.0, 0.0])):
     ...     part = pyarrow().table({"a": cells})
-    ...     lowest.add(part, part, np.array(values))
+    ...     lowest.add(part, part, np.zeros(2), np.array(values))
     >>> lowest.rows, lowest.table["a"].to_pylist()
     (array([1, 2]), [2, 3])
     """
@@ -211,17 +211,17 @@ class Lowest:
         self.n, self.seen = n, 0
         self.table: Table = None
         self.X: Any = None
-        self.rows, self.values = np.empty(0, np.int64), np.empty(0)
+        self.rows, self.values = np.empty(0, np.int64), np.empty((2, 0))
 
-    def add(self, table: Table, X: Any, values: Any) -> None:
+    def add(self, table: Table, X: Any, first: Any, second: Any) -> None:
         """Take in the next rows and their values."""
-        rows = np.concatenate([self.rows, self.seen + np.arange(len(values))])
-        values = np.concatenate([self.values, values])
-        low = np.sort(np.argsort(values, kind="stable")[: self.n])
-        low = low[values[low] < np.inf]
+        rows = np.concatenate([self.rows, self.seen + np.arange(len(first))])
+        values = np.concatenate([self.values, [first, second]], axis=1)
+        low = np.sort(np.lexsort(values[::-1])[: self.n])
+        low = low[values[0, low] < np.inf]
         self.seen += len(table)
         self.table, self.X = picked(self.table, table, low), picked(self.X, X, low)
-        self.rows, self.values = rows[low], values[low]
+        self.rows, self.values = rows[low], values[:, low]
 
 
 def picked(first: Any, second: Any, rows: Any) -> Any:

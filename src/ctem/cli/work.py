@@ -283,8 +283,9 @@ def outliers(
     lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
     with streams(fitted, table, output, format, quiet) as (parts, write):
         for part, X in parts:
-            rows = np.ones(len(part), bool) if alpha is None else fitted.p_values(X) <= alpha
-            lowest.add(part, X, np.where(rows, -fitted.outlier_scores(X), np.inf))
+            p = np.zeros(len(part)) if fitted.held_out_ is None and alpha is None else fitted.p_values(X)
+            p = p if alpha is None else np.where(p <= alpha, p, np.inf)
+            lowest.add(part, X, p, -fitted.outlier_scores(X))
         found = fitted.outliers(lowest.X, len(lowest.rows)) if len(lowest.rows) else []
         write(explained(found, lowest.rows, lowest.table))
 

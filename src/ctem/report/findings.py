@@ -22,6 +22,7 @@ from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.report.patterns import Pattern, missing_patterns
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
+from ctem.tables.answers.outliers import strangest_first
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.columns.inspection import inspect_frame
 from ctem.tables.frames.cells import Cells
@@ -303,20 +304,19 @@ def _outliers(
 ) -> list[Strange]:
     if not isinstance(table.density, AnyOrderDensity):
         score = table.surprise(frame)
-        return [Strange(int(chosen[i]), float(score[i]), (), {}) for i in _strangest(score)]
+        return [
+            Strange(int(chosen[i]), float(score[i]), (), {}) for i in strangest_first(score, None)[:STRANGE]
+        ]
     surprises = table.surprises(frame)
+    p = None if judged is None else judged.p_values(table, frame)
     found = []
-    for i in _strangest(surprises.sum(1)):
+    for i in map(int, strangest_first(surprises.sum(1), p)[:STRANGE]):
         nats, one = surprises[i], taken(frame, slice(i, i + 1))
         top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
         reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        p = math.nan if judged is None else judged.p_values(table, one)[0]
-        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, float(p)))
+        own = math.nan if p is None else float(p[i])
+        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, own))
     return found
-
-
-def _strangest(score: Vector) -> list[int]:
-    return [int(i) for i in np.argsort(-score, kind="stable")[:STRANGE]]
 
 
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:

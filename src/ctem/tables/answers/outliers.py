@@ -18,7 +18,15 @@ from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Outlier", "Outliers", "SuspiciousCell", "find_outliers", "outlier_columns", "outlier_table"]
+__all__ = [
+    "Outlier",
+    "Outliers",
+    "SuspiciousCell",
+    "find_outliers",
+    "outlier_columns",
+    "outlier_table",
+    "strangest_first",
+]
 
 Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
@@ -117,6 +125,18 @@ class Outliers(list[Outlier]):
         return table_html(("row", "score, nats", "p-value", "why"), rows)
 
 
+def strangest_first(score: Vector, p_values: Vector | None) -> NDArray[np.int64]:
+    """Rows by their p-values, and by their scores where these are equal, so that any alpha cuts off the first of them.
+
+    The score is of the whole model. A p-value compares the scores that single networks give a row with those of rows
+    that they have not seen, so that the two do not always agree on the order of rows.
+
+    >>> strangest_first(np.array([3.0, 9.0, 5.0]), np.array([0.5, 0.02, 0.02])).tolist()
+    [1, 2, 0]
+    """
+    return np.lexsort((-score, np.zeros(len(score)) if p_values is None else p_values))
+
+
 def find_outliers(
     table: TableDensity,
     frame: Frame,
@@ -124,7 +144,7 @@ def find_outliers(
     n: int | None,
     alpha: float | None = None,
 ) -> list[Outlier]:
-    """The n strangest rows, or those with a p-value of at most alpha; the strangest first.
+    """The n strangest rows, or those with a p-value of at most alpha; in the order of ``strangest_first``.
 
     Arguments:
         held_out: of the fit, for p-values.
@@ -138,20 +158,20 @@ def find_outliers(
     [1]
     """
     surprises, names = table.surprises(frame), list(frame.columns)
-    rows = np.argsort(-surprises.sum(1), kind="stable")
-    if alpha is not None and held_out is not None:
-        rows = rows[held_out.p_values(table, frame)[rows] <= alpha]
+    p = None if held_out is None else held_out.p_values(table, frame)
+    rows = strangest_first(surprises.sum(1), p)
+    if alpha is not None and p is not None:
+        rows = rows[p[rows] <= alpha]
     rows = rows[:n]
     if not len(rows):
         return []
     strange = taken(frame, rows)
-    p = np.full(len(rows), np.nan) if held_out is None else held_out.p_values(table, strange)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
     found = [
         Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
         for i, row in enumerate(rows)
     ]
-    return _explained(table, strange, found, p)
+    return _explained(table, strange, found, np.full(len(rows), np.nan) if p is None else p[rows])
 
 
 def outlier_columns(found: Sequence[Outlier]) -> dict[str, list[Any]]:
