@@ -93,6 +93,14 @@ def mixed(tmp_path_factory):
     return X, held_out, model, page, reader
 
 
+@pytest.fixture(scope="module")
+def alone(mixed, tmp_path_factory):
+    """The report of the same model without held-out rows."""
+    X, _, model, *_ = mixed
+    path = tmp_path_factory.mktemp("alone") / "report.html"
+    return read(write_report(model, X, path, n_samples=50, name="people & co.csv"))
+
+
 def test_nothing_is_loaded_and_nothing_runs_but_the_explorer_whatever_the_table_says(mixed):
     *_, page, reader = mixed
     tags = {tag for tag, _ in reader.tags}
@@ -157,14 +165,14 @@ def test_the_numbers_are_those_of_the_estimator(mixed):
     assert model.data_hash_ in reader.text
 
 
-def test_the_headline_is_of_rows_that_were_not_fitted_whoever_held_them_out(mixed, tmp_path):
-    X, held_out, model, _, reader = mixed
+def test_the_headline_is_of_rows_that_were_not_fitted_whoever_held_them_out(mixed, alone):
+    _, held_out, model, _, reader = mixed
     scores = model.score_samples(held_out) - model._table.independent(model.as_frame(held_out))
     assert f"{signed(scores.mean(), '+.2f')}" in reader.text
-    alone = read(write_report(model, X, tmp_path / "r.html", n_samples=60, name="people & co.csv"))[1].text
-    assert f"{signed(model.held_out_.gain, '+.2f')} ± " in alone
-    assert "on rows that the fit held out" in alone
-    assert "density report · people & co.csv · 20" in alone
+    text = alone[1].text
+    assert f"{signed(model.held_out_.gain, '+.2f')} ± " in text
+    assert "on rows that the fit held out" in text
+    assert "density report · people & co.csv · 20" in text
 
 
 def test_samples_are_judged_beside_the_ceiling_of_real_rows(mixed):
@@ -220,20 +228,19 @@ def test_missing_cells_are_counted(mixed):
     assert f"{gone} ({gone / len(X):.1%})" in reader.text
 
 
-def test_without_held_out_rows_the_report_says_so(mixed, tmp_path):
-    X, _, model, _, reader = mixed
-    seen = read(write_report(model, X, tmp_path / "a.html", n_samples=50))[1].text
-    assert "rows that the fit has seen" in seen
+def test_without_held_out_rows_the_report_says_so(mixed, alone, tmp_path):
+    _, _, model, _, reader = mixed
+    assert "rows that the fit has seen" in alone[1].text
     assert "No held-out rows" not in reader.text
     other = read(write_report(model, table(60, seed=2), tmp_path / "b.html", n_samples=50))[1].text
     assert "rows of the table" in other
     assert "not the rows of this report" in other
 
 
-def test_the_same_seed_gives_the_same_report_but_for_the_time(mixed, tmp_path):
-    X, held_out, model, page, _ = mixed
-    again = write_report(model, X, tmp_path / "r.html", held_out=held_out, n_samples=200).read_text("utf-8")
-    timeless = [re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", text) for text in (page, again)]
+def test_the_same_seed_gives_the_same_report_but_for_the_time(mixed, alone, tmp_path):
+    X, _, model, *_ = mixed
+    again, _ = read(write_report(model, X, tmp_path / "r.html", n_samples=50, name="people & co.csv"))
+    timeless = [re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", page) for page in (alone[0], again)]
     assert timeless[0] == timeless[1]
 
 
@@ -263,6 +270,7 @@ def test_hundreds_of_columns_give_a_small_file_that_says_what_it_leaves_out(tmp_
     assert "x69" in reader.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{"missing": "state"}, {"fast": True}, PAIRWISE])
 def test_other_settings_have_a_report_too(settings, tmp_path):
     X, pairwise = table(150), "objective" in settings
@@ -276,7 +284,7 @@ def test_other_settings_have_a_report_too(settings, tmp_path):
     assert constant is None or signed(constant.value, "+.3f") in text
 
 
-@pytest.mark.parametrize("library", ["numpy", "polars"])
+@pytest.mark.parametrize("library", ["numpy", pytest.param("polars", marks=pytest.mark.long)])
 def test_other_tables_have_a_report_too(library, tmp_path):
     X = np.random.default_rng(0).normal(size=(120, 1)) if library == "numpy" else pl.from_pandas(table(120))
     model = fitted(X)

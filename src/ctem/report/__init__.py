@@ -48,7 +48,7 @@ def write_report(
 
     >>> import tempfile, numpy as np
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> model = CTEM(max_steps=5, random_state=0).fit(X)
+    >>> model = CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_report(model, X, Path(folder) / "report.html", n_samples=100).read_text()[:15]
     '<!DOCTYPE html>'

@@ -56,7 +56,7 @@ def why_not(model: CTEM) -> str:
     """Why a model has no explorer, as a sentence; empty if it has one.
 
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> why_not(CTEM(max_steps=2, width=8, random_state=0).fit(X))
+    >>> why_not(CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X))
     ''
     """
     density = model.density_
@@ -78,7 +78,7 @@ def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
 
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(X)
+    >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X)
     >>> explorer_section(model, examine(model, X, None, 50, 0))[:2]
     ('ask', 'Ask the model')
     """
@@ -123,7 +123,7 @@ def explorer_data(model: CTEM, found: Findings) -> str:
 
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(X)
+    >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X)
     >>> sorted(json.loads(explorer_data(model, examine(model, X, None, 50, 0))))
     ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'weights']
     """
@@ -262,7 +262,7 @@ def row_cells(model: CTEM, columns: Mapping[str, Cells]) -> list[float | str | N
 
     X of a number, the place of a listed value, a text for one that was never seen, None for a gap.
 
-    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(np.random.default_rng(0).normal(size=(100, 2)))
+    >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(np.random.default_rng(0).normal(size=(100, 2)))
     >>> row_cells(model, model.as_frame(np.array([[0.5, np.nan]])).columns)
     [0.5, None]
     """

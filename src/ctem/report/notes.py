@@ -29,7 +29,7 @@ def notes(found: Findings) -> list[str]:
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> notes(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0))[-1]
+    >>> notes(examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0))[-1]
     'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model; ...'
     """
     each = [_gain(found), _generality(found), _constant(found), _shapes(found), _dependence(found)]

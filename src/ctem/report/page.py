@@ -34,7 +34,7 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> page(examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
+    >>> page(examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
     '<!DOCTYPE html>'
     """
     table, *rest = sections(found, origin, seed)

@@ -48,7 +48,7 @@ def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> found = examine(CTEM(max_steps=5, random_state=0).fit(X), X, None, 100, 0)
+    >>> found = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
     >>> pair_figure(found.pairs[0], found, 0).count("<svg")
     2
     """
