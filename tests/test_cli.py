@@ -137,11 +137,6 @@ def test_info_says_the_seed_that_was_said(folder):
     assert "· seed 3\n" in ctem("info", folder / "m.ctem")[0]
 
 
-def test_effort_goes_to_the_model(folder, tmp_path):
-    ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--effort", "quick", *FIT)
-    assert CTEM.load(tmp_path / "m.ctem").effort == "quick"
-
-
 def test_batches_change_no_score_and_no_outlier(folder, model, monkeypatch):
     batches_of(11, monkeypatch)
     out, _ = ctem("score", folder / "m.ctem", folder / "t.parquet")
@@ -267,15 +262,17 @@ def test_models_of_pandas_and_of_arrays_take_files(tmp_path):
     assert np.array_equal(np.column_stack(filled.columns), model.impute(A, random_state=1))
 
 
-def test_columns_can_be_said_dropped_and_their_gaps_made_values(folder, tmp_path):
+def test_columns_can_be_said_dropped_and_their_gaps_made_values_and_effort_goes_to_the_model(folder, tmp_path):
     said = ["--kind", "rooms=category", "-k", "rain=real", "--drop", "born", "--missing-as-state"]
-    ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", *said, *FIT)
+    ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--effort", "quick", *said, *FIT)
+    assert CTEM.load(tmp_path / "m.ctem").effort == "quick"
     facts = json.loads(ctem("info", tmp_path / "m.ctem", "--json")[0])
     assert {each["name"]: each["kind"] for each in facts["columns"]}["rooms"] == "category"
     assert "born" not in {each["name"] for each in facts["columns"]}
     same = CTEM(
         kinds={"rooms": "category", "rain": "real"},
         missing="state",
+        effort="quick",
         max_steps=8,
         random_state=0,
         device="cpu",

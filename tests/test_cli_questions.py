@@ -183,9 +183,9 @@ def test_fit_and_info_end_with_how_good_the_model_is(folder, model, monkeypatch)
 
 def test_samples_of_a_model_pass_better_than_independent_columns():
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 1))
-    X = np.column_stack([x, 2 * x + 0.3 * rng.normal(size=(600, 1))])
-    model = CTEM(**{**SMALL, "max_steps": 150}).fit(X)
+    x = rng.normal(size=(300, 1))
+    X = np.column_stack([x, 2 * x + 0.3 * rng.normal(size=(300, 1))])
+    model = CTEM(**{**SMALL, "max_steps": 100}).fit(X)
     found = model.realism(X, random_state=0)
     real, mixed = (np.float32(rows) for rows in (X, np.column_stack([X[:, 0], rng.permutation(X[:, 1])])))
     assert realism(real, mixed).samples < found.samples <= 1

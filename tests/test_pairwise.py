@@ -68,6 +68,7 @@ def test_a_fitted_density_has_mass_one(space):
     assert torch.allclose(each.exp().mean(0).log(), density.log_prob(rows_from(space)))
 
 
+@pytest.mark.long
 def test_a_finite_truth_is_neared():
     p, x = truth_on(FINITE), rows_from(FINITE, 20_000)
     density = fit_pairwise(FINITE, x, recipe=replace(SHORT, steps=600), **SMALL)
@@ -230,7 +231,7 @@ def test_constants_by_all_means_agree(space, monkeypatch):
 
 def test_a_member_is_the_librarys_network_and_its_loss_the_librarys_loss():
     base = ProductBase.fit(MIXED, rows_from(MIXED))
-    g, x = MLPs(MIXED, members=3, width=16), rows_from(MIXED, 50).repeat(400, 1)
+    g, x = MLPs(MIXED, members=3, width=16), rows_from(MIXED, 50).repeat(200, 1)
     kernels = comparison_kernels(base, [0.5, 0.25])
     loss = PairLoss(base, kernels).each(g, x.expand(3, -1, -1), torch.Generator().manual_seed(0))
     for k in range(3):

@@ -10,6 +10,8 @@ from experiments.sweep import toy_table
 from experiments.tables.nats import boosted, shuffled, snapped
 from experiments.tables.peers import Copula, Flow, Independent, Kernels, Margins, Mixture, Tree
 
+pytestmark = pytest.mark.long  # systems of the experiments, not of the library
+
 
 def small_table(n: int):
     """A label, a grade that follows it, and a lattice number that follows both."""

@@ -93,7 +93,7 @@ def test_the_pairwise_objective_is_saved_too(tmp_path):
     assert np.array_equal(again.sample(random_state=1), model.sample(random_state=1))
 
 
-@pytest.mark.parametrize("settings", [{**SMALL, "fast": True}, PAIRWISE])
+@pytest.mark.parametrize("settings", [SMALL, PAIRWISE])
 def test_a_default_of_float64_changes_no_bit(settings, tmp_path):
     X = table().dropna()[["city", "age"]] if "objective" in settings else table()
     expected = CTEM(**settings).fit(X).score_samples(X)

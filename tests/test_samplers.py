@@ -161,7 +161,7 @@ def test_discrete_samplers_leave_a_skewed_target_invariant(name):
 @pytest.mark.parametrize("name", DISCRETE)
 def test_discrete_samplers_find_a_skewed_target_from_a_point(name):
     f, g = Quadratic(STATES), seeded(4)
-    x = torch.zeros(1500, 4)
+    x = torch.zeros(800, 4)
     assert not agrees_with_states(x, f, STATES)
     assert agrees_with_states(run(DISCRETE[name], f, x, 120, g).x, f, STATES)
 
@@ -473,9 +473,9 @@ def test_annealing_with_adapted_steps_finds_both_modes_in_their_proportion():
     x, rates = anneal(
         Adapted(lambda step: MALA(LINE, step), step=0.5),
         f,
-        base.sample(4000, seeded(6)),
+        base.sample(1500, seeded(6)),
         torch.logspace(-3, 0.5, 40).tolist(),
-        30,
+        20,
         seeded(7),
     )
     assert float((x[:, 0] < 0.3).float().mean()) == pytest.approx(0.7, abs=0.04)

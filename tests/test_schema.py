@@ -227,7 +227,7 @@ floats = st.floats(-1e12, 1e12).map(lambda v: float(f"{v:.12g}"))
 
 
 @given(st.lists(floats, min_size=2, max_size=60).filter(lambda v: len(set(v)) > 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_curve_increases_is_undone_and_its_slope_is_its_derivative(values):
     X = np.array(values)
     curve = MonotoneMap.fit(X)
@@ -258,7 +258,7 @@ def test_log_det_is_the_numerical_derivative(name):
 @example(a=2**-9, b=0.0)  # exact in float32, with nine decimals
 @example(a=2**-12, b=0.0)
 @given(a=st.floats(1e-6, 1e6), b=st.floats(-1e3, 1e3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_new_units_leave_x_alone_and_shift_the_log_density_by_log_a(name, a, b):
     X = columns()[name].astype(float)
     offset = b * a * float(np.std(X))
@@ -412,7 +412,7 @@ def test_hostile_numbers_are_encoded_finitely_and_come_back(name):
         ).all()
 
 
-@pytest.mark.parametrize("first", [2**52, 2**60, 2**63 - 5000, 2**63 + 7, 2**64 - 5000, -(2**63)])
+@pytest.mark.parametrize("first", [2**52, 2**63 + 7, 2**64 - 5000, -(2**63)])
 def test_large_whole_numbers_keep_every_digit_and_their_preferences(first):
     rng = np.random.default_rng(0)
     small = rng.gamma(4.0, 50.0, 3000).round().astype(np.int64)
@@ -532,7 +532,7 @@ def random_columns(draw):
 @given(
     random_columns(), st.sampled_from(["hidden", "state"]), st.sampled_from(["polars", "pyarrow", "pandas"])
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_table_is_encoded_finitely_and_comes_back_or_is_refused_for_a_stated_reason(
     table, missing, backend
 ):

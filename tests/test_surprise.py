@@ -55,7 +55,7 @@ def test_an_average_row_scores_zero_and_one_of_nothing_is_no_outlier(fitted):
 def test_a_row_ranks_about_the_same_if_any_one_cell_is_missing(fitted):
     """The mean over drawn rows is the same with a gap in any column, also in one that others follow."""
     _, model = fitted
-    rows = model.sample(1000, random_state=2)
+    rows = model.sample(500, random_state=2)
     whole = model.outlier_scores(rows)
     for name in rows:
         gap = model.outlier_scores(rows.assign(**{name: np.nan if rows[name].dtype == float else None}))
@@ -63,12 +63,15 @@ def test_a_row_ranks_about_the_same_if_any_one_cell_is_missing(fitted):
         assert spearmanr(gap, whole).statistic > 0.6
 
 
-def test_a_change_of_unit_leaves_the_scores(fitted):
+@pytest.mark.parametrize(
+    ("name", "factor", "least"),
+    [("skewed", 2.0**-7, 0.9999), pytest.param("a", -(2.0**9), 0.95, marks=pytest.mark.long)],
+)
+def test_a_change_of_unit_leaves_the_scores(fitted, name, factor, least):
     X, model = fitted
-    for name, factor in (("skewed", 2.0**-7), ("a", -(2.0**9))):
-        other = CTEM(**LONGER).fit(X.assign(**{name: X[name] * factor}))
-        scores = other.outlier_scores(X.assign(**{name: X[name] * factor}))
-        assert spearmanr(scores, model.outlier_scores(X)).statistic > (0.9999 if factor > 0 else 0.95)
+    changed = X.assign(**{name: X[name] * factor})
+    scores = CTEM(**LONGER).fit(changed).outlier_scores(changed)
+    assert spearmanr(scores, model.outlier_scores(X)).statistic > least
 
 
 def test_rounding_a_column_leaves_the_ranks(fitted):
