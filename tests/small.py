@@ -1,7 +1,7 @@
 """Settings of a fit that takes a moment, for tests that ask what is done with a model and not how good it is."""
 
 SMALL = {
-    "max_steps": 20,
+    "max_steps": 12,
     "width": 16,
     "blocks": 1,
     "members": 2,

@@ -262,7 +262,9 @@ def test_models_of_pandas_and_of_arrays_take_files(tmp_path):
     assert np.array_equal(np.column_stack(filled.columns), model.impute(A, random_state=1))
 
 
-def test_columns_can_be_said_dropped_and_their_gaps_made_values_and_effort_goes_to_the_model(folder, tmp_path):
+def test_columns_can_be_said_dropped_and_their_gaps_made_values_and_effort_goes_to_the_model(
+    folder, tmp_path
+):
     said = ["--kind", "rooms=category", "-k", "rain=real", "--drop", "born", "--missing-as-state"]
     ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--effort", "quick", *said, *FIT)
     assert CTEM.load(tmp_path / "m.ctem").effort == "quick"

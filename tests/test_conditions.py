@@ -73,9 +73,7 @@ def fuzzed(rng):
     return {str(name): said[str(name)] for name in names}
 
 
-@pytest.mark.parametrize(
-    "case", [*range(5), *(pytest.param(k, marks=pytest.mark.long) for k in range(5, FUZZED))]
-)
+@pytest.mark.parametrize("case", [0, 1, *(pytest.param(k, marks=pytest.mark.long) for k in range(2, FUZZED))])
 def test_a_fuzzed_condition_is_as_likely_as_it_is_frequent_and_its_rows_meet_it(model, rows, case):
     given = fuzzed(np.random.default_rng(case))
     share = fits(rows, given).mean()

@@ -97,7 +97,7 @@ def test_training_on_slopes_finds_the_distribution():
     rows = BITS.states()[[0, 15, 5, 5, 10]].repeat(100, 1)  # 0000, 1111, and 0101 twice, 1010
     base = ProductBase.fit(BITS, rows)
     g = ImageNet(base, (2, 2), (8, 16))
-    recipe = Recipe(steps=120, batch_size=64, learning_rate=0.01, ema=0.9, evaluate_every=120)
+    recipe = Recipe(steps=90, batch_size=64, learning_rate=0.01, ema=0.9, evaluate_every=90)
     train(g, HiddenPixels(), rows, recipe)
     p = Chain(FirstOrder(g.requires_grad_(False))).log_prob(BITS.states(), [0, 1, 2, 3]).exp()
     assert p[[0, 15, 5, 10]].tolist() == pytest.approx([0.2, 0.2, 0.4, 0.2], abs=0.04)

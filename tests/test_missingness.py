@@ -1,6 +1,7 @@
 """Samples with holes as the data have them: as many, together, and where the other columns say."""
 
 import json
+from copy import copy
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from small import SMALL
+from small import SMALL, TINY
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
@@ -166,8 +167,8 @@ def test_a_file_with_a_wrong_account_of_gaps_is_refused(model, tmp_path, words):
         CTEM.load(tmp_path / "m.ctem")
 
 
-def test_a_model_of_an_older_file_says_that_it_does_not_know(model, tmp_path):
-    old = CTEM(**SMALL).fit(table(400))
+def test_a_model_of_an_older_file_says_that_it_does_not_know(model):
+    old = copy(model)
     old.missingness_ = None
     with pytest.raises(ValueError, match="with_missing: this model does not know where cells are missing"):
         old.sample(3, with_missing=True)
@@ -175,14 +176,14 @@ def test_a_model_of_an_older_file_says_that_it_does_not_know(model, tmp_path):
 
 def test_tables_without_gaps_and_models_of_missing_as_a_state_take_the_word_too():
     X = table(300)[["place", "age", "income"]]
-    whole = CTEM(**SMALL).fit(X[["place", "age"]])
+    whole = CTEM(**TINY).fit(X[["place", "age"]])
     assert not whole.sample(50, with_missing=True).isna().any().any()
-    state = CTEM(**SMALL, missing="state").fit(X)
+    state = CTEM(**TINY, missing="state").fit(X)
     assert state.sample(300, random_state=0, with_missing=True)["income"].isna().any()
 
 
 def test_other_libraries_get_their_own_gaps():
-    drawn = CTEM(**SMALL).fit(pl.from_pandas(table(300))).sample(200, random_state=0, with_missing=True)
+    drawn = CTEM(**TINY).fit(pl.from_pandas(table(300))).sample(200, random_state=0, with_missing=True)
     assert drawn["income"].null_count() > 0
     assert drawn["place"].null_count() == 0
 
@@ -192,7 +193,7 @@ def test_rows_of_weight_zero_say_nothing_about_gaps():
     X.loc[200:, "age"] = 30
     weight = np.r_[np.ones(200), np.zeros(200)]
     gone = X.assign(age=np.where(np.arange(400) < 200, X["age"], np.nan))
-    drawn = CTEM(**SMALL).fit(gone, sample_weight=weight).sample(100, random_state=0, with_missing=True)
+    drawn = CTEM(**TINY).fit(gone, sample_weight=weight).sample(100, random_state=0, with_missing=True)
     assert not drawn["age"].isna().any()
 
 

@@ -262,7 +262,8 @@ def row_cells(model: CTEM, columns: Mapping[str, Cells]) -> list[float | str | N
 
     X of a number, the place of a listed value, a text for one that was never seen, None for a gap.
 
-    >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(np.random.default_rng(0).normal(size=(100, 2)))
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X)
     >>> row_cells(model, model.as_frame(np.array([[0.5, np.nan]])).columns)
     [0.5, None]
     """
