@@ -21,7 +21,7 @@ from ctem.tables.columns.lookup import cells_of
 from ctem.tables.frames.frame import Frame, read_frame
 from ctem.tables.frames.rows import taken
 
-RANGES = 40
+RANGES = 25
 pytestmark = [pytest.mark.long, in_browser]
 
 
@@ -77,44 +77,27 @@ def random_range_questions(model, X, count, seed=0):
 
 
 def counted(model, row, said, target, n, generator):
-    """P(conditions) and P(that on the target | the others), by drawing without conditions and counting.
-
-    Only columns that are asked for are drawn, as ``log_density(columns=…, given=…)`` asks only for those.
-    """
+    """P(conditions) and P(that on the target | the others), by drawing whole rows and counting."""
     density, schema = model.density_, model.schema_
     owner = dict(zip(schema.columns, schema.owner, strict=True))
     allowed = {
         j: limit for n, c in compiled(said, schema).items() for j, limit in c.encoded(owner[n]).items()
     }
-    known = schema.encode(row).x
-    shown = (~known[0].isnan()).nonzero().flatten().tolist()
-    shares = [density.chain.log_prob(known, [j for j in order if j in shown]) for order in density.orders]
-    chosen = torch.multinomial(torch.cat(shares).softmax(0), n, True, generator=generator)
-    x = torch.cat(
-        [
-            filled(
-                density, known.repeat(int((chosen == c).sum()), 1), order, allowed, owner[target], generator
-            )
-            for c, order in enumerate(density.orders)
-        ]
-    )
+    x = density.complete(schema.encode(row).x.repeat(n, 1), generator)
     inside = {j: fits(x[:, j], allowed[j], density.space.sizes[j]) for j in allowed}
     weight = torch.stack([inside[j] for j in allowed if j not in owner[target]]).prod(0)
     event = torch.stack([inside[j] for j in owner[target]]).prod(0)
-    share = float((weight * event).sum() / weight.sum())
-    error = float((weight**2 * (event - share) ** 2).sum().sqrt() / weight.sum())
-    return (float(weight.mean()), float(weight.std()) / n**0.5), (share, error)
+    return share(weight.sum(), n), share((weight * event).sum(), weight.sum())
 
 
-def filled(density, x, order, allowed, last, generator):
-    """Rows with the columns of the conditions drawn, in their order, and then those of the target."""
-    for j in [*(j for j in order if j in allowed and j not in last), *last]:
-        found = density.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
-        value = found.draw(generator)
-        x[:, j] = (
-            torch.where(x[:, density.parents[j]] > 0, torch.nan, value) if j in density.parents else value
-        )
-    return x
+def share(some, whole):
+    """The share of rows that are counted, and its standard error: that of (some + 1) of (whole + 2) rows.
+
+    With none or all of the rows the naive error would be 0, as if a share of a millionth had been excluded.
+    """
+    some, whole = float(some), float(whole)
+    likely = (some + 1) / (whole + 2)
+    return likely, np.sqrt(likely * (1 - likely) / (whole + 3))
 
 
 def fits(value, limit, size):
@@ -130,23 +113,25 @@ def test_the_page_answers_ranges_as_counting_does(asked, tmp_path):
     rows = list(random_range_questions(model, X, RANGES))
     body = """const model = new Model(data);
       return questions.map(([cells, j, event]) => {
-        const question = model.question(cells), column = model.columns[j], found = question.conditional(j);
+        const question = model.question(cells), column = model.columns[j];
+        for (let batch = 1; batch < 4; batch++) question.more();
+        const found = question.conditional(j);
         const Summary = column.listed ? LabelSummary : NumberSummary, { far } = model.numbers;
         const { value, error } = question.probability();
         return [[value, error], new Summary(column, found, far).within(event)];
       });"""
     answers = in_page(path, tmp_path, body, [question for *_, question in rows])
     generator = torch.Generator().manual_seed(0)
-    away = []
+    away, errors = [], []
     with torch.no_grad():
         for (row, said, target, _), found in zip(rows, answers, strict=True):
             expected = counted(model, row, said, target, 20_000, generator)
             away += [abs(p - q) / np.hypot(e, f) for (p, e), (q, f) in zip(found, expected, strict=True)]
+            errors += [np.hypot(e, f) for (_, e), (_, f) in zip(found, expected, strict=True)]
     away = np.array(away)
-    assert (away < 3).mean() >= 0.95, np.sort(away)[
-        -8:
-    ]  # 16 islands: Student's t, so that 1 in 100 is beyond
+    assert (away < 3).mean() >= 0.95, np.sort(away)[-8:]  # 64 islands, some of them of little weight
     assert away.max() < 5
+    assert np.median(errors) < 0.03  # of either answer: most questions could tell a wrong one
     assert np.sqrt((away**2).mean()) < 1.4
 
 
@@ -193,13 +178,16 @@ def test_a_column_can_be_set_to_a_range_or_to_several_values(asked, tmp_path):
       return out;"""
     one, two, three, ends, known, pressed = in_page(path, tmp_path, body)
     city = list(model.classes("<b>city</b>"))[1]
-    share = model.conditional({}, "<b>city</b>").probability[0][1]
-    assert float(one[0].split("%")[0]) == pytest.approx(100 * share, abs=0.06), city
+    told = [
+        [float(part.replace("%", "")) / 100 for part in each[0].split(" ± ")] for each in (one, two, three)
+    ]
+    said = [{"<b>city</b>": [city]}, {"<b>city</b>": [city], "weight": (90, None)}]
+    for (value, error), given in zip(told[:2], said, strict=True):
+        expected = model.probability(given, random_state=0)
+        assert abs(value - expected.value) < 4 * np.hypot(error, expected.stderr)
     assert one[1].startswith("probability of the condition on 1 column.")
-    assert "±" not in two[0]  # one value of one column, and a range of another: nothing to average over
-    assert "±" in three[0]
-    assert float(three[0].split("%")[0]) > float(two[0].split("%")[0])
-    assert "conditions on 2 columns. ± is a standard error, from 208 weighted draws" in three[1]
+    assert told[2][0] > told[1][0]
+    assert "conditions on 2 columns. ± is a standard error, from 160 weighted draws" in three[1]
     assert ends == ["80", "80"]  # the end that moves pushes the other
     assert sum(known) == 2
     assert pressed == 0

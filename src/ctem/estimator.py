@@ -267,7 +267,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def log_density_grad(self, X: Any) -> Vector:
         """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
 
-        nan where there is none: discrete columns, atoms and missing cells.
+        nan where there is none: discrete columns, numbers so frequent that they have a probability, and missing cells.
         """
         check_is_fitted(self)
         return self._table.grad_log_prob(self._read(X))

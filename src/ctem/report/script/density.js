@@ -14,6 +14,12 @@ class Model {
     this.columns = data.columns.map((column) => new COLUMNS[column.codec](column));
   }
 
+  /* How many products of weights one member takes to fill a row. */
+  work() {
+    const layers = [this.first, ...this.blocks.flatMap(({ inner, outer }) => [inner, outer])];
+    return this.sizes.length * sum(layers.map(({ inputs, outputs }) => inputs * outputs));
+  }
+
   /* Everything that can be asked of a row of cells; rows that a question looks at share their passes. */
   question(cells) {
     return new (cells.some(isRange) ? RangeQuestion : Question)(this, cells);

@@ -110,7 +110,7 @@ class Inputs {
 /* The places and values of the entries of a layer that are not 0; one memory for all, since they are used at once. */
 let places = new Int32Array(512), entries = new Float64Array(512);
 
-/* out += h · weight, of which row i starts at start + i · stride; four rows at a time, entries that are 0 left out. */
+/* out += h · weight, of which row i starts at start + i · stride; eight rows at a time, entries that are 0 left out. */
 function addProduct(out, h, weight, start, stride) {
   const width = out.length;
   if (h.length > places.length) [places, entries] = [new Int32Array(2 * h.length), new Float64Array(2 * h.length)];
@@ -121,10 +121,15 @@ function addProduct(out, h, weight, start, stride) {
     entries[count++] = h[i];
   }
   let i = 0;
-  for (; i + 3 < count; i += 4) {
+  for (; i + 7 < count; i += 8) {
     const a = places[i], b = places[i + 1], c = places[i + 2], d = places[i + 3];
+    const e = places[i + 4], f = places[i + 5], g = places[i + 6], k = places[i + 7];
     const p = entries[i], q = entries[i + 1], r = entries[i + 2], s = entries[i + 3];
-    for (let o = 0; o < width; o++) out[o] += p * weight[a + o] + q * weight[b + o] + r * weight[c + o] + s * weight[d + o];
+    const t = entries[i + 4], u = entries[i + 5], v = entries[i + 6], w = entries[i + 7];
+    for (let o = 0; o < width; o++) {
+      const left = p * weight[a + o] + q * weight[b + o] + (r * weight[c + o] + s * weight[d + o]);
+      out[o] += left + (t * weight[e + o] + u * weight[f + o] + (v * weight[g + o] + w * weight[k + o]));
+    }
   }
   for (; i < count; i++) for (let o = 0; o < width; o++) out[o] += entries[i] * weight[places[i] + o];
   return out;

@@ -64,7 +64,17 @@ class Explorer {
         later.push(show);
       }
     }
-    this.follow(question, [...later, () => this.drawRows(question)]);
+    this.follow(question, [...later, () => this.drawRows(question), ...this.refinements(question)]);
+  }
+
+  /* More draws where an answer rests on some, told once they are all there. */
+  refinements(question) {
+    if (!question.more || !question.possible) return [];
+    const show = () => {
+      this.tell(question);
+      this.cards.filter(({ cell }) => cell === null).forEach((card) => card.show(this.summary(question, card.j)));
+    };
+    return [...Array.from({ length: BATCHES - 1 }, () => () => question.more()), show];
   }
 
   /* The number at the top: a log-density of values, or the probability of ranges. */
@@ -82,7 +92,7 @@ class Explorer {
     this.value.textContent = digits(value, 3) + (error > 1e-6 * value ? ` ± ${digits(error, 1)}` : "");
     const given = values ? `, given the ${values} that ${values > 1 ? "are" : "is"} set to a value (${signed(question.logDensity())} nats)` : "";
     const few = effective < FEW ? `: too few for fine numbers` : "";
-    this.about.textContent = `probability of the condition${ranges > 1 ? "s" : ""} on ${ranges} column${ranges > 1 ? "s" : ""}${given}. ± is a standard error, from ${ISLANDS * SIZE} weighted draws that are worth ${Math.round(effective)}${few}.`;
+    this.about.textContent = `probability of the condition${ranges > 1 ? "s" : ""} on ${ranges} column${ranges > 1 ? "s" : ""}${given}. ± is a standard error, from ${question.rows.length.toLocaleString("en")} weighted draws that are worth ${Math.round(effective)}${few}.`;
   }
 
   follow(question, tasks) {

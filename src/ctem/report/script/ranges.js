@@ -1,43 +1,184 @@
 /* ---- ranges and sets: densities/anyorder/events.py ---- */
 
-const ISLANDS = 16, SIZE = 13; // draws: the islands' spread is the standard error
+const ISLANDS = 16; // of a batch of draws: their spread is the standard error
+const LARGEST = 10, SMALLEST = 2, WORK = 6e6; // draws of an island: so that its products of weights are about so many
+const BATCHES = 6; // of draws in all, the first at once and the others afterwards
 const UNEVEN = 0.5; // effective share of an island's draws below which they are drawn again by their weights
 const SEED = 1;
+const BLUR = 0.5, LEAST = 1e-3; // of a drawn number, times its standard deviation and n^(−1/5); at least
 
-/* A question with ranges or sets: importance-weighted draws of those columns, each within what is allowed.
+/* A question with ranges or sets: importance-weighted draws of whole rows.
 
-   The columns with a condition are drawn one after the other, in one of the orders of the density, each from its
-   conditional given what is set and what was drawn before. Every weight is the share of these conditionals that is
-   allowed, and the mean weight is the probability of the conditions. A conditional is the mean of the members', so that
-   the conditional of a random member will do; where draws share what they show, all members are asked. Columns without
-   a condition are averaged over the draws. Islands of draws are independent of each other. */
+   Each draw fills its columns in one of the orders of the density, as a sample of the model does: a column without a
+   condition from its conditional given what is set and what was drawn before, a column with one from the part of it
+   that is allowed. The weight of a draw is the product of these parts, and the mean weight is the probability of the
+   conditions: that of model.probability, and the share of the model's samples that meet them. A conditional is the mean
+   of the members', so that the conditional of a random member will do; where draws share what they show, all members
+   are asked. Islands of draws are independent of each other. */
 class RangeQuestion extends Question {
   constructor(model, cells) {
     super(model, cells);
     const conditions = model.columns.flatMap((column, j) => (isRange(cells[j]) && column.owner.length ? [[column, cells[j]]] : []));
     const limits = conditions.map(([column, cell]) => column.allowed(cell));
     this.possible = limits.every((limit) => limit !== null);
-    [this.allowed, this.kept] = [new Map(), new Map()];
+    this.allowed = new Map();
     conditions.forEach(([{ owner }], i) => this.possible && owner.forEach((j, k) => this.allowed.set(j, limits[i][k])));
     this.random = generator(SEED);
-    if (this.possible) this.run();
+    this.size = clamp(Math.round(WORK / model.work()), SMALLEST, LARGEST);
+    [this.rows, this.begun, this.order, this.found, this.logWeight] = [[], [], [], [], []];
+    if (this.possible) this.more();
   }
 
-  /* The columns of the conditions, in the order of each draw. */
-  run() {
-    const { orders } = this.model, shares = this.orderShares();
-    this.columns = orders.map((order) => order.filter((j) => this.allowed.has(j)));
-    this.order = islands(() => shuffled(this.random)).flat().map((i) => placeAt(shares, stratum(i, this.random))[0]);
-    this.rows = this.order.map(() => this.x.slice());
-    this.logWeight = new Float64Array(this.rows.length);
-    for (let step = 0; step < this.columns[0].length; step++) {
-      if (step) this.resample();
-      this.constrain(step);
-    }
+  /* Another batch of draws. */
+  more() {
+    const batch = new Batch(this, this.orderShares());
+    this.rows.push(...batch.rows);
+    this.begun.push(...batch.begun);
+    this.order.push(...batch.order);
+    this.found.push(...batch.found);
+    this.logWeight.push(...batch.logWeight);
     this.possible = this.logWeight.some((value) => value > -Infinity);
     const top = Math.max(...this.logWeight);
     this.weight = this.logWeight.map((value) => (this.possible ? Math.exp(value - top) : 0));
-    this.shown = this.asked(this.rows);
+  }
+
+  islands(of) {
+    return Array.from({ length: this.rows.length / this.size }, (_, b) => of(b));
+  }
+
+  /* How likely the conditions are given the values that are set, its standard error, and how many draws it rests on. */
+  probability() {
+    if (!this.possible) return { value: 0, error: 0, effective: 0 };
+    const each = this.islands((b) => Math.exp(logSumExp(this.logWeight.slice(b * this.size, (b + 1) * this.size))) / this.size);
+    const n = each.length, value = sum(each) / n, spread = sum(each.map((one) => (one - value) ** 2)) / (n - 1);
+    return { value, error: Math.sqrt(spread / n), effective: sum(this.weight) ** 2 / dot(this.weight, this.weight) };
+  }
+
+  /* As of a question without ranges; a number as its distribution function on a grid, all with standard errors. */
+  conditional(j) {
+    if (this.cells[j] !== null) return this.model.question(this.cells.map((cell, i) => (i === j ? null : cell))).conditional(j);
+    if (!this.possible) return null;
+    const column = this.model.columns[j], [first, second] = column.owner;
+    if (column.listed) return this.averaged((i) => column.byValue(this.codes(i, first)));
+    if (!column.atomic) return { continuous: 1, atoms: [], ...this.grid(first, this.weight) };
+    const { values: [continuous, ...atoms], errors } = this.averaged((i) => this.codes(i, first));
+    return { continuous, atoms, ...this.grid(second, this.existing(first, second)), atomErrors: errors.slice(1) };
+  }
+
+  /* Probabilities of the codes of column j in draw i: what it was drawn from, or where conditions came later, the draw. */
+  codes(i, j) {
+    return this.found[i].get(j) ?? Array.from({ length: this.model.sizes[j] }, (_, code) => Number(this.rows[i][j] === code));
+  }
+
+  /* The weights of the draws in which the continuous part j of a column exists; if in none, the heaviest, as if it did. */
+  existing(parent, j) {
+    const weights = this.weight.map((w, i) => (this.rows[i][parent] === 0 ? w : 0));
+    if (sum(weights)) return weights;
+    const i = this.weight.indexOf(Math.max(...this.weight)), x = this.rows[i].with(parent, 0);
+    this.found[i].set(j, this.members().map((k) => this.parts(x, j, k)));
+    return weights.map((_, other) => Number(other === i));
+  }
+
+  /* Weighted means over the draws, and their standard errors from the islands. */
+  averaged(of) {
+    const totals = this.islands(() => null), weights = this.islands(() => 0);
+    this.rows.forEach((_, i) => {
+      if (!this.weight[i]) return;
+      const found = of(i), b = Math.floor(i / this.size);
+      totals[b] ??= new Array(found.length).fill(0);
+      found.forEach((value, v) => (totals[b][v] += this.weight[i] * value));
+      weights[b] += this.weight[i];
+    });
+    const { means, errors } = ratios(totals, weights);
+    return { values: means, errors };
+  }
+
+  /* The distribution function of real column j on the grid, averaged by weights.
+
+     Where conditions came later it is that of the draws, each blurred by a share of their spread. */
+  grid(j, weights) {
+    const { numbers } = this.model, totals = this.islands(() => numbers.noSum()), whole = this.islands(() => 0);
+    const width = this.blur(j, weights);
+    this.rows.forEach((x, i) => {
+      if (!weights[i]) return;
+      const b = Math.floor(i / this.size), from = this.found[i].get(j);
+      if (from) for (const parts of from) numbers.addCdf(totals[b], parts, weights[i] / from.length);
+      else numbers.addMode(totals[b].rest, x[j], width, weights[i]);
+      whole[b] += weights[i];
+    });
+    const { means, errors } = ratios(totals.map((total) => numbers.cdfOf(total)), whole);
+    return { below: means, belowErrors: errors };
+  }
+
+  /* How wide a draw of column j is taken: a share of their standard deviation that shrinks with their number. */
+  blur(j, weights) {
+    const mean = (of) => sum(this.rows.map((x, i) => (weights[i] ? weights[i] * of(x[j]) : 0))) / sum(weights), centre = mean((x) => x);
+    const effective = sum(weights) ** 2 / dot(weights, weights);
+    return Math.max(BLUR * Math.sqrt(mean((x) => (x - centre) ** 2)) * effective ** -0.2, LEAST);
+  }
+
+  /* A row that meets the conditions. */
+  draw(random) {
+    const i = drawPlace(this.weight, random);
+    return this.completed(this.begun[i], this.model.orders[this.order[i]], random);
+  }
+}
+
+/* Draws that are made together: ISLANDS islands of the same size. */
+class Batch extends Question {
+  constructor({ model, cells, allowed, random, size }, shares) {
+    super(model, cells);
+    Object.assign(this, { allowed, random, size, kept: new Map() });
+    const chosen = Array.from({ length: ISLANDS }, () => shuffled(size, random)).flat();
+    this.order = chosen.map((i) => placeAt(shares, this.stratum(i))[0]);
+    this.rows = this.order.map(() => this.x.slice());
+    [this.place, this.found] = [this.order.map(() => 0), this.order.map(() => new Map())];
+    this.logWeight = new Float64Array(this.rows.length);
+    this.run();
+  }
+
+  /* Up to the last column with a condition, in the order of each draw; then the others. */
+  run() {
+    const { orders } = this.model, has = (j) => this.allowed.has(j);
+    const ends = orders.map((order) => order.flatMap((j, place) => (has(j) ? [place + 1] : [])));
+    for (let step = 0; step < ends[0].length; step++) {
+      if (step) this.resample();
+      this.walk((i) => ends[this.order[i]][step]);
+    }
+    this.begun = this.rows.map((x) => x.slice());
+    this.walk((i) => orders[this.order[i]].length, this.found);
+  }
+
+  /* A random number of the i-th of as many equal parts as an island has draws. */
+  stratum(i) {
+    return ((i % this.size) + this.random()) / this.size;
+  }
+
+  /* Every draw goes on to a place in its order; what the columns on the way were drawn from can be kept. */
+  walk(end, found) {
+    const { orders, parents } = this.model, moves = (i) => this.logWeight[i] > -Infinity && this.place[i] < end(i);
+    for (let moving = this.rows.flatMap((_, i) => (moves(i) ? [i] : [])); moving.length; moving = moving.filter(moves)) {
+      const who = this.asked(moving.map((i) => this.rows[i]));
+      moving.forEach((i, m) => {
+        const x = this.rows[i], first = !this.place[i], j = orders[this.order[i]][this.place[i]++];
+        if (!Number.isNaN(x[j]) || (j in parents && x[parents[j]] > 0)) return;
+        this.fill(i, j, who[m], first ? this.stratum(i) : this.random(), found);
+      });
+    }
+  }
+
+  /* Draws column j of draw i. */
+  fill(i, j, members, share, found) {
+    const x = this.rows[i], { sizes } = this.model;
+    if (this.allowed.has(j)) {
+      const [value, mass] = sizes[j] ? this.label(x, j, members, share) : this.number(x, j, members, share);
+      this.logWeight[i] += Math.log(mass);
+      x[j] = value;
+      return;
+    }
+    const from = sizes[j] ? this.labels(x, j, members) : members.map((k) => this.parts(x, j, k));
+    x[j] = sizes[j] ? placeAt(from, share)[0] : Math.fround(this.model.numbers.draw(from[Math.floor(share * from.length)], this.random));
+    if (found) found[i].set(j, from);
   }
 
   /* Which members answer for each draw: all where many draws show the same, else a random one. */
@@ -50,18 +191,6 @@ class RangeQuestion extends Question {
 
   key(x) {
     return this.keys?.get(x) ?? x.join();
-  }
-
-  /* Draws the next column with a condition. */
-  constrain(step) {
-    const { parents, sizes } = this.model, who = this.asked(this.rows);
-    this.rows.forEach((x, i) => {
-      const j = this.columns[this.order[i]][step], share = step ? this.random() : stratum(i, this.random);
-      if (this.logWeight[i] === -Infinity || (j in parents && x[parents[j]] > 0)) return;
-      const [value, mass] = sizes[j] ? this.label(x, j, who[i], share) : this.number(x, j, who[i], share);
-      x[j] = value;
-      this.logWeight[i] += Math.log(mass);
-    });
   }
 
   /* A code within what is allowed, and its weight. */
@@ -90,87 +219,29 @@ class RangeQuestion extends Question {
 
   /* In islands of uneven weights, draws by their weights, and even weights that keep the island's mean. */
   resample() {
-    for (let start = 0; start < this.rows.length; start += SIZE) {
-      const logWeight = this.logWeight.subarray(start, start + SIZE), top = Math.max(...logWeight);
+    for (let start = 0; start < this.rows.length; start += this.size) {
+      const logWeight = this.logWeight.subarray(start, start + this.size), top = Math.max(...logWeight);
       if (top === -Infinity) continue;
       const weight = Array.from(logWeight, (value) => Math.exp(value - top)), total = sum(weight);
-      if (total ** 2 / dot(weight, weight) >= UNEVEN * SIZE) continue;
-      const first = this.random(), chosen = weight.map((_, i) => start + placeAt(weight, (i + first) / SIZE)[0]);
-      const rows = chosen.map((i) => this.rows[i].slice()), order = chosen.map((i) => this.order[i]);
-      rows.forEach((x, i) => ([this.rows[start + i], this.order[start + i]] = [x, order[i]]));
-      logWeight.fill(top + Math.log(total / SIZE));
+      if (total ** 2 / dot(weight, weight) >= UNEVEN * this.size) continue;
+      const first = this.random(), chosen = weight.map((_, i) => start + placeAt(weight, (i + first) / this.size)[0]);
+      const states = chosen.map((i) => [this.rows[i].slice(), this.order[i], this.place[i]]);
+      states.forEach((state, i) => ([this.rows[start + i], this.order[start + i], this.place[start + i]] = state));
+      logWeight.fill(top + Math.log(total / this.size));
     }
-  }
-
-  /* How likely the conditions are given the values that are set, its standard error, and how many draws it rests on. */
-  probability() {
-    if (!this.possible) return { value: 0, error: 0, effective: 0 };
-    const each = islands((b) => Math.exp(logSumExp(Array.from(this.logWeight.subarray(b * SIZE, (b + 1) * SIZE)))) / SIZE);
-    const value = sum(each) / ISLANDS, spread = sum(each.map((one) => (one - value) ** 2)) / (ISLANDS - 1);
-    return { value, error: Math.sqrt(spread / ISLANDS), effective: sum(this.weight) ** 2 / dot(this.weight, this.weight) };
-  }
-
-  /* As of a question without ranges; a number as its distribution function on a grid, all with standard errors. */
-  conditional(j) {
-    if (this.cells[j] !== null) return this.model.question(this.cells.map((cell, i) => (i === j ? null : cell))).conditional(j);
-    if (!this.possible) return null;
-    const column = this.model.columns[j], [first, second] = column.owner;
-    if (column.listed) return this.averaged((x, i) => column.byValue(this.labels(x, first, this.shown[i])));
-    if (!column.atomic) return { continuous: 1, atoms: [], ...this.grid(first, this.weight) };
-    const { values: [continuous, ...atoms], errors } = this.averaged((x, i) => this.labels(x, first, this.shown[i]));
-    const weight = this.weight.map((w, i) => w * this.labels(this.rows[i], first, this.shown[i])[0]);
-    return { continuous, atoms, ...this.grid(second, weight, first), atomErrors: errors.slice(1) };
-  }
-
-  /* Weighted means over the draws, and their standard errors from the islands. */
-  averaged(of) {
-    const totals = islands(() => null), weights = islands(() => 0);
-    this.rows.forEach((x, i) => {
-      if (!this.weight[i]) return;
-      const found = of(x, i), b = Math.floor(i / SIZE);
-      totals[b] ??= new Array(found.length).fill(0);
-      found.forEach((value, v) => (totals[b][v] += this.weight[i] * value));
-      weights[b] += this.weight[i];
-    });
-    const { means, errors } = ratios(totals, weights);
-    return { values: means, errors };
-  }
-
-  /* The distribution function of real column j on the grid, averaged by weights; it exists where its parent is 0. */
-  grid(j, weights, parent) {
-    const { numbers } = this.model, totals = islands(() => numbers.noSum()), whole = islands(() => 0);
-    const rows = parent === undefined ? this.rows : this.rows.map((x) => x.with(parent, 0));
-    const who = rows === this.rows ? this.shown : this.asked(rows);
-    rows.forEach((x, i) => {
-      if (!weights[i]) return;
-      const b = Math.floor(i / SIZE);
-      for (const k of who[i]) numbers.addCdf(totals[b], this.parts(x, j, k), weights[i] / who[i].length);
-      whole[b] += weights[i];
-    });
-    const { means, errors } = ratios(totals.map((total) => numbers.cdfOf(total)), whole);
-    return { below: means, belowErrors: errors };
-  }
-
-  /* A row that meets the conditions. */
-  draw(random) {
-    const i = drawPlace(this.weight, random);
-    return this.completed(this.rows[i], this.model.orders[this.order[i]], random);
   }
 }
 
-const islands = (of) => Array.from({ length: ISLANDS }, (_, b) => of(b));
-const stratum = (i, random) => ((i % SIZE) + random()) / SIZE;
-
-/* 0 … SIZE − 1 in random order. */
-function shuffled(random) {
-  const places = Array.from({ length: SIZE }, (_, i) => [random(), i]);
+/* 0 … size − 1 in random order. */
+function shuffled(size, random) {
+  const places = Array.from({ length: size }, (_, i) => [random(), i]);
   return places.sort((a, b) => a[0] - b[0]).map(([, i]) => i);
 }
 
 /* Ratios of sums over all islands, and the standard errors that the islands' residuals show. */
 function ratios(totals, weights) {
-  const whole = sum(weights), kept = totals.flatMap((total, b) => (total ? [b] : []));
+  const whole = sum(weights), count = weights.length, kept = totals.flatMap((total, b) => (total ? [b] : []));
   const means = Array.from(totals[kept[0]], (_, v) => sum(kept.map((b) => totals[b][v])) / whole);
   const residual = (mean, v) => sum(kept.map((b) => (totals[b][v] - mean * weights[b]) ** 2));
-  return { means, errors: means.map((mean, v) => Math.sqrt((residual(mean, v) * ISLANDS) / (ISLANDS - 1)) / whole) };
+  return { means, errors: means.map((mean, v) => Math.sqrt((residual(mean, v) * count) / (count - 1)) / whole) };
 }

@@ -6,7 +6,7 @@ r"""Conditions on columns that people write, and what they mean for encoded colu
     None             the cell is missing; only where missing is a state (``missing="state"``)
 
 Bounds belong to the range. Of a column on a lattice (whole numbers, rounded ones) its cells do: (30, 40) of whole years
-is 29.5 to 40.5 of the dequantised column, so that 40 counts as much as 35.
+is 29.5 to 40.5 of the density, which is spread over the width of the rounding, so that 40 counts as much as 35.
 """
 
 from __future__ import annotations

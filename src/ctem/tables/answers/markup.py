@@ -13,6 +13,7 @@ __all__ = ["Picture", "cell_text", "spark", "table_html"]
 
 Vector = NDArray[np.float64]
 BAR = "#1f5fa8"
+LEFT = ' style="text-align: left"'
 
 
 def spark(shares: Sequence[float] | Vector, width: int = 120, height: int = 26) -> str:
@@ -39,15 +40,30 @@ class Picture(str):
 
 
 def table_html(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """A table; everything in it but pictures is escaped.
+    """A table; everything in it but pictures is escaped. Notebooks align cells to the right: columns of text go left.
 
-    >>> table_html(["a"], [["<b>"]])
-    '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+    >>> table_html(["n"], [[7]])
+    '<table><thead><tr><th>n</th></tr></thead><tbody><tr><td>7</td></tr></tbody></table>'
+    >>> table_html(["a"], [["<b>"]])[-64:]
+    '<td style="text-align: left">&lt;b&gt;</td></tr></tbody></table>'
     """
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(each)}</td>" for each in row) + "</tr>" for row in rows)
+    kept = [list(row) for row in rows]
+    style = ["" if all(map(_is_number, column)) else LEFT for column in zip(*kept, strict=True)] or [
+        ""
+    ] * len(head)
+    top = "".join(f"<th{left}>{escape(name)}</th>" for name, left in zip(head, style, strict=True))
+    cells = [[f"<td{left}>{_cell(each)}</td>" for each, left in zip(row, style, strict=True)] for row in kept]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     below = f'<caption style="caption-side: bottom">{escape(caption)}</caption>' if caption else ""
     return f"<table>{below}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _cell(value: Any) -> str:

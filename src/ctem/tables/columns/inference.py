@@ -3,11 +3,11 @@
 * text that differs in (nearly) every row, prose, keys: left out;
 * other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
 * ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
-* whole numbers, dates, rounded numbers: real, dequantised by the width of their lattice;
+* whole numbers, dates, rounded numbers: real, spread over the width of their rounding;
 * other numbers: real;
 * a value with ≥ 5 % of the rows and 5 times its neighbours, or ≥ 2 % and 20 times, or ≥ 20 rows and 50 times
-  what its surroundings hold per cell: an atom beside the real part; and so are the few whole numbers that keep all
-  others off a lattice of tens, hundreds or thousands.
+  what its surroundings hold per cell: a value of its own (an atom) beside the real part; and so are the few
+  whole numbers that keep all others off a lattice of tens, hundreds or thousands.
 """
 
 from __future__ import annotations
