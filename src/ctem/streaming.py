@@ -1,7 +1,7 @@
 r"""A fit to more rows than fit into memory: two passes over a large table, and a pool that training draws from.
 
-The first pass makes a sketch (``ctem.tables.columns.sketches``): a uniform sample, from which kinds, roundings, frequent
-values and margins are inferred as those of any table, and the values that it missed. Rows with the very smallest keys are held
+The first pass makes a sketch (``ctem.tables.columns.sketches``): a uniform sample, from which kinds, lattices, values
+and margins are inferred as those of any table, and the values that it missed. Rows with the very smallest keys are held
 out and never train. The second pass encodes the others, no more than training can draw, and writes them in random order
 to a temporary file. Training draws from a pool in memory, part of which is replaced by the next rows of the file after
 every look at the held-out loss.
