@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long lint types format results docs walkthrough picture cost clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long laws lint types format results docs walkthrough picture cost clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -75,7 +75,11 @@ mnist: .venv/.installed-dev ## binary MNIST: samples and likelihood, in 11 minut
 # Two processes of one thread each; a file's tests stay together, so that they share what they fit.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-test: lint types ## lint, types, and every law: tests and doctests; what CI runs
+# Types are checked beside the laws: mypy has one process, and the laws two.
+test: lint ## lint, types, and every law: tests and doctests; what CI runs
+	@$(MAKE) --no-print-directory -j 2 types laws
+
+laws: .venv/.installed-dev ## the tests and doctests alone
 	@echo "running the tests and doctests"
 	@$(PYTEST)
 
