@@ -227,10 +227,11 @@ def test_what_a_hidden_cell_holds_does_not_matter(correlation):
     other = torch.where(visible, x, skewed(MIXED).sample(20, seeded(2)))
     for j in MIXED.discretes:
         assert torch.equal(
-            net.label_log_probs(x, visible, 0.01, j, ALL), net.label_log_probs(other, visible, 0.01, j, ALL)
+            net.label_log_probs(x[None], visible[None], 0.01, j, ALL),
+            net.label_log_probs(other[None], visible[None], 0.01, j, ALL),
         )
     for j in MIXED.reals:
-        pair = (net.number_coefficients(rows, visible, 0.01, j, ALL) for rows in (x, other))
+        pair = (net.number_coefficients(rows[None], visible[None], 0.01, j, ALL) for rows in (x, other))
         assert all(torch.equal(a, b) for a, b in zip(*pair, strict=True))
 
 
@@ -253,11 +254,13 @@ def test_a_member_answers_alone_as_it_does_among_others(correlation):
     together = net.log_conditionals(x, visible, torch.full((3, 12, 1), level))
     for k, j in itertools.product(range(3), range(4)):
         if MIXED.sizes[j]:
-            log_p = net.label_log_probs(x[k], visible[k], level, j, slice(k, k + 1))[0]
+            log_p = net.label_log_probs(x[k : k + 1], visible[k : k + 1], level, j, slice(k, k + 1))[0]
             alone = log_p.gather(1, x[k, :, j : j + 1].long()).squeeze(1)
         else:
-            found, mean, spread = net.number_coefficients(x[k], visible[k], level, j, slice(k, k + 1))
-            alone = net.numbers.log_prob(x[k, :, j : j + 1], found[0], mean, spread).squeeze(1)
+            found, mean, spread = net.number_coefficients(
+                x[k : k + 1], visible[k : k + 1], level, j, slice(k, k + 1)
+            )
+            alone = net.numbers.log_prob(x[k, :, j : j + 1], found[0], mean[0], spread[0]).squeeze(1)
         torch.testing.assert_close(together[k, :, j], alone, atol=1e-5, rtol=1e-5)
 
 

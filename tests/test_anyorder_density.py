@@ -129,6 +129,32 @@ def test_a_number_is_drawn_by_every_member():
         assert share == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / n) + 1e-3)
 
 
+@pytest.mark.parametrize("j", range(MIXED.dim))
+def test_a_draw_by_one_member_a_row_follows_the_mean_of_the_members(j):
+    """Of 20 001 rows, which no number of members divides evenly."""
+    at, n = mixture(MIXED, [[0, 1, 2, 3]]).chain.conditionals, 20_001
+    rows, visible = torch.zeros(n, 4), torch.arange(4).expand(n, 4) == (j + 1) % 4
+    drawn = at.draw(rows, visible, j, seeded())
+    values, log_p = at.given(rows[:1], visible[:1], j).table()
+    p = log_p[0].double().exp()
+    below = p.cumsum(0) if MIXED.sizes[j] else torch.cumulative_trapezoid(p, values.double())
+    for at_value, expected in zip(
+        values[-len(below) :: len(below) // 40 + 1], below[:: len(below) // 40 + 1], strict=True
+    ):
+        share = float((drawn <= at_value).double().mean())
+        assert share == pytest.approx(float(expected), abs=4 * math.sqrt(0.25 / n))
+
+
+def test_a_draw_takes_one_pass_a_row_however_many_members_there_are():
+    seen, density = [], mixture(MIXED, [[0, 1, 2, 3]])
+    density.net.body.register_forward_hook(lambda module, rows, out: seen.append(out.shape[0] * out.shape[1]))
+    x = skewed(MIXED).sample(400, seeded())
+    x[:, 3] = math.nan
+    density.chain.fill(x, seeded(), [0, 1, 2, 3])
+    assert density.net.members > 1
+    assert seen == [400]
+
+
 def test_samples_of_a_mixture_follow_it():
     density, n = mixture(FINITE, ORDERS), 20_000
     log_p = density.log_prob(FINITE.states())

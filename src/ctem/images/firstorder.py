@@ -69,6 +69,10 @@ class FirstOrder:
             found = torch.cat([self.g.slopes(*part)[:, j : j + 1] for part in rows])
         return Probabilities(self.g.labels.column(found, j))
 
+    def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
+        """A draw from ``given(x, visible, j)`` for each row, (n,)."""
+        return self.given(x, visible, j).draw(generator)
+
 
 @dataclass(frozen=True)
 class HiddenPixels:

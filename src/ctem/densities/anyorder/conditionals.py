@@ -47,10 +47,32 @@ class AtLevel:
 
     def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
         """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
+        rows = x.unsqueeze(0), visible.unsqueeze(0), self.level, j, self.asked
         if self.net.space.sizes[j]:
-            return Probabilities(_mean(self.net.label_log_probs(x, visible, self.level, j, self.asked)))
-        found = self.net.number_coefficients(x, visible, self.level, j, self.asked)
-        return NumberDensity(self.net.numbers, *found)
+            return Probabilities(_mean(self.net.label_log_probs(*rows)))
+        found, mean, spread = self.net.number_coefficients(*rows)
+        return NumberDensity(self.net.numbers, found, mean[0], spread[0])
+
+    def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
+        """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
+
+        The rows are dealt out to the members at random, so that each has one pass instead of as many as members.
+        """
+        members, n = 1 if self.member is not None else self.net.members, len(x)
+        dealt = torch.randperm(n, generator=generator, device=x.device)
+        most = -(-n // members)
+        index = dealt[torch.arange(members * most, device=x.device) % n].view(members, most)
+        rows = x[index], visible[index], self.level, j, self.asked
+        if self.net.space.sizes[j]:
+            found: Conditional = Probabilities(self.net.label_log_probs(*rows).flatten(0, 1))
+        else:
+            each, mean, spread = self.net.number_coefficients(*rows)
+            found = NumberDensity(
+                self.net.numbers, each.view(1, members * most, -1), mean.flatten(), spread.flatten()
+            )
+        out = torch.empty_like(x[:, 0])
+        out[dealt] = found.draw(generator)[:n]
+        return out
 
 
 @dataclass(frozen=True)

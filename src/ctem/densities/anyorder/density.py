@@ -131,7 +131,7 @@ class AnyOrderDensity:
             chosen = torch.multinomial(shares.T.exp().contiguous(), 1, generator=generator).squeeze(1)
             for c, order in enumerate(self.orders):
                 for rows in self._split((chosen == c).nonzero().squeeze(1)):
-                    out[rows] = self.chain.sample(len(rows), generator, order, x[rows]).x
+                    out[rows] = self.chain.fill(x[rows], generator, order)
         return out
 
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:

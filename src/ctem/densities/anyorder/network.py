@@ -102,22 +102,25 @@ class AnyOrderNet(nn.Module):
         return head.log_prob_of_scaled(t, scaled.unflatten(-1, (count, -1)), mean, spread)
 
     def label_log_probs(self, x: Tensor, visible: Tensor, level: float, j: int, member: slice) -> Tensor:
-        """log ρ(v | x_V) of every value v of a discrete column j by some members, for rows (n, d): (members, n, k)."""
-        h, _ = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), member)
+        """log ρ(v | x_V) of every value v of a discrete column j by some members: (members, n, k).
+
+        Rows (1, n, d) are for all of them, rows (members, n, d) each member's own.
+        """
+        h, _ = self._hidden(x, visible, torch.full_like(x[..., :1], level), member)
         values = self.labels.slices[j]
         return self.labels.column(self.of_labels(h, member, values) / self.inputs.spread[values], j)
 
     def number_coefficients(
         self, x: Tensor, visible: Tensor, level: float, j: int, member: slice
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Coefficients (members, n, size), mean and spread (n,) of the density of a real column j by some members."""
-        place, size = self.space.reals.index(j), self.numbers.size
-        h, prediction = self._hidden(x.unsqueeze(0), visible.unsqueeze(0), self._levels(x, level), member)
-        found = self.of_numbers(h, member, slice(place * size, (place + 1) * size))
-        return found, prediction.mean[:, place], prediction.spread[:, place]
+        """Coefficients (members, n, size), mean and spread (1 or members, n) of the density of a real column j.
 
-    def _levels(self, x: Tensor, level: float) -> Tensor:
-        return torch.full_like(x[:, :1], level).unsqueeze(0)
+        Rows (1, n, d) are for all members, rows (members, n, d) each member's own.
+        """
+        place, size = self.space.reals.index(j), self.numbers.size
+        h, prediction = self._hidden(x, visible, torch.full_like(x[..., :1], level), member)
+        found = self.of_numbers(h, member, slice(place * size, (place + 1) * size))
+        return found, *(part[:, place].view(x.shape[:2]) for part in prediction)
 
     def _hidden(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
         """The last layer (members, n, width), and the predictions of all rows, member after member.

@@ -21,8 +21,9 @@ __all__ = ["Phases", "Split", "joined_history"]
 FIRST = 0.4  # of the steps are for the first phase, at most
 WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its steps
 ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a rise in the second
-LATE = 0.75  # of the steps of the first phase; if the best is earlier, its loss has risen since
-SHORT = 0.5  # of the steps up to the best, for the second phase after a rise
+PATIENT = (
+    0.5  # of the second phase: so long must the held-out loss be above its best before it counts as a rise
+)
 RISING = 300  # steps over which the rate rises in the second phase, at most
 RESERVE = 0.2  # share of the time that is for everything but steps
 
@@ -80,17 +81,14 @@ class Phases:
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
         """The second phase: half as long again as the first was useful, while the rate falls to zero.
 
-        If the first ended with a rise of the held-out loss, the rows are soon learned by heart, and the rate must have
-        fallen before that: then it is half as long as the first was useful. If the held-out loss rises on the way,
-        back to the best weights, and the rate falls to zero at once. Where the first phase was still gaining when it
-        ended, a rise must last longer, since a high rate alone can cause it.
+        A high rate alone can lift the held-out loss, so that a rise must last for half of the phase. Then the rows are
+        being learned by heart: back to the best weights, and the rate falls to zero at once.
         """
-        rose = first.stopped_early and first.best_step < LATE * first.step[-1]
-        share = SHORT if rose else (1 - FIRST) / FIRST
-        recipe = _rising(replace(self.recipe, steps=max(round(share * first.best_step), 1)))
-        if recipe.patience is not None and not first.stopped_early:
-            looks = recipe.steps // recipe.evaluate_every
-            recipe = replace(recipe, patience=max(recipe.patience, looks // 2))
+        steps = max(round((1 - FIRST) / FIRST * first.best_step), 1)
+        recipe = _rising(replace(self.recipe, steps=steps))
+        if recipe.patience is not None:
+            looks = round(PATIENT * steps / recipe.evaluate_every)
+            recipe = replace(recipe, patience=max(recipe.patience, looks))
         second = self._train("second", objective, recipe, first.step[-1])
         if not second.stopped_early or second.interrupted:
             return second

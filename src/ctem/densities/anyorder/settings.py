@@ -71,19 +71,22 @@ class Settings:
         """
         found = cls()
         if rows <= 1500:
-            found = cls(width=64, members=5, orders=4, steps=1200, batch_size=64, evaluate_every=25)
+            found = cls(width=64, members=5, orders=4, steps=1200, batch_size=128, evaluate_every=25)
         elif rows <= 5000:
-            found = cls(width=96, members=4, orders=4, steps=2000, batch_size=256, evaluate_every=50)
+            found = cls(width=96, members=4, orders=4, steps=3000, batch_size=512, evaluate_every=50)
         elif rows <= 12_000:
             found = cls(members=4, orders=4, batch_size=512)
+        elif rows > 24_000:
+            found = cls(steps=16_000)
         if columns > 50:
             found = replace(found, width=2 * found.width, blocks=3, members=max(found.members, 4), orders=4)
         if columns > 50 and rows <= 5000 and reals < 50:
             found = replace(found, members=10, orders=8)
         if effort == "quick":
-            return replace(found, steps=found.steps // 4, members=2, orders=2)
+            return replace(found, steps=min(found.steps // 4, 2000), members=2, orders=2)
         if effort == "best":
-            return replace(found, width=256, blocks=3, members=10, orders=10, steps=3 * found.steps)
+            steps = min(3 * found.steps, 24_000)
+            return replace(found, width=256, blocks=3, members=10, orders=10, steps=steps)
         return found
 
     def changed(self, rows: int, **said: Any) -> Settings:

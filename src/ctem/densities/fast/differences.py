@@ -84,6 +84,10 @@ class Differences:
         log_total = (score + ends).logsumexp(1, keepdim=True) + math.log(width)
         return Nodes(self, x, visible, j, score - log_total, log_total)
 
+    def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
+        """A draw from ``given(x, visible, j)`` for each row, (n,)."""
+        return self.given(x, visible, j).draw(generator)
+
     def one_pass(self, x: Tensor) -> Tensor:
         """log b(x) + g(x): the one-pass log-density of the observed cells, normalised up to training error."""
         observed = ~x.isnan()
