@@ -199,7 +199,7 @@ def test_the_command_line_says_what_python_says(tmp_path):
     )
     shown = CliRunner().invoke(cli.app, ["inspect", str(tmp_path / "t.csv")]).stdout
     assert (
-        "! 'age' holds 999 in 2 rows, which looks like a code for missing: if it is one, mark it with na."
+        "! 'age' holds 999 in 2 rows, which looks like a code for missing: if it is one, --na=999 says so."
         in shown
     )
     calm = CliRunner().invoke(cli.app, ["inspect", str(tmp_path / "t.csv"), "--na", "999"]).stdout

@@ -23,6 +23,7 @@ def labelled(n=120, seed=0):
             "rooms": 2 * rng.integers(1, 5, n) * (1 + side),
             "size": rng.normal(side, 1.0),
             "year": 2024,
+            "paid": np.where(rng.random(n) < 0.3 + 0.2 * side, "True", "False"),
         }
     )
 
@@ -33,7 +34,7 @@ def fitted():
     return X, CTEM(**SMALL).fit(X)
 
 
-NEW = {"city": "Rome", "rooms": 7, "year": 2025}
+NEW = {"city": "Rome", "rooms": 7, "year": 2025, "paid": "maybe"}
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -62,6 +63,16 @@ def test_a_row_with_a_new_value_is_an_outlier_and_says_so(fitted):
     worst = model.estimator_.outliers(new, 1)[0]
     assert (worst.row, worst.unseen) == (0, ("city",))
     assert worst.why(1) == "city Rome, a value never seen"
+
+
+def test_text_among_booleans_is_a_value_never_seen_and_stays_as_it_is(fitted):
+    X, model = fitted
+    new = X[:5].assign(paid=["maybe", "True", None, " True", "False "])
+    assert model.unseen(new)[:, -1].tolist() == [True, False, False, False, False]
+    assert model.outliers(new[:1], 1)[0].why() == "paid maybe, a value never seen"
+    filled = model.impute(new, random_state=0)["paid"].tolist()
+    assert filled[:2] + filled[3:] == ["maybe", "True", "True", "False"]
+    assert filled[2] in ("True", "False")
 
 
 def test_new_values_are_refused_where_that_was_asked_and_where_they_are_given(fitted):

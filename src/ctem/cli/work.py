@@ -33,7 +33,7 @@ from ctem.cli.streams import (
     numbered,
     streams,
 )
-from ctem.cli.words import column_kinds, conditions
+from ctem.cli.words import column_kinds, conditions, in_flags
 from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.privacy import audit
@@ -63,9 +63,11 @@ def inspect(
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
-    print_columns([asdict(column) for column in found.columns], f"{table}: {found.rows} rows")
+    print_columns(
+        [asdict(column) for column in found.columns], f"{table}: {found.rows} row{'s'[: found.rows != 1]}"
+    )
     for each in found.suspicions:
-        print(f"! {shown(each)}")
+        print(f"! {shown(in_flags(str(each)))}")
     if not found.suspicions:
         print("Nothing seems odd.")
 

@@ -108,9 +108,15 @@ class Outlier:
         return cls(row, float(surprise.sum()), columns, log_density, unseen=new)
 
     def why(self, most: int = REASONS) -> str:
-        """The cells that add most, in words; beside the first only those that are unlikely given the others."""
-        told = [cell for i, cell in enumerate(self.cells) if not i or cell.unseen or cell.p_value < LIKELY]
-        return "; ".join(map(str, told[:most]))
+        """The cells that add most, in words: those that are unlikely given the others, or the least likely of them.
+
+        >>> cells = [SuspiciousCell(*each) for each in (("who", 4.0, "child", "child", None, None, 1.0),
+        ...                                             ("sex", 3.0, "male", "female", None, None, 0.3))]
+        >>> Outlier(7, 9.0, {}, -9.0, cells=tuple(cells)).why()
+        'sex male, expected female (p 0.3)'
+        """
+        told = [cell for cell in self.cells if cell.unseen or cell.p_value < LIKELY]
+        return "; ".join(map(str, (told or sorted(self.cells, key=_likely)[:1])[:most]))
 
 
 class Outliers(list[Outlier]):
@@ -244,6 +250,10 @@ def _suspicious(expected: ColumnDistribution, cells: Cells) -> list[SuspiciousCe
         ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
     columns = cells.to_list(), expected.mean().to_list(), *ends, expected.p_values(cells).tolist()
     return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
+
+
+def _likely(cell: SuspiciousCell) -> float:
+    return cell.p_value
 
 
 def _short(value: Any) -> str:

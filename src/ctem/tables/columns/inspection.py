@@ -110,7 +110,7 @@ def inspect(
     class: category (text, 2 values)
     pclass: ordinal (whole numbers, 2 values)
     age: real (999 in 2% of the rows: a value of its own beside a continuous part; ...)
-    ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, mark it with na.
+    ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
     ! 'class' and 'pclass' say the same: one of them is enough.
     """
     frame = recognised(read_frame(X), Reading.of(reading), kind_names(kinds))

@@ -59,7 +59,7 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
 
     >>> cells = Cells("int", np.array([31, 25, 47, 52, 999]), np.zeros(5, bool))
     >>> print(*suspicions({"age": cells}, {"age": "real"}))
-    'age' holds 999 in 1 row, which looks like a code for missing: if it is one, mark it with na.
+    'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
     """
     alone = [each for name, cells in columns.items() for each in _about(name, cells, kinds[name])]
     return [*alone, *_copied_rows(columns, kinds), *_copied_columns(columns, kinds), *_rules(columns, kinds)]
@@ -98,9 +98,9 @@ def _odd_numbers(
 ) -> Iterator[Suspicion]:
     coded = sentinels(cells, distinct, counts, most=1.0)
     for i in np.flatnonzero(coded).tolist():
-        held = f"{name!r} holds {_shown(cells, distinct[i])} in {_rows(counts[i])}"
-        words = f"{held}, which looks like a code for missing"
-        yield Suspicion("code", (name,), words, "if it is one, mark it with na")
+        code = _shown(cells, distinct[i])
+        words = f"{name!r} holds {code} in {_rows(counts[i])}, which looks like a code for missing"
+        yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} says so")
     if cells.type != "moment":
         return
     days = distinct[~coded].view(f"M8[{cells.unit}]")

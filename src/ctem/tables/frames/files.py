@@ -278,6 +278,8 @@ def _readable(name: str) -> Iterator[None]:
     try:
         yield
     except pyarrow().ArrowException as error:
+        if "Empty CSV file" in str(error):
+            raise ValueError(f"{name}: expected rows below the line of names; got none.") from None
         advice = f". {in_utf8(name)}" if "invalid UTF8" in str(error) else ""
         raise ValueError(f"{name}: {_line(error)}{advice}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -312,7 +314,7 @@ def _checked_source(
     twice = [each for each in names if names.count(each) > 1]
     if twice:
         raise ValueError(
-            f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times."
+            f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times. Rename them."
         )
     return Source(name, names, rows, text, batches, types)
 

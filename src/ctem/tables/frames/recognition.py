@@ -216,7 +216,9 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
         made = _number(texts, reading, kind) or _date(texts, reading)
         made = made or next((found for reader in readers if (found := reader(texts)) is not None), None)
         if made is not None:
-            return replace(made, example=texts[0], missing=gaps)
+            first = replace(made, formats=made.formats[:1])  # an example of what is most common
+            example = next((text for text in texts if first.parsed(text) is not None), texts[0])
+            return replace(made, example=example, missing=gaps)
     sure = tuple(text for text in gaps if text in (*SURE, *reading.na))
     return Writing("label", example=sure[0], missing=sure) if sure else None
 

@@ -91,6 +91,8 @@ def merged(observed: Cells, drawn: Cells) -> Cells:
     gone = observed.missing
     if gone.all() or not gone.any():
         return drawn if gone.any() else observed
+    if observed.type == "label" and drawn.type == "bool":  # some of them are text that fit never saw
+        drawn = replace(drawn, type="label", values=drawn.values.astype(np.int64), labels=(False, True))
     values, labels = drawn.values, observed.labels
     if observed.type == "label":
         labels = tuple(dict.fromkeys([*observed.labels, *drawn.labels]))

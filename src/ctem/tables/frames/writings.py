@@ -99,7 +99,10 @@ class Writing:
         return 1 if self.seconds else 60
 
     def cells(self, name: str, labels: Cells) -> Cells:
-        """Cells of numbers, moments or durations from cells of text; one that cannot be read is an error."""
+        """Cells of numbers, moments or durations from cells of text; one that cannot be read is an error.
+
+        But for booleans: what is none stays the text that it is, a label that was never seen.
+        """
         marks = self.missing if self.kind == "label" else (*self.missing, *MARKERS)
         gone = labels.missing | np.isin(labels.values, _places(labels.labels, marks))
         if self.kind == "label":
@@ -109,6 +112,8 @@ class Writing:
             np.array([value is None for value in table] or [False])[np.where(gone, 0, labels.values)] & ~gone
         )
         if len(table) and wrong.any():
+            if self.kind == "bool":
+                return _with_text(labels, gone, table)
             row = int(np.argmax(wrong))
             raise ValueError(
                 f"column {name!r}, row {labels.first + row}: expected {self.in_words()}, as in fit; "
@@ -119,6 +124,9 @@ class Writing:
 
     def labels(self, cells: Cells) -> Cells:
         """Cells of text from what ``cells`` made."""
+        if self.kind == "bool" and cells.type == "label":
+            texts = (label if isinstance(label, str) else self.text(label) for label in cells.labels)
+            return replace(cells, labels=tuple(texts))
         if self.kind == "label" or cells.type == "label":
             return cells
         values = cells.values.tolist()
@@ -176,7 +184,9 @@ class Writing:
             "duration": "durations",
             "bool": "booleans",
         }
-        return f"text such as {self.example!r}, read as {what[self.kind]}" + (f" ({also})" if also else "")
+        ways = f"written in {len(self.formats)} ways" if len(self.formats) > 1 else ""
+        notes = "; ".join(filter(None, (ways, also)))
+        return f"text such as {self.example!r}, read as {what[self.kind]}" + (f" ({notes})" if notes else "")
 
     def to_json(self) -> dict[str, Any]:
         """This record as plain JSON."""
@@ -263,6 +273,16 @@ class Writing:
         form = self.formats[0]
         shown = moment.strftime(form).replace(moment.strftime("%Y"), f"{moment.year:04d}", 1)
         return (shown if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", shown)) + self.suffix
+
+
+def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | None]) -> Cells:
+    """Booleans, and text that is none."""
+    found = [
+        label if value is None else bool(value) for label, value in zip(labels.labels, known, strict=True)
+    ]
+    listed = list(dict.fromkeys([*found, True, False]))
+    codes = np.array([listed.index(each) for each in found])[np.where(gone, 0, labels.values)]
+    return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
 
 
 def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
