@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from experiments.results import RESULTS, changed, replace_bytes
 
 KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
+ABOUT = tomllib.loads((RESULTS.parent / "abouts.toml").read_text(encoding="utf-8"))
 BEFORE = "before digests"  # why a result is stale that names no functions
 
 Result = dict[str, Any]
@@ -212,12 +214,8 @@ def _changed(code: str) -> list[str]:
 
 def text_of(page: Page, results: Sequence[Result]) -> str:
     """One page: the numbers, the pictures, and where they come from."""
-    lines = [
-        f"# {page.title}",
-        "",
-        "Made by `make results`; do not edit. Mean ± standard deviation over seeds",
-    ]
-    lines[-1] += ". *Italic*: the published number." if _inline(page, results) else "."
+    lines = [f"# {page.title}", "", ABOUT[page.name], "", "Mean ± standard deviation over seeds."]
+    lines[-1] += " *Italic*: the published number." if _inline(page, results) else ""
     for heading, records in sections(page, unique(results)):
         lines += ["", *([f"## {heading}", ""] if heading else []), *table(records, page.published)]
     for picture in (each for each in page.pictures if (RESULTS / each).is_file()):
@@ -339,7 +337,7 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
     lines = [
         "# Results",
         "",
-        "Made by `make results` from the JSON files beside this page; do not edit. Each file records its settings,",
+        "`make results` writes these pages from the JSON files beside them. Each file records its settings,",
         "seeds, command, commit, machine and seconds, and a digest of each function of the library that its run",
         "entered. *stale*: the code of one of them has changed since, or the file is from before such records.",
         "",

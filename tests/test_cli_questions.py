@@ -170,7 +170,9 @@ def test_one_column_is_written_in_a_list(model):
 def test_fit_and_info_end_with_how_good_the_model_is(folder, model, monkeypatch):
     out, _ = ctem("info", folder / "m.ctem")
     held = model.held_out_
-    said = f"held-out rows {held.log_density:.2f} nats, {held.gain:.2f} ± {held.stderr:.2f} better than independent"
+    word = "worse" if held.gain < 0 else "better"
+    gain = f"{abs(held.gain):.2f} ± {held.stderr:.2f} {word}"
+    said = f"held-out rows {held.log_density:.2f} nats, {gain} than independent"
     assert said in " ".join(out.split())
     assert held.realism is None  # only the command looks
     settings = Settings(width=8, blocks=1, members=2, orders=2, steps=5, batch_size=32, evaluate_every=5)

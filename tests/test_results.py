@@ -339,7 +339,7 @@ def test_every_committed_result_is_on_a_page_and_all_pages_are_small():
     text = "".join(found.values())
     assert all(f"]({name}.json)" in text for name in names)
     words = [path.read_text() for path in results.RESULTS.glob("*.md")]
-    assert sum(len(each.encode()) for each in words) < 100_000
+    assert sum(len(each.encode()) for each in words) < 105_000
 
 
 @pytest.mark.long

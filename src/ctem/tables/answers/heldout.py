@@ -110,8 +110,9 @@ class HeldOut:
 
     def __str__(self) -> str:
         passing = "" if self.realism is None else f"; {self.realism}"
+        gain = f"{abs(self.gain):.2f} ± {self.stderr:.2f} {'worse' if self.gain < 0 else 'better'}"
         return (
-            f"held-out rows {self.log_density:.2f} nats, {self.gain:.2f} ± {self.stderr:.2f} better than independent "
+            f"held-out rows {self.log_density:.2f} nats, {gain} than independent "
             f"columns ({self.rows} rows){passing}"
         )
 
