@@ -185,3 +185,22 @@ def test_the_command_line_leaves_them_out_and_copies_them(tmp_path, monkeypatch)
     people()[["city", "height"]].to_csv("less.csv", index=False)
     scores = run(app, ["score", "m.ctem", "less.csv"])
     assert (scores.exit_code, scores.stderr) == (0, "")
+
+
+def test_nothing_is_predicted_of_a_column_that_is_left_out_or_was_always_missing():
+    X = people()[["passenger_id", "city", "height"]].assign(nothing=np.nan)
+    model = CTEM(**BRIEF).fit(X)
+    words = r"'passenger_id' is left out of the density .*kinds=\{'passenger_id': 'category'\} insists"
+    for ask in (model.predict, model.predict_proba, model.conditional):
+        with pytest.raises(ValueError, match=words):
+            ask(X[:2], "passenger_id")
+        with pytest.raises(ValueError, match="'nothing' was always missing in fit"):
+            ask(X[:2])  # the last column
+    with pytest.raises(ValueError, match=words):
+        model.classes("passenger_id")
+
+
+def test_a_path_to_text_is_answered_with_what_to_do(tmp_path):
+    people().to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(ValueError, match=r"t\.csv: is no whole Parquet file, .*by pandas\.read_csv"):
+        CTEM(**BRIEF).fit(str(tmp_path / "t.csv"))

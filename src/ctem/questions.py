@@ -21,6 +21,8 @@ from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
 from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
 from ctem.tables.answers.realism import ROWS, Realism, realism
+from ctem.tables.columns.codecs import Constant
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType, build_frame
@@ -161,7 +163,7 @@ class Questions:
     def classes(self, column: str | int | None = None) -> list[Any]:
         """The values of one column in the order of ``predict_proba``."""
         check_is_fitted(self)
-        return self._table.conditional(partial_frame({}, self.table_type_)[0], self._position(column)).values
+        return self._table.conditional(partial_frame({}, self.table_type_)[0], self._answered(column)).values
 
     def conditional(self, X: Any, column: str | int | None = None) -> ColumnDistribution:
         """The distribution of one column given the other observed cells of each row: values and probabilities.
@@ -171,7 +173,7 @@ class Questions:
             column: its name or position; the last one when None.
         """
         check_is_fitted(self)
-        j = self._position(column)
+        j = self._answered(column)
         if isinstance(X, Mapping):
             return self._table.conditional(self._one_row(X), j)
         frame = self.as_frame(X, [name for i, name in enumerate(self.table_type_.names) if i != j])
@@ -259,6 +261,19 @@ class Questions:
                 "fit it again with objective='anyorder'."
             )
         return self.held_out_
+
+    def _answered(self, column: str | int | None) -> int:
+        """The position of a column that the density says something about."""
+        j = self._position(column)
+        name, found = list(self.schema_.columns.items())[j]
+        if isinstance(found.codec, LeftOut):
+            raise ValueError(
+                f"column {name!r} is left out of the density ({found.reason}), so that nothing is known of it; "
+                f"kinds={{{name!r}: 'category'}} insists."
+            )
+        if isinstance(found.codec, Constant) and not found.codec.values:
+            raise ValueError(f"column {name!r} was always missing in fit, so that nothing is known of it.")
+        return j
 
     def _position(self, column: str | int | None) -> int:
         names = self.table_type_.names

@@ -337,7 +337,17 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except (pyarrow().ArrowException, OSError) as error:
         line = " ".join(str(error).split())
-        raise ValueError(f"{path}: is no whole Parquet file, or cannot be read ({line}).") from None
+        advice = " Read other files into a table first, e.g. by pandas.read_csv." if _is_text(path) else ""
+        raise ValueError(f"{path}: is no whole Parquet file, or cannot be read ({line}).{advice}") from None
+
+
+def _is_text(path: str) -> bool:
+    """Whether the name of a file says that it holds text, and no Parquet.
+
+    >>> _is_text("rows.csv.gz"), _is_text("rows.parquet")
+    (True, False)
+    """
+    return path.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt", ".json"))
 
 
 @contextmanager
