@@ -116,7 +116,7 @@ def test_a_notebook_shows_a_model_an_answer_and_outliers_and_obeys_no_name(model
     html = model._repr_html_()
     assert html.count("<svg") == 6
     assert "fitted on 200 rows" in html
-    assert "better than independent columns" in html
+    assert "than independent columns" in html
     assert "fitted on" not in CTEM()._repr_html_()
     assert "fitted on" in model._repr_mimebundle_()["text/html"]
 
