@@ -373,7 +373,7 @@ SCRIPTS = sorted(results.EXPERIMENTS.rglob("*.py"))
 
 
 def test_experiments_are_few_and_short():
-    assert len(SCRIPTS) <= 31
+    assert len(SCRIPTS) <= 30
     assert {path.name: n for path in SCRIPTS if (n := path.read_text().count("\n")) > 400} == {}
 
 

@@ -8,8 +8,8 @@ from ctem.benchmarks.targets import grid
 from ctem.densities.pairwise import fit_pairwise
 from ctem.energies import MLPs
 from experiments.paper.baselines import Couplings, Flows, FlowSettings, flow_loss, zuko_flow
-from experiments.paper.curves import Watched
-from experiments.paper.drawing import apart, heading, in_two, panels
+from experiments.paper.computed import Watched
+from experiments.paper.figures import apart, heading, in_two, panels
 from experiments.paper.robustness import FAMILIES, batches
 from experiments.paper.sets import FD, GROUPS, ISE, published, tables, together
 from experiments.paper.systems import (

@@ -12,155 +12,242 @@ panels of all of them: fits that come later, from another machine, need no other
 
 from __future__ import annotations
 
-import math
+import io
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from ctem import MLP, train
-from ctem.benchmarks.metrics import energy_distance, fisher_divergence, mode_weight_error
-from ctem.matching.losses import denoising_score_matching
+from ctem.benchmarks.targets import grid
 from ctem.training import PAPER_2D
-from ctem.training.devices import StepGraph
-from experiments.paper.curves import TEST_ROWS, TEST_SEED, Computed, Job, Truth, compute_curves, compute_sweep
-from experiments.paper.drawing import (
+from experiments.paper.computed import (
+    CHAINS,
     COARSE,
+    COMPUTE,
+    DSM_NOISE,
     FINE,
+    LANGEVIN_STEPS,
+    STEP,
     SWEEP_C,
+    Job,
     Panels,
-    draw,
     field_points,
-    load_panels,
-    save_panels,
 )
-from experiments.paper.sets import GROUPS, TARGETS, Density, exam, grad_of
-from experiments.paper.systems import FITS, Energy
+from experiments.paper.sets import GROUPS, TARGETS, exam
+from experiments.paper.systems import FITS
 from experiments.paper.systems import settings_of as settings_of_ours
 from experiments.paper.table1 import FAMILIES, Run, table1
-from experiments.results import QUICK, ROOT, arguments, summarise, write
+from experiments.results import QUICK, ROOT, arguments, load_arrays, save_arrays, write
 
 DOCS = ROOT / "docs"
 ARRAYS = FITS.parent / "figures"
-DSM_NOISE = 0.1
-CHAINS, STEP = 1000, 5e-3  # the paper's, from N(0, 4I)
-LANGEVIN_STEPS = {2: 2000, 10: 3000, 30: 3000}
-MODES: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "2-Gaussian": (lambda X: (X.sum(1) < 0).long(), 2),
-    "Two Rings": (lambda X: (X.norm(dim=1) > 1.5).long(), 2),
-    "10-D mixture": (lambda X: X[:, :4].argmax(1), 4),
-    "30-D mixture": (lambda X: X[:, :4].argmax(1), 4),
+DPI = 100
+ERROR, LOSS = "tab:red", "tab:blue"
+COLUMNS = (
+    *("truth", "fresh rows", "Silverman", "CV-KDE", "SD-KDE", "RealNVP", "NSF", "DSM", "CTEM-S", "CTEM-G"),
+    *("ours, plain", "ours, shared clock", "ours"),
+)
+CAPTIONS = {
+    "densities": "Densities learned from seed 0, in the colours of the truth.",
+    "scores": "∇ log ρ of seed 0: its length in colour (logarithmic, on the truth's scale), its direction as arrows; "
+    "of 10-D and 30-D the slice x₃ = … = x_d = 0.",
+    "langevin": "1000 Langevin chains from N(0, 4I) with each system's score of seed 0 (fresh rows: new data instead), "
+    "over contours of the truth; of 10-D and 30-D the first two columns.",
+    "sweep": "c, the scale of the comparisons in standard deviations (mean and standard deviation over seeds)",
+    "curves": "training step\n(the true error is the ISE ×1e-2, of 10-D and 30-D the Fisher divergence)",
 }
 
 
-def compute_densities(job: Job) -> Computed:
-    """Learned densities on the evaluation grid."""
-    arrays = {}
-    for name in job.names:
-        if TARGETS[name].space.dim == 2:
-            for system, density in job.systems(name).items():
-                p = density.log_density(exam(name).X).exp()
-                arrays[name, system] = p.view(200, 200).numpy()
-    return Computed([], arrays)
+def save_panels(path: Path, arrays: Panels) -> None:
+    """Write all arrays as one file, whole or not at all."""
+    save_arrays(path, {"|".join(key): value.astype(np.float32) for key, value in arrays.items()})
 
 
-def denoisers(job: Job) -> dict[str, Density]:
-    """Score networks of seed 0 by denoising score matching at one noise level, one for each set."""
-    found: dict[str, Density] = {}
-    for group in job.groups():
-        for name in group.names:
-            space = TARGETS[name].space
-            x = torch.as_tensor(TARGETS[name].sample(group.rows, 0)).float().to(job.device)
-            f = MLP(space, job.width(group)).to(job.device)
-            train(f, denoising, x, job.recipe(group), cuda_graph=x.is_cuda)
-            found[name] = Energy(f, space)
-    return found
+def load_panels(path: Path) -> Panels:
+    """Undo ``save_panels``."""
+    return {(key.partition("|")[0], key.partition("|")[2]): value for key, value in load_arrays(path).items()}
 
 
-def denoising(f: MLP, x: Tensor, generator: torch.Generator) -> Tensor:
-    return denoising_score_matching(f, x, DSM_NOISE, generator)
+def heading(system: str) -> str:
+    """The column of a system: one for a flow, however many steps it was given."""
+    return system.split(", ")[0] if system.endswith(" steps") else system
 
 
-def compute_scores(job: Job) -> Computed:
-    """Score magnitude and direction on a square, and the Fisher divergence on fresh rows."""
-    extra, records, arrays = denoisers(job) if job.denoisers else {}, [], {}
-    for name in job.names:
-        fine, coarse = field_points(name, FINE)[1], field_points(name, COARSE)[1]
-        X = torch.as_tensor(TARGETS[name].sample(TEST_ROWS, TEST_SEED))
-        truth = TARGETS[name].grad_log_density(X)
-        more = {f"DSM, σ = {DSM_NOISE:g}": extra[name]} if name in extra else {}
-        for system, density in {**job.systems(name), **more}.items():
-            arrows = torch.nn.functional.normalize(grad_of(density, coarse)[:, :2], dim=1)
-            length = grad_of(density, fine).norm(dim=1, keepdim=True)
-            arrays[name, system] = torch.cat([length.flatten(), arrows.flatten()]).numpy()
-            if system != "truth":
-                error = fisher_divergence(grad_of(density, X), truth)
-                records.append(summarise(name, system, "Fisher divergence, seed 0", [error]))
-    return Computed(records, arrays)
+def in_two(system: str) -> str:
+    """A long name on two lines, so that it stays above its panel."""
+    return system if len(system) < 16 else ",\n".join(system.rsplit(", ", 1))
 
 
-def langevin(density: Density, dim: int, steps: int, seed: int = 0) -> Tensor:
-    """The paper's unadjusted dynamics, x ← x + η∇log ρ + √(2η) ξ from N(0, 4I); may leave the finite numbers."""
-    device = density.device
-    generator = torch.Generator(device).manual_seed(seed)
-    x = 2 * torch.randn(CHAINS, dim, generator=generator, dtype=torch.float64, device=device)
-
-    def move() -> Tensor:
-        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
-        x.add_(STEP * density.slope(x) + math.sqrt(2 * STEP) * noise)
-        return x[0, 0]
-
-    captured = device.type == "cuda" and not isinstance(
-        density, Truth
-    )  # targets copy constants to the device
-    for _ in range(min(3, steps) if captured else steps):
-        move()
-    if captured and steps > 3:
-        graph = StepGraph(move, generator)
-        for _ in range(steps - 3):
-            graph.replay()
-    return x.cpu()
+def place(system: str) -> int:
+    """The truth first, then the peers, the paper's two, and ours."""
+    return next((i for i, start in enumerate(COLUMNS) if system.startswith(start)), len(COLUMNS))
 
 
-def langevin_numbers(name: str, X: Tensor, fresh: Tensor) -> dict[str, float]:
-    """Chains that were lost, energy distance to fresh rows, and how far the weights of the modes are off."""
-    good = X[X.isfinite().all(1) & (X.norm(dim=1) < 1e6)]
-    found = {"chains lost": float(len(X) - len(good))}
-    if len(good):
-        found["energy distance to fresh rows"] = energy_distance(good, fresh)
-    if len(good) and name in MODES:
-        mode, k = MODES[name]
-        found["mode weight error"] = mode_weight_error(mode(good), torch.full((k,), 1 / k))
-    return found
+def panels(figure: str, arrays: Panels) -> list[list[tuple[str, str]]]:
+    """Set and system of every panel: a line for a set and a column for a system; the sweep's stand in one line."""
+    names = list(dict.fromkeys(name for name, _ in arrays))
+    systems = sorted(dict.fromkeys(system for _, system in arrays), key=place)
+    lines = [[(name, system) for system in systems] for name in names]
+    return [[panel for line in lines for panel in line]] if figure == "sweep" else lines
 
 
-def compute_langevin(job: Job) -> Computed:
-    """Samples of every system, with numbers; "fresh rows" says what a perfect sampler would score."""
-    records, arrays = [], {}
-    for name in job.names:
-        target, dim = TARGETS[name], TARGETS[name].space.dim
-        steps = 5 if job.quick else LANGEVIN_STEPS[dim]
-        fresh = torch.as_tensor(target.sample(TEST_ROWS, TEST_SEED))
-        samples = {"fresh rows": torch.as_tensor(target.sample(CHAINS, TEST_SEED + 1))}
-        samples |= {system: langevin(density, dim, steps) for system, density in job.systems(name).items()}
-        for system, X in samples.items():
-            arrays[name, system] = X[:, :2].numpy()
-            for metric, value in langevin_numbers(name, X, fresh).items():
-                records.append(summarise(name, system, metric, [value]))
-                print(f"{name}, {system}: {metric} {value:.4g}", flush=True)
-    return Computed(records, arrays)
+def draw(figure: str, arrays: Panels, folder: Path) -> None:
+    """One picture of all panels, with what they show written below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    arrays = {(name, heading(system)): value for (name, system), value in arrays.items()}
+    lines = panels(figure, arrays)
+    width, height = {"curves": (1.9, 1.6), "sweep": (2.6, 2.4)}.get(figure, (1.4, 1.4))
+    size = (width * len(lines[0]), height * len(lines) + 0.5)
+    picture, axes = plt.subplots(len(lines), len(lines[0]), figsize=size, layout="constrained", squeeze=False)
+    for i, line in enumerate(lines):
+        for axis, (name, system) in zip(axes[i], line, strict=True):
+            if (name, system) in arrays:
+                PANELS[figure](axis, name, system, arrays)
+            else:
+                blank(axis)
+            if i == 0:
+                axis.set_title(name if figure == "sweep" else in_two(system), fontsize=7)
+        axes[i, 0].set_ylabel("ISE ×1e-2 of CTEM-G" if figure == "sweep" else line[0][0], fontsize=8)
+    picture.align_ylabels(axes[:, 0])
+    if figure == "curves":
+        curve_legend(picture)
+    picture.supxlabel(CAPTIONS[figure], fontsize=8)
+    save(picture, folder / f"table1-{figure}.png")
+    plt.close(picture)
 
 
-COMPUTE: dict[str, Callable[[Job], Computed]] = {
-    "densities": compute_densities,
-    "scores": compute_scores,
-    "langevin": compute_langevin,
-    "sweep": compute_sweep,
-    "curves": compute_curves,
+def save(picture, path: Path) -> None:
+    """As a PNG of 256 colours, the means of what they stand for: a third of the size."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    memory = io.BytesIO()
+    picture.savefig(memory, dpi=DPI)
+    colours = Image.open(memory).convert("RGB").quantize(256, kmeans=1, dither=Image.Dither.NONE)
+    colours.save(path, optimize=True)
+    print(f"picture: {path} ({path.stat().st_size / 1e6:.2f} MB)", flush=True)
+
+
+def blank(axis) -> None:
+    """A panel of a system that the set has no fit of."""
+    axis.text(0.5, 0.5, "not fitted", color="grey", fontsize=7, ha="center", va="center")
+    axis.set(frame_on=False, box_aspect=1)
+    bare(axis)
+
+
+def bare(axis) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def density_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """One colour scale for a set: the truth's."""
+    axis.imshow(
+        arrays[name, system].T, origin="lower", cmap="magma", vmin=0, vmax=float(exam(name).truth.max())
+    )
+    bare(axis)
+
+
+def score_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """Magnitude in colour, logarithmic, on the truth's scale; direction as arrows."""
+
+    def magnitude(system: str) -> NDArray[np.float64]:
+        return np.log10(np.maximum(arrays[name, system][: FINE**2], 1e-3)).reshape(FINE, FINE)
+
+    low, high = np.quantile(magnitude("truth"), (0.02, 0.98))
+    at, _ = field_points(name, COARSE)
+    edge = (float(at.min()), float(at.max()))
+    axis.imshow(magnitude(system).T, origin="lower", extent=edge + edge, cmap="viridis", vmin=low, vmax=high)
+    arrows = arrays[name, system][FINE**2 :].reshape(-1, 2)
+    axis.quiver(*at.numpy().T, *arrows.T, color="white", width=0.008)
+    bare(axis)
+
+
+def langevin_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """Samples over the contours of the truth; of a mixture, of its marginal on the first two columns."""
+    target = TARGETS[name]
+    low, high = bounds = target.bounds if target.space.dim == 2 else (-4.0, 7.0)
+    square = grid(bounds, 100)
+    if target.space.dim == 2:
+        p = target.log_density(square.X).exp()
+    else:
+        p = (-torch.cdist(square.X, target.centres[:, :2]).square() / 2).exp().mean(1)
+    x, X = np.linspace(*bounds, 100), arrays[name, system]
+    axis.contour(x, x, p.view(100, 100).T, levels=5, colors="grey", linewidths=0.4)
+    axis.scatter(*X.T, s=0.4, c="tab:red", alpha=0.5)
+    gone = len(X) - int(((low < X) & (high > X)).all(1).sum())  # nan is gone too
+    if gone > len(X) / 2:
+        note = f"{gone} of {len(X)} outside"
+        axis.text(0.5, 0.05, note, transform=axis.transAxes, color="grey", fontsize=6, ha="center")
+    axis.set(xlim=bounds, ylim=bounds, box_aspect=1)
+    bare(axis)
+
+
+def sweep_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """Mean and standard deviation over seeds against c."""
+    values = arrays[name, system]
+    spread = values.std(1, ddof=1) if values.shape[1] > 1 else np.zeros(len(values))
+    axis.errorbar(SWEEP_C, values.mean(1), spread, marker="o", markersize=2, linewidth=0.8, capsize=2)
+    axis.set(xscale="log")
+    axis.set_xticks(SWEEP_C, [f"{c:.2g}" for c in SWEEP_C])
+    axis.minorticks_off()
+    axis.tick_params(labelsize=6)
+
+
+def curve_panel(axis, name: str, system: str, arrays: Panels) -> None:
+    """True error (red, logarithmic) and held-out loss (blue, its own scale); dotted lines mark the lowest points."""
+    steps, loss, error = arrays[name, system]
+    other = axis.twinx()
+    for values, colour, side in ((error, ERROR, axis), (loss, LOSS, other)):
+        side.plot(steps, values, color=colour, linewidth=0.8)
+        side.axvline(steps[int(values.argmin())], color=colour, linewidth=0.6, linestyle=":")
+        side.tick_params(labelsize=6, labelcolor=colour, axis="y")
+    axis.set(yscale="log")
+    ends = apart([float(error.min()), float(error.max()), float(error[0]), float(error[-1])])
+    axis.set_yticks(ends, [f"{e:.3g}" for e in ends])
+    axis.minorticks_off()
+    axis.set_xticks([steps[0], steps[-1]])
+    axis.tick_params(labelsize=6, axis="x")
+    other.locator_params(axis="y", nbins=4)
+
+
+def apart(values: list[float]) -> list[float]:
+    """Those of the values that leave room for a label on a logarithmic axis, the first ones before the others."""
+    room, kept = 0.1 * np.log(max(values) / min(values)), values[:1]
+    for value in values[1:]:
+        if all(abs(np.log(value / other)) > room for other in kept):
+            kept.append(value)
+    return kept
+
+
+def curve_legend(picture) -> None:
+    """Which line is which, above all panels."""
+    from matplotlib.lines import Line2D
+
+    lines = {
+        "true error (left)": (ERROR, "-"),
+        "loss on held-out rows (right)": (LOSS, "-"),
+        "where each is lowest": ("grey", ":"),
+    }
+    handles = [Line2D([], [], color=c, linestyle=style, label=text) for text, (c, style) in lines.items()]
+    picture.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+
+
+PANELS: dict[str, Callable[..., None]] = {
+    "densities": density_panel,
+    "scores": score_panel,
+    "langevin": langevin_panel,
+    "sweep": sweep_panel,
+    "curves": curve_panel,
 }
 
 

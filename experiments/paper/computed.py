@@ -1,23 +1,27 @@
-"""The figures that train, the error against the scale of comparisons and against the step; what a figure is given."""
+"""What the figures of ``figures.py`` show, as arrays and numbers; ``Job`` is what every figure is given."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem import ProductBase, Recipe, Space, mean_std, train
-from ctem.benchmarks.metrics import fisher_divergence, ise
+from ctem import MLP, ProductBase, Recipe, Space, mean_std, train
+from ctem.benchmarks.metrics import energy_distance, fisher_divergence, ise, mode_weight_error
+from ctem.benchmarks.targets import grid
 from ctem.densities.pairwise import PairLoss, comparison_kernels
 from ctem.energies import MLPs, Tilted
+from ctem.matching.losses import denoising_score_matching
 from ctem.training import PAPER_2D, PAPER_HIGH_D
-from experiments.paper.drawing import SWEEP_C, Panels
+from ctem.training.devices import StepGraph
 from experiments.paper.sets import (
     BRIEF,
     GROUPS,
@@ -41,6 +45,25 @@ from experiments.paper.systems import (
 from experiments.results import Record, summarise
 
 TEST_ROWS, TEST_SEED = 2000, 10_000
+FINE, COARSE = 80, 14  # points a side, of the colours and of the arrows
+SWEEP_C = tuple(float(c) for c in np.geomspace(0.1, 1.5, 7))
+DSM_NOISE = 0.1
+CHAINS, STEP = 1000, 5e-3  # the paper's, from N(0, 4I)
+LANGEVIN_STEPS = {2: 2000, 10: 3000, 30: 3000}
+MODES: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "2-Gaussian": (lambda X: (X.sum(1) < 0).long(), 2),
+    "Two Rings": (lambda X: (X.norm(dim=1) > 1.5).long(), 2),
+    "10-D mixture": (lambda X: X[:, :4].argmax(1), 4),
+    "30-D mixture": (lambda X: X[:, :4].argmax(1), 4),
+}
+Panels = dict[tuple[str, str], NDArray[np.float64]]  # by set and system
+
+
+def field_points(name: str, points: int) -> tuple[Tensor, Tensor]:
+    """A square of points, and the rows they stand for: themselves, or the slice x₃ = … = x_d = 0."""
+    target = TARGETS[name]
+    square = grid(target.bounds if target.space.dim == 2 else (-2.0, 5.0), points).X
+    return square, torch.nn.functional.pad(square, (0, target.space.dim - 2))
 
 
 class Computed(NamedTuple):
@@ -94,6 +117,104 @@ class Job(NamedTuple):
 
     def width(self, group: Group) -> int:
         return 32 if self.quick else group.width
+
+
+def compute_densities(job: Job) -> Computed:
+    """Learned densities on the evaluation grid."""
+    arrays = {}
+    for name in job.names:
+        if TARGETS[name].space.dim == 2:
+            for system, density in job.systems(name).items():
+                p = density.log_density(exam(name).X).exp()
+                arrays[name, system] = p.view(200, 200).numpy()
+    return Computed([], arrays)
+
+
+def denoisers(job: Job) -> dict[str, Density]:
+    """Score networks of seed 0 by denoising score matching at one noise level, one for each set."""
+    found: dict[str, Density] = {}
+    for group in job.groups():
+        for name in group.names:
+            space = TARGETS[name].space
+            x = torch.as_tensor(TARGETS[name].sample(group.rows, 0)).float().to(job.device)
+            f = MLP(space, job.width(group)).to(job.device)
+            train(f, denoising, x, job.recipe(group), cuda_graph=x.is_cuda)
+            found[name] = Energy(f, space)
+    return found
+
+
+def denoising(f: MLP, x: Tensor, generator: torch.Generator) -> Tensor:
+    return denoising_score_matching(f, x, DSM_NOISE, generator)
+
+
+def compute_scores(job: Job) -> Computed:
+    """Score magnitude and direction on a square, and the Fisher divergence on fresh rows."""
+    extra, records, arrays = denoisers(job) if job.denoisers else {}, [], {}
+    for name in job.names:
+        fine, coarse = field_points(name, FINE)[1], field_points(name, COARSE)[1]
+        X = torch.as_tensor(TARGETS[name].sample(TEST_ROWS, TEST_SEED))
+        truth = TARGETS[name].grad_log_density(X)
+        more = {f"DSM, σ = {DSM_NOISE:g}": extra[name]} if name in extra else {}
+        for system, density in {**job.systems(name), **more}.items():
+            arrows = torch.nn.functional.normalize(grad_of(density, coarse)[:, :2], dim=1)
+            length = grad_of(density, fine).norm(dim=1, keepdim=True)
+            arrays[name, system] = torch.cat([length.flatten(), arrows.flatten()]).numpy()
+            if system != "truth":
+                error = fisher_divergence(grad_of(density, X), truth)
+                records.append(summarise(name, system, "Fisher divergence, seed 0", [error]))
+    return Computed(records, arrays)
+
+
+def langevin(density: Density, dim: int, steps: int, seed: int = 0) -> Tensor:
+    """The paper's unadjusted dynamics, x ← x + η∇log ρ + √(2η) ξ from N(0, 4I); may leave the finite numbers."""
+    device = density.device
+    generator = torch.Generator(device).manual_seed(seed)
+    x = 2 * torch.randn(CHAINS, dim, generator=generator, dtype=torch.float64, device=device)
+
+    def move() -> Tensor:
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
+        x.add_(STEP * density.slope(x) + math.sqrt(2 * STEP) * noise)
+        return x[0, 0]
+
+    captured = device.type == "cuda" and not isinstance(
+        density, Truth
+    )  # targets copy constants to the device
+    for _ in range(min(3, steps) if captured else steps):
+        move()
+    if captured and steps > 3:
+        graph = StepGraph(move, generator)
+        for _ in range(steps - 3):
+            graph.replay()
+    return x.cpu()
+
+
+def langevin_numbers(name: str, X: Tensor, fresh: Tensor) -> dict[str, float]:
+    """Chains that were lost, energy distance to fresh rows, and how far the weights of the modes are off."""
+    good = X[X.isfinite().all(1) & (X.norm(dim=1) < 1e6)]
+    found = {"chains lost": float(len(X) - len(good))}
+    if len(good):
+        found["energy distance to fresh rows"] = energy_distance(good, fresh)
+    if len(good) and name in MODES:
+        mode, k = MODES[name]
+        found["mode weight error"] = mode_weight_error(mode(good), torch.full((k,), 1 / k))
+    return found
+
+
+def compute_langevin(job: Job) -> Computed:
+    """Samples of every system, with numbers; "fresh rows" says what a perfect sampler would score."""
+    records, arrays = [], {}
+    for name in job.names:
+        target, dim = TARGETS[name], TARGETS[name].space.dim
+        steps = 5 if job.quick else LANGEVIN_STEPS[dim]
+        fresh = torch.as_tensor(target.sample(TEST_ROWS, TEST_SEED))
+        samples = {"fresh rows": torch.as_tensor(target.sample(CHAINS, TEST_SEED + 1))}
+        samples |= {system: langevin(density, dim, steps) for system, density in job.systems(name).items()}
+        for system, X in samples.items():
+            arrays[name, system] = X[:, :2].numpy()
+            for metric, value in langevin_numbers(name, X, fresh).items():
+                records.append(summarise(name, system, metric, [value]))
+                print(f"{name}, {system}: {metric} {value:.4g}", flush=True)
+    return Computed(records, arrays)
 
 
 SWEEP_SETS = ("Spiral", "Banana", "Two Rings")
@@ -241,3 +362,12 @@ def curve_records(system: str, name: str, curve: Curve) -> list[Record]:
         f"{error} at the last step": curve.error[-1],
     }
     return [summarise(name, system, metric, [value]) for metric, value in values.items()]
+
+
+COMPUTE: dict[str, Callable[[Job], Computed]] = {
+    "densities": compute_densities,
+    "scores": compute_scores,
+    "langevin": compute_langevin,
+    "sweep": compute_sweep,
+    "curves": compute_curves,
+}
