@@ -136,7 +136,7 @@ def test_what_the_processes_of_a_sweep_execute_counts_for_its_result(tmp_path):
 def test_a_result_rests_on_what_its_run_entered_and_on_no_more(code):
     assert {"train", "_Run.advance"} <= code["ctem.training.loop"].keys()
     assert {"CTEM", "CTEM.fit"} <= code["ctem.estimator"].keys()
-    assert {"SHORT", "Phases"} <= code[
+    assert {"FIRST", "Phases"} <= code[
         "ctem.densities.anyorder.phases"
     ].keys()  # by way of what mentions them
     assert "CTEM.save" not in code["ctem.estimator"]
@@ -147,9 +147,9 @@ CHANGES = [
     ("training/loop.py", "\ndef train(", "\ndef train(more, ", ["ctem.training.loop.train"]),
     (
         "densities/anyorder/phases.py",
-        "\nSHORT = ",
-        "\nSHORT = 2 * ",
-        ["ctem.densities.anyorder.phases.SHORT"],
+        "\nFIRST = ",
+        "\nFIRST = 2 * ",
+        ["ctem.densities.anyorder.phases.FIRST"],
     ),
     ("estimator.py", "    def save(self", "    def save(more, self", []),
     ("arguments.py", "\ndef check_arguments(", "\ndef check_arguments(more, ", []),
