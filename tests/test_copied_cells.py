@@ -156,3 +156,14 @@ def test_columns_named_by_numbers_and_an_odd_index_survive():
     assert full.index.equals(X.index)
     assert full.columns.equals(X.columns)
     pd.testing.assert_frame_equal(full.drop(index=(5, 3)), X.drop(index=(5, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["str", object, "string"], ids=str)
+@pytest.mark.filterwarnings("ignore:fitted on 60 rows")
+def test_text_that_is_read_as_numbers_comes_back_as_it_was_written(dtype):
+    X = rows().assign(price=[f"${1000 + 7 * i:,}.00" for i in range(60)]).astype({"price": dtype})
+    new = X[:4].assign(price=["$1200", " $1,300.00", "$1,400.5", None]).astype({"price": dtype})
+    price = CTEM(**QUICK).fit(X).impute(new, random_state=0)["price"]
+    assert price.tolist()[:3] == ["$1200", " $1,300.00", "$1,400.5"]
+    assert price.iloc[3].startswith("$")
+    assert price.dtype == X["price"].dtype

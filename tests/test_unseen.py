@@ -71,7 +71,7 @@ def test_text_among_booleans_is_a_value_never_seen_and_stays_as_it_is(fitted):
     assert model.unseen(new)[:, -1].tolist() == [True, False, False, False, False]
     assert model.outliers(new[:1], 1)[0].why() == "paid maybe, a value never seen"
     filled = model.impute(new, random_state=0)["paid"].tolist()
-    assert filled[:2] + filled[3:] == ["maybe", "True", "True", "False"]
+    assert filled[:2] + filled[3:] == ["maybe", "True", " True", "False "]
     assert filled[2] in ("True", "False")
 
 

@@ -33,8 +33,8 @@ def filled(own: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
 def with_observed(filled: Any, X: Any, missing: Mapping[str, Any]) -> Any:
     """A filled table with every observed cell, and the index, of the table X that it was made from.
 
-    Decimals and Python objects have no exact place among the numbers of a model: 12345678901234567890.12 in, the same
-    out. Other cells come back exactly by themselves.
+    Decimals, text and Python objects have no exact place among the numbers of a model: 12345678901234567890.12 and
+    "$1200" in, the same out. Other cells come back exactly by themselves.
 
     Arguments:
         filled: the table that was made, of the library and the dtypes of X.
@@ -57,7 +57,7 @@ def with_observed(filled: Any, X: Any, missing: Mapping[str, Any]) -> Any:
 def _pandas(filled: Any, X: Any, masks: list[Any]) -> Any:
     filled.index = X.index
     for j, gone in enumerate(masks):
-        if str(X.dtypes.iloc[j]) == "object" or "decimal" in str(X.dtypes.iloc[j]):
+        if str(X.dtypes.iloc[j]).startswith(("object", "str")) or "decimal" in str(X.dtypes.iloc[j]):
             column = X.iloc[:, j].copy()
             column[gone] = filled.iloc[:, j][gone]
             filled.isetitem(j, column)
