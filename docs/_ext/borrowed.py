@@ -24,6 +24,7 @@ MOVED = (
     (r"\]\(\.\./CHANGELOG\.md", "](/changelog.md"),
     (r"\]\(\.\./CONTRIBUTING\.md", "](/contributing.md"),
 )
+TOGETHER = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a number and its spread stay on one line
 STALE = """
 
 ```{admonition} Some of these results are stale
@@ -39,7 +40,8 @@ def _copy(app):
     (results / "notes").mkdir(parents=True)
     found = pages()
     for name, text in found.items():
-        (results / name.replace("README", "index")).write_text(_listed(text, found, name), "utf-8")
+        whole = _listed(text, found, name).replace(" ± ", TOGETHER)
+        (results / name.replace("README", "index")).write_text(whole, "utf-8")
     for path in [*RESULTS.glob("*.png"), *RESULTS.glob("*.json")]:
         shutil.copy(path, results)
     for path in NOTES.glob("*.md"):
