@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache
-from itertools import groupby, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,11 +200,8 @@ def stale(result: Result) -> str:
     if "code" not in result:
         return BEFORE
     gone = _changed(json.dumps(result["code"]))
-    return (
-        ""
-        if not gone
-        else f"{', '.join(gone[:2])}{f' and {len(gone) - 2} more' if len(gone) > 2 else ''} changed"
-    )
+    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    return f"{gone[0]}{more} changed" if gone else ""
 
 
 @cache
@@ -269,7 +266,7 @@ def table(records: Rows, published: str = "inline") -> list[str]:
     columns, keys = axes[across], list(dict.fromkeys(_key(r, down) for r in records))
     same = _shared(keys)
     lines = [row([same.strip(), *columns, *(["published"] if more else [])])]
-    lines.append(row(["-"] * (1 + len(columns) + bool(more))))
+    lines.append(rule(1 + len(columns) + bool(more)))
     for key in keys:
         values = [_cell(cells.get((key, column)), published) for column in columns]
         lines.append(row([key.removeprefix(same), *values, *([papers.get(key, "—")] if more else [])]))
@@ -302,27 +299,27 @@ def _key(record: dict[str, Any], down: Iterable[str]) -> str:
 def _cell(record: dict[str, Any] | None, published: str) -> str:
     if record is None:
         return ""
-    spread = "" if record["std"] is None else f" ± {number(record['std'], 2)}"
-    mean = (
-        f"{record['mean']:.3f}" if "nats" in record["metric"] else number(record["mean"])
-    )  # differences count there
+    plain = record["std"] is None or record["mean"] == record["std"] == 0
+    spread = "" if plain else f" ± {number(record['std'], 2)}"
+    exact = "nats" in record["metric"]  # differences count there
+    mean = f"{record['mean']:.3f}" if exact else number(record["mean"])
     paper = f" · *{number(record['paper'])}*" if published == "inline" and record["paper"] is not None else ""
     return f"{mean}{spread}{paper}"
 
 
 def provenance(page: Page, results: Sequence[Result]) -> list[str]:
     """A line for every run: its files, how settings were chosen, when and where it ran, its command, and its state."""
-    lines = [row(["files", "settings", "seeds", "made", "command", "state"]), row(["-"] * 6)]
+    lines = [row(["files", "settings", "seeds", "made", "command", "state"]), rule(6)]
 
-    def run(result: Result) -> tuple[str, str, str]:
-        return result["command"], page.sources[str(_source(page, result["name"]))], stale(result)
-
-    for (command, chosen, why), group in groupby(results, run):
-        of = list(group)
+    runs: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        chosen, day = page.sources[str(_source(page, result["name"]))], result["created"][:10]
+        key = result["command"], chosen, stale(result), day, result["device"], result.get("commit") or ""
+        runs.setdefault(key, []).append(result)
+    for (command, chosen, why, day, device, commit), of in runs.items():
         seeds = sorted({record["seeds"] for result in of for record in result["records"]})
-        commit = (of[0].get("commit") or "")[:7]
         seconds = duration(sum(r["wall_s"] for r in of))
-        made = [of[0]["created"][:10], of[0]["device"], seconds, *([commit] if commit else [])]
+        made = [day, device, seconds, *([commit[:7]] if commit else [])]
         names = ", ".join(f"[{r['name']}]({r['name']}.json)" for r in of)
         span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         state = f"**stale**: {why}" if why else "current"
@@ -342,7 +339,7 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
         "entered. *stale*: the code of one of them has changed since, or the file is from before such records.",
         "",
         row(["page", "files", "stale"]),
-        row(["-"] * 3),
+        rule(3),
     ]
     for page, results in found:
         old = sum(bool(stale(result)) for result in results)
@@ -359,6 +356,10 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
 def row(cells: Sequence[str]) -> str:
     escaped = [cell.replace("|", "\\|") for cell in cells]
     return "".join(f"| {cell} " if cell else "| " for cell in escaped) + "|"
+
+
+def rule(columns: int) -> str:
+    return "|-" * columns + "|"
 
 
 def number(value: float | str | None, digits: int = 3) -> str:

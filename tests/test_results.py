@@ -321,7 +321,7 @@ def test_a_published_number_may_have_a_column_of_its_own():
 
 def test_what_all_lines_begin_with_is_said_once():
     lines = pages.table(records(["moons, n = 2", "moons, n = 20", "moons, n = 3"], "xy", "m"))
-    assert [line.split(" | ")[0] for line in lines] == ["| moons, n =", "| -", "| 2", "| 20", "| 3"]
+    assert [line.split(" | ")[0] for line in lines if " " in line] == ["| moons, n =", "| 2", "| 20", "| 3"]
 
 
 def test_a_file_of_another_kind_or_without_a_page_is_refused_by_name(tmp_path):
@@ -339,7 +339,7 @@ def test_every_committed_result_is_on_a_page_and_all_pages_are_small():
     text = "".join(found.values())
     assert all(f"]({name}.json)" in text for name in names)
     words = [path.read_text() for path in results.RESULTS.glob("*.md")]
-    assert sum(len(each.encode()) for each in words) < 105_000
+    assert sum(len(each.encode()) for each in words) < 100_000
 
 
 @pytest.mark.long
