@@ -34,6 +34,7 @@ __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
 TYPICAL = 512  # draws over which an average surprise is taken
+CELLS = 2**20  # that are encoded and answered at a time, at most
 
 
 def find_device(name: str) -> torch.device:
@@ -147,7 +148,8 @@ class TableDensity:
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n new rows."""
-        sizes = [min(CHUNK, n - start) for start in range(0, n, CHUNK)]
+        most = self._at_a_time
+        sizes = [min(most, n - start) for start in range(0, n, most)]
         x = torch.cat([self.density.sample(size, generator).cpu() for size in sizes])
         return self.schema.decode(x, generator)
 
@@ -163,7 +165,7 @@ class TableDensity:
         if not gone.any():
             return dict(frame.columns)
         names = frame.columns if known is None else known
-        parts = [self.encode_given(part, names) for part in chunks(taken(frame, gone))]
+        parts = [self.encode_given(part, names) for part in chunks(taken(frame, gone), self._at_a_time)]
         x = torch.cat([density.complete(part, generator).cpu() for part in parts])
         drawn = self.schema.decode(x, generator)
         return {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
@@ -285,7 +287,12 @@ class TableDensity:
         return self.density
 
     def _answers(self, frame: Frame, answer: Callable[[Tensor, Vector], Vector]) -> Vector:
-        return np.concatenate([answer(*self.encode(part)) for part in chunks(frame)])
+        return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, self._at_a_time)])
+
+    @property
+    def _at_a_time(self) -> int:
+        """Rows that are encoded and answered at a time: several chunks of a narrow table, so that a GPU is filled."""
+        return CHUNK * max(1, CELLS // (CHUNK * self.schema.space.dim))
 
 
 def _slopes(transform: Map, x: Tensor) -> tuple[Tensor, Tensor]:
