@@ -1,5 +1,6 @@
 """The command line's questions: conditions, marginals, draws; the API's answers."""
 
+import io
 import json
 import subprocess
 import sys
@@ -221,3 +222,20 @@ def test_every_name_of_the_package_is_there_when_it_is_asked_for():
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="module 'ctem' has no attribute 'CETM'"):
         _ = package.CETM
+
+
+@pytest.mark.filterwarnings("ignore:fitted on 80 rows")
+def test_conditions_may_be_written_as_the_column_is(tmp_path):
+    days = pd.date_range("2022-01-01", periods=80, freq="5D").strftime("%m/%d/%Y")
+    X = pd.DataFrame({"price": [f"${1000 + 50 * (7 * i % 80):,}.00" for i in range(80)], "when": days})
+    model = CTEM(**SMALL).fit(X)
+    model.save(tmp_path / "m.ctem")
+    asked = ["--given", "price=$1,500..$3,000.00", "--given", "when=06/15/2022..2022-12-31"]
+    out, said = ctem("sample", tmp_path / "m.ctem", "-n", 20, "--seed", 1, *asked)
+    found = pd.read_csv(io.StringIO(out))
+    price = found["price"].str.replace(r"[$,]", "", regex=True).astype(float)
+    when = pd.to_datetime(found["when"], format="%m/%d/%Y")
+    assert len(found) == 20
+    assert price.between(1500, 3000).all()
+    assert when.between("2022-06-15", "2022-12-31").all()
+    assert "--given: probability" in said

@@ -12,6 +12,7 @@ import typer
 
 from ctem.spaces import Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+from ctem.tables.frames.writings import Writing
 
 __all__ = ["column_kinds", "conditions", "from_text", "in_flags"]
 
@@ -45,8 +46,12 @@ def _bounded(said: str, low: str, high: str) -> Real:
         ) from None
 
 
-def conditions(said: list[str], codecs: Mapping[str, Codec]) -> dict[str, Any]:
+def conditions(
+    said: list[str], codecs: Mapping[str, Codec], written: Mapping[str, Writing] | None = None
+) -> dict[str, Any]:
     """name=condition as name → condition, in the types of the columns; a name may hold "=" itself.
+
+    Text in the notation that a column is ``written`` in stays text, which the model reads.
 
     >>> conditions(["size=2.."], {"size": Labels("int", (1, 2), (0, 1), (1.0, 1.0))})
     {'size': (2, None)}
@@ -63,11 +68,11 @@ def conditions(said: list[str], codecs: Mapping[str, Codec]) -> dict[str, Any]:
             raise typer.BadParameter(
                 f"{name!r} has two conditions; write them as one, such as {name}=1|3..5."
             )
-        found[name] = from_text(name, each[len(name) + 1 :], codecs[name])
+        found[name] = from_text(name, each[len(name) + 1 :], codecs[name], (written or {}).get(name))
     return found
 
 
-def from_text(name: str, text: str, codec: Codec) -> Any:
+def from_text(name: str, text: str, codec: Codec, writing: Writing | None = None) -> Any:
     """A condition as the command line has it: ``30..40``, ``30..``, ``Oslo|Bergen``, ``Oslo``; nothing is missing.
 
     >>> from_text("age", "30..40|65..", Labels("int", (30, 40, 65), (0, 1, 2), (1.0, 1.0, 1.0)))
@@ -81,27 +86,30 @@ def from_text(name: str, text: str, codec: Codec) -> Any:
         return (
             text or None if text in known or "|" not in text else [part or None for part in text.split("|")]
         )
-    items = [_text_item(name, part, kind) for part in text.split("|")]
+    items = [_text_item(name, part, kind, writing) for part in text.split("|")]
     return items[0] if len(items) == 1 else items
 
 
-def _text_item(name: str, text: str, kind: str) -> Any:
+def _text_item(name: str, text: str, kind: str, writing: Writing | None) -> Any:
     if ".." in text:
         low, _, high = text.partition("..")
-        return tuple(_text_value(name, end, kind) for end in (low, high))
-    return _text_value(name, text, kind)
+        return tuple(_text_value(name, end, kind, writing) for end in (low, high))
+    return _text_value(name, text, kind, writing)
 
 
-def _text_value(name: str, text: str, kind: str) -> Any:
-    """A number, boolean or moment from text; None from nothing."""
+def _text_value(name: str, text: str, kind: str, writing: Writing | None) -> Any:
+    """A number, boolean or moment from text, or the text if the column is written so; None from nothing."""
     text = text.strip()
     if not text:
         return None
+    if writing is not None and writing.kind != "label" and writing.parsed(text) is not None:
+        return text
     try:
         if kind == "bool":
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         if kind == "moment":
-            return np.datetime64(text).astype("M8[us]").item()
+            moment = np.datetime64(text).astype("M8[us]").item()
+            return moment if writing is None or writing.kind != "date" else writing.text(moment)
         return int(text) if kind == "int" and text.lstrip("+-").isdigit() else float(text)
     except (KeyError, ValueError):
         wanted = {"bool": "true or false", "moment": "a date such as 2020-12-31"}.get(kind, "a number")

@@ -41,6 +41,7 @@ from ctem.report import write_report
 from ctem.tables.answers.events import split_given
 from ctem.tables.columns.inspection import inspect as look
 from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
+from ctem.tables.frames.writings import Writing
 from ctem.terminal import print_columns, say, shown
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
@@ -383,7 +384,9 @@ def _conditions(model: CTEM, said: list[str] | None, quiet: bool) -> dict[str, A
     """The conditions of --given, after a word on how likely those are that are ranges."""
     if not said:
         return None
-    found = conditions(said, {name: choice.codec for name, choice in model.schema_.columns.items()})
+    fields = model.table_type_.fields
+    written = {field.name: Writing.from_json(field.written) for field in fields if field.written is not None}
+    found = conditions(said, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
     known, ranges = split_given(found, model.schema_)
     if ranges and not quiet:
         p = model.probability(ranges, known)
