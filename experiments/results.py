@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 import ctem
-from experiments import ENTERED, NEUTRAL, Function, functions
+from experiments import ENTERED, EQUAL, NEUTRAL, Function, functions
 
 __all__ = [
     "QUICK",
@@ -230,14 +230,14 @@ def _imports(module: str) -> dict[str, tuple[str, str]]:
 def changed(code: Code, library: Path = LIBRARY) -> list[str]:
     """What of the code is nowhere in the library any more; a function that has only moved to another file is there.
 
-    What is ``NEUTRAL`` may change.
+    What is ``NEUTRAL`` may change, and what is ``EQUAL`` has, without a change of any number.
     """
     here = {(name, unit.digest) for path in library.rglob("*.py") for name, unit in units(path).items()}
     return [
         f"{module}.{name}"
         for module, names in code.items()
         for name, digest in names.items()
-        if (name, digest) not in here and name not in NEUTRAL.get(module, ())
+        if not {(name, digest), (name, EQUAL.get(digest))} & here and name not in NEUTRAL.get(module, ())
     ]
 
 

@@ -188,6 +188,17 @@ def test_what_is_said_to_move_no_number_is_there_and_if_it_checks_an_argument_re
         assert module != checks or all(ast.unparse(each) == "None" for each in returned)
 
 
+def test_an_edit_that_moved_no_number_makes_nothing_stale_until_the_next_one(monkeypatch):
+    units = results.units(results.LIBRARY / "spaces.py")
+    name, now = next((name, unit.digest) for name, unit in units.items() if name == "Space.dim")
+    before = {"ctem.spaces": {name: "0" * 12}}
+    assert results.changed(before) == [f"ctem.spaces.{name}"]
+    monkeypatch.setattr(results, "EQUAL", {"0" * 12: now})
+    assert results.changed(before) == []
+    monkeypatch.setattr(results, "EQUAL", {"0" * 12: "1" * 12})
+    assert results.changed(before) == [f"ctem.spaces.{name}"]
+
+
 def test_moved_code_makes_nothing_stale(tmp_path, code):
     library = tmp_path / "ctem"
     shutil.copytree(results.LIBRARY, library)
