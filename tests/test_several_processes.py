@@ -84,7 +84,8 @@ def test_two_processes_learn_what_one_does_with_the_same_batches(tmp_path, monke
 def test_a_process_that_dies_ends_the_run_with_a_word_and_it_can_be_resumed(tmp_path):
     run = by_two(tmp_path / "history", tmp_path / "run", 25)
     assert run.returncode != 0
-    assert "Signal 9 (SIGKILL)" in run.stderr  # torchrun says who, and ends the other, unless that was faster to say it
+    # torchrun says who died, and ends the other, unless that was faster to say it
+    assert "Signal 9 (SIGKILL)" in run.stderr
     assert "another process of this fit has ended" in run.stderr or "Signal 15 (SIGTERM)" in run.stderr
     assert not (tmp_path / "history").exists()
     assert (tmp_path / "run").exists()
