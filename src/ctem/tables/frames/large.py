@@ -358,7 +358,7 @@ def _reachable(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(str(error) if path in str(error) else f"{path}: nothing is there.") from None
     except ImportError as error:
-        raise ImportError(f"{path}: {error}") from None
+        raise ImportError(f"{path}: {error}. pip install what is missing, or copy the file here.") from None
     except (OSError, ValueError, pyarrow().ArrowException) as error:
         line = " ".join(str(error).split()) or type(error).__name__
         raise OSError(
