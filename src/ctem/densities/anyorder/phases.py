@@ -21,9 +21,7 @@ __all__ = ["Phases", "Split", "joined_history"]
 FIRST = 0.4  # of the steps are for the first phase, at most
 WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its steps
 ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a rise in the second
-PATIENT = (
-    0.5  # of the second phase: so long must the held-out loss be above its best before it counts as a rise
-)
+PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
 RESERVE = 0.2  # share of the time that is for everything but steps
 
