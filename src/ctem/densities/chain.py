@@ -204,15 +204,12 @@ class Chain:
         """
         order = self.orders(1, generator)[0] if order is None else list(order)
         x = self._to_fill(n, order, given)
-        total, contexts = x.new_zeros(len(x)), _Contexts.of(x)
-        for j in order:
-            todo = self._to_draw(x, j).nonzero().squeeze(1)
-            if len(todo):
-                found = self._given(x, todo, j, contexts)
-                value = found.draw(generator)
-                x[todo, j] = value
-                total[todo] += found.log_prob(value)
-                contexts.show(x[:, j])
+        total = x.new_zeros(len(x))
+        for j, todo, contexts in self._gaps(x, order):
+            found = self._given(x, todo, j, contexts)
+            value = found.draw(generator)
+            x[todo, j] = value
+            total[todo] += found.log_prob(value)
         return Drawn(x, total)
 
     def fill(self, x: Tensor, generator: torch.Generator, order: Sequence[int]) -> Tensor:
@@ -225,13 +222,18 @@ class Chain:
         tensor(1.)
         """
         x = self._to_fill(len(x), order, x)
+        for j, todo, contexts in self._gaps(x, order):
+            x[todo, j] = self._draw(x, todo, j, contexts, generator)
+        return x
+
+    def _gaps(self, x: Tensor, order: Sequence[int]) -> Iterator[tuple[int, Tensor, _Contexts]]:
+        """The columns that some rows of x lack, in their order, and these rows, to be drawn before the next."""
         contexts = _Contexts.of(x)
         for j in order:
             todo = self._to_draw(x, j).nonzero().squeeze(1)
             if len(todo):
-                x[todo, j] = self._draw(x, todo, j, contexts, generator)
+                yield j, todo, contexts
                 contexts.show(x[:, j])
-        return x
 
     def _terms(self, x: Tensor, order: Sequence[int], given: list[int]) -> Iterator[tuple[int, Tensor]]:
         """Every column of the order and log ρ(x_j | x_given and the columns before), shape (n,)."""
