@@ -22,7 +22,7 @@ from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
-from ctem.tables.answers.surprise import measure, surprises
+from ctem.tables.answers.surprise import measure, of_shared_codes, surprises
 from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
@@ -237,7 +237,7 @@ class TableDensity:
         found = []
         for part in chunks(frame):
             x, log_det = self.encode(part)
-            seen = surprises(self.schema, density, x).cpu().numpy()
+            seen = surprises(self.schema, density, x).cpu().numpy() + self._shared(x, log_det)
             found.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen))
         return np.concatenate(found) - (self._typical if centred else 0.0)
 
@@ -247,7 +247,7 @@ class TableDensity:
         for part in chunks(frame):
             x, log_det = self.encode(part)
             terms = density.log_terms(x)
-            seen = surprises(self.schema, density, x, terms).cpu().numpy()
+            seen = surprises(self.schema, density, x, terms).cpu().numpy() + self._shared(x, log_det)
             strange.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen).sum(1))
             log_p.append(terms.sum(1).cpu().numpy() + log_det.sum(1))
         return np.concatenate(log_p), np.concatenate(strange)
@@ -258,9 +258,13 @@ class TableDensity:
             return np.asarray(self.surprises(frame).sum(1))
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            return np.asarray((measure(self.schema, x).sum(1) - self.density.log_prob(x)).cpu().numpy())
+            seen = (measure(self.schema, x).sum(1) - self.density.log_prob(x)).cpu().numpy()
+            return np.asarray(seen + self._shared(x, log_det).sum(1))
 
         return self._answers(frame, answer)
+
+    def _shared(self, x: Tensor, log_det: Vector) -> Vector:
+        return of_shared_codes(self.schema, x, torch.from_numpy(log_det)).numpy()
 
     @cached_property
     def _typical(self) -> Vector:

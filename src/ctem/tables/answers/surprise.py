@@ -6,6 +6,7 @@ A log-density per unit of the table cannot rank rows: it depends on the unit and
 a number that was written down three times is three times as dense as its neighbours. So numbers are measured in robust
 standard deviations σ_j of their column, and T_j is its smooth curve, without the steps of preferred values. A missing
 cell adds what it would add on average, given the cells that are there, so that rows with gaps compare with others.
+A label that shares its code with others (``columns.codecs.Labels``) also adds −log of its share of the code.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import torch
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.tables.columns.codecs import Numbers
+from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
 
-__all__ = ["by_column", "measure", "surprises"]
+__all__ = ["by_column", "measure", "of_shared_codes", "surprises"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
 
 
 def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor | None = None) -> Tensor:
     """s_j of every cell of encoded rows, float64 of shape (n, columns of the table); 0 for a constant column.
+
+    Encoded rows do not tell labels that share a code apart: such a cell adds what they add on average.
 
     Arguments:
         terms: ``density.log_terms(x)``, if it is known already.
@@ -60,6 +63,8 @@ def by_column(schema: Schema, terms: Tensor) -> Tensor:
 def measure(schema: Schema, x: Tensor) -> Tensor:
     """−log(σ T′(X)) of the numbers among encoded rows (n, d), float64; 0 for labels, atoms and missing cells.
 
+    A code that labels share has the mean of −log share(v) over them.
+
     >>> import numpy as np
     >>> from ctem.tables.frames.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 1))))
@@ -67,13 +72,38 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
     tensor([[True]])
     """
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    for group, inferred in zip(schema.owner, schema.columns.values(), strict=True):
-        if isinstance(inferred.codec, Numbers):
-            out[:, group[-1]] = _column_measure(inferred.codec, x[:, group[-1]])
+    for j, codec in enumerate(_measured(schema)):
+        if codec is not None:
+            out[:, j] = _column_measure(codec, x[:, j])
     return out
 
 
-def _column_measure(codec: Numbers, x: Tensor) -> Tensor:
+def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:
+    """What labels add beyond the average of those that share their code, float64 (n, columns of the table).
+
+    Arguments:
+        x, log_det: of ``Schema.encode``.
+
+    >>> from ctem.tables.columns.inference import InferredColumn
+    >>> codec = Labels("label", ("a", "b", "c"), (0, 1, 1), (1.0, 0.25, 0.75))
+    >>> schema = Schema({"city": InferredColumn(codec, "category", "")})
+    >>> of_shared_codes(schema, torch.tensor([[1.0], [1.0]]), torch.tensor([[0.25], [0.75]]).log()).flatten()
+    tensor([ 0.8240, -0.2747], dtype=torch.float64)
+    """
+    out = torch.zeros(log_det.shape, dtype=torch.float64)
+    measured = _measured(schema)
+    for j, group in enumerate(schema.owner):
+        codec = measured[group[-1]] if group else None
+        if isinstance(codec, Labels):
+            code = x[:, group[-1]].cpu()
+            own = math.log1p(-codec.reserve) - log_det[:, j]
+            out[:, j] = torch.where(code.isnan(), 0.0, own - _column_measure(codec, code))
+    return out
+
+
+def _column_measure(codec: Numbers | Labels, x: Tensor) -> Tensor:
+    if isinstance(codec, Labels):
+        return torch.where(x.isnan(), 0.0, _entropies(codec).to(x.device)[x.nan_to_num().long()])
     transform = codec.transform
     _, log_slope = transform.smooth.with_log_slope(transform.inverse(x.double().cpu()))
     return -(log_slope + math.log(transform.scale)).nan_to_num(nan=0.0).to(x.device)
@@ -89,14 +119,14 @@ def _expected_terms(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tens
     """
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     gone = x.isnan().any(1).nonzero().squeeze(1)
-    codecs = _number_codecs(schema)
+    codecs = _measured(schema)
     with torch.no_grad():
         for rows in gone.split(TABULATED):
             out[rows] = _filled_in(density, x[rows], codecs)
     return out
 
 
-def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | None]) -> Tensor:
+def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | Labels | None]) -> Tensor:
     filled, out = x.clone(), torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     continuous = torch.ones_like(out)  # of atom columns: the probability that there is a continuous part
     for j in density.orders[0]:
@@ -130,10 +160,18 @@ def _masses(log_p: Tensor, real: bool) -> Tensor:
     return p / p.sum(1, keepdim=True)
 
 
-def _number_codecs(schema: Schema) -> list[Numbers | None]:
-    """The codec of every encoded column that holds numbers."""
-    found: list[Numbers | None] = [None] * schema.space.dim
+def _measured(schema: Schema) -> list[Numbers | Labels | None]:
+    """The codec of every encoded column that holds numbers, or codes that labels share."""
+    found: list[Numbers | Labels | None] = [None] * schema.space.dim
     for group, inferred in zip(schema.owner, schema.columns.values(), strict=True):
-        if isinstance(inferred.codec, Numbers):
-            found[group[-1]] = inferred.codec
+        codec = inferred.codec
+        if isinstance(codec, Numbers) or (isinstance(codec, Labels) and min(codec.shares) < 1):
+            found[group[-1]] = codec
     return found
+
+
+def _entropies(codec: Labels) -> Tensor:
+    """−Σ share(v) log share(v) over the labels of every code, (size,)."""
+    shares = torch.tensor(codec.shares, dtype=torch.float64)
+    out = torch.zeros(codec.size, dtype=torch.float64)
+    return out.index_add(0, torch.tensor(codec.codes), torch.special.entr(shares))

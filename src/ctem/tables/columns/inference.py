@@ -196,7 +196,9 @@ def _discrete(
     if not ordered and len(values) > MAX_CODES:
         codes, shares = _lump(weights)
         rest, mass = len(values) - MAX_CODES + 1, weights[codes == MAX_CODES - 1].sum() / weights.sum()
-        note += f"; the {rest} rarest share one code ({mass:.1%} of rows)"
+        note += (
+            f"; the {rest} rarest, {mass:.1%} of the rows, are learned together, each by its share of them"
+        )
     codec = Labels(
         cells.type, values, tuple(codes.tolist()), tuple(shares.tolist()), cells.unit, ordered, state, new
     )
