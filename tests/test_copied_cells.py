@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from ctem import CTEM, cli
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")  # numbers of rows
 QUICK = {**SMALL, "max_steps": 2, "width": 4}
 LONG = "12345678901234567890"  # more digits than a float64 or an int64 has
 

@@ -1,6 +1,7 @@
 """Columns that name the rows, and tables that are not just as in fit: other orders, more columns, fewer."""
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,12 @@ import pytest
 from small import SMALL
 from typer.testing import CliRunner
 
-from ctem import CTEM
+from ctem import CTEM, inspect
 from ctem.cli import app
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")
 N = 120
 BRIEF = {**SMALL, "max_steps": 10, "width": 8}
 
@@ -75,6 +77,49 @@ def test_the_user_may_insist():
     assert schema.left_out == ("note",)
     with pytest.raises(ValueError, match=r"'id' is left out: kinds=\{'id': 'category'\} insists"):
         Schema.fit(read_frame(pd.DataFrame({"id": np.arange(N)})))
+
+
+def test_a_fit_says_what_it_leaves_out():
+    X = people()
+    with pytest.warns(UserWarning, match="left out of the density") as caught:
+        CTEM(**BRIEF).fit(X)
+    assert [str(each.message) for each in caught] == [
+        "'passenger_id', 'name', 'note' name the rows or are free text: left out of the density; "
+        "kinds={'passenger_id': 'category'} insists."
+    ]
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CTEM(**BRIEF).fit(X.drop(columns=LEFT_OUT))
+
+
+TEXT = {  # column → the cells that are put there, and what a fit must say of them
+    "due": (
+        {17: "2023-02-31", 40: "2023-13-01"},
+        "'2023-02-31', '2023-13-01' in 2 rows (such as row 17), which no",
+    ),
+    "size": ({23: "n.d."}, "'n.d.' in 1 row (row 23): mark"),
+}
+
+
+@pytest.mark.parametrize("distinct", [15, 1000])  # labels, and a column that is left out
+@pytest.mark.parametrize("name", TEXT)
+def test_a_fit_says_which_cells_keep_a_column_from_being_dates_or_numbers(name, distinct):
+    cells, words = TEXT[name]
+    at = np.random.default_rng(1).integers(0, distinct, N)
+    column = (pd.Timestamp("2021-03-04") + pd.to_timedelta(at, unit="D")).strftime("%Y-%m-%d").tolist()
+    if name == "size":
+        column = [f"{2 + number / 7:.3f}" for number in at]
+    for row, text in cells.items():
+        column[row] = text
+    X = people()[["city", "height"]].assign(**{name: column})
+    with pytest.warns(UserWarning, match="but also") as caught:
+        model = CTEM(**BRIEF).fit(X)
+    (message,) = (str(each.message) for each in caught)
+    assert message.startswith(f"{name!r} holds {'dates' if name == 'due' else 'numbers'}, but also ")
+    assert words in message
+    assert ("left out" in message) == (name in model.schema_.left_out)
+    assert str(next(iter(inspect(X).suspicions))) == message
 
 
 def test_identifiers_change_no_density_and_lead_no_reasons(fitted):

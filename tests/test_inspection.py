@@ -60,17 +60,17 @@ TRAPS = {  # what is odd → columns that are put beside ordinary ones, and word
     "a day that is none": (
         {"due": with_cells([str(day.date()) for day in DAYS], [8], "2023-02-30")},
         "date",
-        "'due' holds dates, but also '2023-02-30' in 1 row, which no calendar has",
+        "'due' holds dates, but also '2023-02-30' in 1 row (row 8), which no calendar has",
     ),
     "text among dates": (
         {"due": with_cells([str(day.date()) for day in DAYS], [8, 9], "soon")},
         "mixed",
-        "'due' holds dates, but also 'soon' in 2 rows",
+        "'due' holds dates, but also 'soon' in 2 rows (such as row 8)",
     ),
     "text among numbers": (
         {"size": with_cells([str(size) for size in AGE], [8, 9], "large")},
         "mixed",
-        "'size' holds numbers, but also 'large' in 2 rows",
+        "'size' holds numbers, but also 'large' in 2 rows (such as row 8)",
     ),
     "keys": ({"key": [f"k{i:05d}" for i in range(N)]}, "left out", "'key' names its rows"),
     "one value": ({"unit": ["kg"] * N}, "constant", "'unit' holds one value"),

@@ -293,6 +293,7 @@ def test_other_tables_have_a_report_too(library, tmp_path):
     assert "± unknown" in text
 
 
+@pytest.mark.filterwarnings("ignore:'ids' names the rows")
 def test_extreme_numbers_and_a_table_of_one_row_have_a_report_too(tmp_path):
     rng = np.random.default_rng(0)
     X = pd.DataFrame(

@@ -189,6 +189,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # self keeps the names of an earlier fit until everything is there
         with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as found:
+            for text in found.remarks:
+                warnings.warn(text, UserWarning, stacklevel=2)
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
             rows = found.x, found.weights, found.held_out

@@ -19,6 +19,7 @@ from ctem.tables.answers.density import find_device
 from ctem.tables.columns.inference import kind_names
 from ctem.tables.columns.schema import Schema
 from ctem.tables.columns.sketches import Sketch, completed
+from ctem.tables.columns.suspicions import remarks
 from ctem.tables.frames.frame import Frame, read_frame
 from ctem.tables.frames.large import LargeTable, is_large, open_large
 from ctem.tables.frames.recognition import Reading, read_written, recognised
@@ -49,6 +50,7 @@ class Intake:
         rows: how many there are in all.
         digest: SHA-256 of the encoded rows.
         refresh: brings other rows into x, or None.
+        remarks: what a user should know of the columns before the fit.
 
     >>> Intake.__dataclass_params__.frozen
     True
@@ -65,6 +67,7 @@ class Intake:
     rows: int
     digest: str
     refresh: Refresh | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -134,7 +137,8 @@ def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: 
     held_out = None if kept is None else schema.encode(kept).x.to(x)
     settings = settings_for(arguments, schema, len(x))
     digest = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
-    return Intake(X, frame, schema, settings, x, weights, kept, held_out, len(frame), digest)
+    told = _remarks(schema, frame)
+    return Intake(X, frame, schema, settings, x, weights, kept, held_out, len(frame), digest, remarks=told)
 
 
 @contextmanager
@@ -145,6 +149,7 @@ def _streamed(
     table, seed = large.as_came(sketch.sample()), sketch.seed
     frame = _frame(estimator, arguments, table, sketch)
     schema, sample = _schema(arguments, frame, sketch.rows), taken(frame, slice(0, len(table)))
+    told = _remarks(schema, frame, 0)
     aside = Span(0, 0) if X_val is not None else held_out_span(sketch)
     mine = aside.of(sketch.sampled(), seed)
     own = read_written(read_frame(X_val), frame.table_type) if X_val is not None else taken(sample, mine)
@@ -167,7 +172,7 @@ def _streamed(
         )
         x = pool.first().to(find_device(arguments["device"]))
         held_out = schema.encode(own).x.to(x)
-        yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool)
+        yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool, told)
 
 
 def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:
@@ -177,6 +182,12 @@ def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch 
     # names that scikit-learn refuses, before the work
     validate_data(estimator, X, skip_check_array=True)
     return frame
+
+
+def _remarks(schema: Schema, frame: Frame, rows: int | None = None) -> tuple[str, ...]:
+    """Of the columns of a frame, of which so many rows are those of the table; by one process only."""
+    kinds = {name: inferred.kind for name, inferred in schema.columns.items()}
+    return tuple(remarks(frame.columns, kinds, rows)) if team().first else ()
 
 
 def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:

@@ -16,7 +16,7 @@ from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.recognition import ORDERS, TIMES
 from ctem.tables.frames.writings import MARKERS, Writing, number_pattern
 
-__all__ = ["Suspicion", "suspicions"]
+__all__ = ["Suspicion", "remarks", "suspicions"]
 
 MOSTLY, SOME = 0.8, 5  # of the rows of a column of text, and different values, where others are out of place
 LONG_AGO, FAR_AHEAD = np.datetime64("1700-01-01"), np.datetime64("2100-01-01")
@@ -65,6 +65,35 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
     return [*alone, *_copied_rows(columns, kinds), *_copied_columns(columns, kinds), *_rules(columns, kinds)]
 
 
+def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | None = None) -> list[str]:
+    """What a fit should say of columns: text that is mostly numbers or dates, and what is left out of the density.
+
+    Arguments:
+        columns, kinds: as of ``suspicions``.
+        rows: of the table; cells beyond are of rows whose numbers are not known. All are known when None.
+
+    >>> days = tuple(f"2023-01-{day:02d}" for day in range(1, 10)) + ("2023-02-31",)
+    >>> print(*remarks({"due": Cells("label", np.arange(10), np.zeros(10, bool), days)}, {"due": "category"}))
+    'due' holds dates, but also '2023-02-31' in 1 row (row 9), which no calendar has: mark those with na, or make ...
+    """
+    told, apart = list[str](), list[str]()
+    for name, cells in columns.items():
+        distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
+        mixed = [str(each) for each in _mixed(name, cells, distinct, counts, kinds[name], rows)]
+        told += mixed
+        if kinds[name] in ("identifier", "text") and not mixed:
+            apart.append(name)
+    return [*told, *_apart(apart)]
+
+
+def _apart(names: list[str]) -> Iterator[str]:
+    """One sentence on the columns that are left out of the density."""
+    if names:
+        what = "names the rows or is free text" if len(names) == 1 else "name the rows or are free text"
+        advice = f"left out of the density; kinds={{{names[0]!r}: 'category'}} insists."
+        yield f"{', '.join(map(repr, names[:3]))}{', …' * (len(names) > 3)} {what}: {advice}"
+
+
 def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
     """What is odd about one column."""
     distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
@@ -111,7 +140,12 @@ def _odd_numbers(
 
 
 def _mixed(
-    name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], kind: str
+    name: str,
+    cells: Cells,
+    distinct: NDArray[Any],
+    counts: NDArray[Any],
+    kind: str,
+    rows: int | None = None,
 ) -> Iterator[Suspicion]:
     """Text that is mostly numbers or dates."""
     if cells.type != "label":
@@ -124,11 +158,20 @@ def _mixed(
         odd = known & ~fits
         if odd.any() and fits.sum() >= SOME and counts[fits].sum() >= MOSTLY * counts[known].sum():
             others = [text for text, flag in zip(texts, odd, strict=True) if flag]
-            words = f"{name!r} holds {what}, but also {_some(others)} in {_rows(counts[odd].sum())}"
+            where = _where(cells, distinct[odd], rows)
+            words = f"{name!r} holds {what}, but also {_some(others)} in {_rows(counts[odd].sum())}{where}"
             if what == "dates" and all(DAY_LIKE.fullmatch(text) for text in others):
                 words, what = f"{words}, which no calendar has", "days"
             advice = f"mark those with na, or make them {what}; now {now}"
             yield Suspicion("date" if what == "days" else "mixed", (name,), words, advice)
+
+
+def _where(cells: Cells, codes: NDArray[Any], rows: int | None) -> str:
+    """The row of the only cell with one of these codes, or the first such row, if its number is known."""
+    at = np.flatnonzero(np.isin(cells.values, codes) & ~cells.missing)
+    if rows is not None and at[0] >= rows:
+        return ""
+    return f" ({'such as ' if len(at) > 1 else ''}row {cells.first + at[0]})"
 
 
 def _is_number(text: str) -> bool:
