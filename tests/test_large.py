@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ctem import CTEM
 from ctem.cli import app
-from ctem.streaming import Pool, Span, shuffled, survey
+from ctem.streaming import Encoder, Pool, Span, shuffled, survey
 from ctem.tables.columns import sketches
 from ctem.tables.columns.schema import Schema
 from ctem.tables.columns.sketches import Sketch, completed, rank_error, row_keys
@@ -314,17 +314,27 @@ def test_memory_is_checked_by_name(folder, memory):
         CTEM(**SMALL).fit(folder, memory=memory)
 
 
-def test_a_value_that_cannot_be_read_is_named_with_its_file_and_row(tmp_path):
+@pytest.mark.parametrize("steps", [1, 20])  # hardly a row trains, all do
+def test_a_value_that_cannot_be_read_is_named_with_its_file_and_row(tmp_path, steps):
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     last = int(row_keys(np.arange(30_000), seed).argmax())  # not in the sample
     prices = [f"${i % 20_000}.50" for i in range(30_000)]
     prices[last] = "cheap"
     folder = written(tmp_path / "parts", pa.table({"price": prices}))
-    words = (
-        rf"{last // 7500}\.parquet: column 'price', row \d+: expected .*count from row {last // 7500 * 7500}"
-    )
+    file, row = divmod(last, 7500)
+    words = rf"{file}\.parquet: column 'price', row {row}: expected .*count from row {file * 7500} of"
     with pytest.raises(ValueError, match=words):
-        CTEM(**{**SMALL, "max_steps": 20, "batch_size": 1024}).fit(folder, memory="3.6MB")
+        CTEM(**{**SMALL, "max_steps": steps, "batch_size": 1024}).fit(folder, memory="3.6MB")
+
+
+def test_an_error_in_some_rows_of_a_batch_counts_all_of_them():
+    rows = pa.table({"side": ["left", "right"] * 20})
+    schema = Schema.fit(read_frame(rows), unknown="refuse")
+    encode = Encoder(schema, read_frame(rows).table_type, text=False)
+    new = pa.table({"side": ["left"] * 30 + ["down"] + ["right"] * 9})
+    with pytest.raises(ValueError, match="column 'side' holds 'down' in row 30"):
+        encode(new, np.arange(40) % 2 == 0)
+    assert encode(new, np.arange(40) % 2 == 1).shape == (20, 1)
 
 
 def test_infinity_is_named_with_its_file(tmp_path):

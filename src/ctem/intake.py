@@ -17,7 +17,7 @@ from ctem.learning import settings_for, weighted_rows
 from ctem.streaming import Pool, Span, held_out_span, shuffled, survey
 from ctem.tables.answers.density import find_device
 from ctem.tables.columns.inference import kind_names
-from ctem.tables.columns.schema import Schema
+from ctem.tables.columns.schema import Schema, readings
 from ctem.tables.columns.sketches import Sketch, completed
 from ctem.tables.columns.suspicions import remarks
 from ctem.tables.frames.frame import Frame, read_frame
@@ -161,10 +161,11 @@ def _streamed(
     span = Span(aside.high, aside.high + int((KEYS - aside.high) * share) if share < 1 else KEYS)
     span = span.part(here.rank, here.ranks)
     head, rows, limit = table[:2], sketch.rows, sketch.limit
+    text = [name for name in readings(frame) if sketch.columns[name].counts is None]
     sketch.parts.clear()
     del table, frame, sample  # before the pool takes their place
     verbose = bool(arguments["verbose"]) and here.first
-    with shuffled(large, schema, shown.table_type, span, seed, verbose) as file:
+    with shuffled(large, schema, shown.table_type, span, seed, verbose, text) as file:
         digest = " ".join(here.gathered(file.digest))
         digest = digest if here.ranks == 1 else hashlib.sha256(digest.encode()).hexdigest()
         pool = Pool(

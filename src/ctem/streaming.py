@@ -3,8 +3,9 @@ r"""A fit to more rows than fit into memory: two passes over a large table, and 
 The first pass makes a sketch (``ctem.tables.columns.sketches``): a uniform sample, from which kinds, lattices, values
 and margins are inferred as those of any table, and the values that it missed. Rows with the very smallest keys are held
 out and never train. The second pass encodes the others, no more than training can draw, and writes them in random order
-to a temporary file. Training draws from a pool in memory, part of which is replaced by the next rows of the file after
-every look at the held-out loss.
+to a temporary file. Every cell is checked, in all rows: numbers in the first pass, and text that stands for numbers,
+dates or times, if its values are too many to be counted, in the second. Training draws from a pool in memory, part of
+which is replaced by the next rows of the file after every look at the held-out loss.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,12 +27,23 @@ from torch import Tensor
 
 from ctem.tables.columns.schema import Schema
 from ctem.tables.columns.sketches import Sketch, row_keys
-from ctem.tables.frames.frame import TableType, read_frame
+from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.large import Batch, LargeTable
 from ctem.tables.frames.recognition import read_written
+from ctem.tables.frames.rows import taken
 from ctem.training.progress import showing
 
-__all__ = ["Pool", "Shuffled", "Span", "held_out_span", "memory_bytes", "sample_limit", "shuffled", "survey"]
+__all__ = [
+    "Encoder",
+    "Pool",
+    "Shuffled",
+    "Span",
+    "held_out_span",
+    "memory_bytes",
+    "sample_limit",
+    "shuffled",
+    "survey",
+]
 
 MOST = 2**20  # rows of the sample and of the pool
 FEWEST = 20_000  # rows of the pool, below which training is like that of a small table
@@ -162,6 +174,7 @@ def shuffled(
     span: Span,
     seed: int,
     progress: bool = False,
+    text: Collection[str] = (),
 ) -> Iterator[Shuffled]:
     """The second pass: the rows of a span, encoded and in random order, in a file that is gone afterwards.
 
@@ -175,6 +188,7 @@ def shuffled(
         span: which rows.
         seed: of the keys and the order.
         progress: show a bar of rows.
+        text: columns whose text the first pass could not read as a whole; every cell of them is, in all rows.
 
     >>> import pyarrow as pa
     >>> from ctem.tables.frames.large import open_large
@@ -196,8 +210,35 @@ def shuffled(
             )
         shape = int(ends[-1]), schema.space.dim
         rows = np.memmap(os.path.join(folder, "rows"), np.float32, "w+", shape=shape)
-        _fill(rows, ends, large, schema, table_type, span, seed, progress)
+        _fill(rows, ends, large, Encoder(schema, table_type, bool(text)), span, seed, progress)
         yield Shuffled(rows, _mixed(rows, ends, seed))
+
+
+class Encoder(NamedTuple):
+    """Encodes rows of a batch; where text is left to read, that of all its rows is read.
+
+    >>> import pyarrow as pa
+    >>> part = pa.table({"n": np.arange(0.0, 50.0, 0.5)})
+    >>> frame = read_frame(part)
+    >>> Encoder(Schema.fit(frame), frame.table_type, text=False)(part, np.arange(100) < 3).shape
+    (3, 1)
+    """
+
+    schema: Schema
+    table_type: TableType
+    text: bool
+
+    def __call__(self, table: Any, mine: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """The rows of a mask, encoded; an error counts rows of the whole batch."""
+        frame = taken(self._read(table), mine) if self.text else self._read(table.filter(mine))
+        try:
+            return np.asarray(self.schema.encode(frame).x.numpy())
+        except (ValueError, TypeError):
+            self.schema.encode(self._read(table))  # the same error, with the number of the row
+            raise
+
+    def _read(self, table: Any) -> Frame:
+        return read_written(read_frame(table), self.table_type)
 
 
 def _bucket_ends(rows: int, span: Span, seed: int) -> NDArray[np.int64]:
@@ -221,8 +262,7 @@ def _fill(
     rows: NDArray[np.float32],
     ends: NDArray[np.int64],
     large: LargeTable,
-    schema: Schema,
-    table_type: TableType,
+    encoder: Encoder,
     span: Span,
     seed: int,
     progress: bool,
@@ -232,10 +272,9 @@ def _fill(
         for batch in large.batches():
             numbers = np.arange(batch.start, batch.start + len(batch.table))
             mine = span.of(numbers, seed)
-            if mine.any():
-                with _located(batch):
-                    frame = read_written(read_frame(batch.table.filter(mine)), table_type)
-                    x = schema.encode(frame).x.numpy()
+            with _located(batch):
+                x = encoder(batch.table, mine)
+            if len(x):
                 bucket = _bucket(numbers[mine], span, seed, len(ends))
                 order = np.argsort(bucket, kind="stable")
                 found, first, counts = np.unique(bucket[order], return_index=True, return_counts=True)
