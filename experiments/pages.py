@@ -9,6 +9,7 @@ it was made before results named their functions.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from experiments.results import RESULTS, changed, replace_bytes
 KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
 ABOUT = tomllib.loads((RESULTS.parent / "abouts.toml").read_text(encoding="utf-8"))
 BEFORE = "before digests"  # why a result is stale that names no functions
+OLDER = "older"
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Result = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -36,7 +39,6 @@ class Page(NamedTuple):
     """
 
     name: str
-    title: str
     sources: Mapping[str, str]
     split: str | None = "metric"
     parts: Sequence[str] = ()
@@ -52,18 +54,16 @@ BENCH = "everyone's defaults; one run"
 PAGES = (
     Page(
         "tables",
-        "Ten mixed tables: nats of held-out rows as written, and C2ST",
         {"tables-CTEM": DEFAULTS, "tables-*": PEERS},
         notes="tables",
     ),
-    Page("samples", "Samples of five tables", {"samples*": DEFAULTS, "adult*": PEERS}, notes="tables"),
-    Page("margins", "Margins of samples of sixteen tables", {"margins*": DEFAULTS}, split=None),
-    Page("titanic", "Titanic: rules, shares, holes, outliers", {"titanic*": DEFAULTS}, notes="tables"),
-    Page("harpoon", "Imputation by Harpoon's protocol", {"harpoon*": DEFAULTS}, notes="tables"),
-    Page("adbench", "Outliers: ADBench", {"adbench*": "the score on half of the sets"}, notes="tables"),
+    Page("samples", {"samples*": DEFAULTS, "adult*": PEERS}, notes="tables"),
+    Page("margins", {"margins*": DEFAULTS}, split=None),
+    Page("titanic", {"titanic*": DEFAULTS}, notes="tables"),
+    Page("harpoon", {"harpoon*": DEFAULTS}, notes="tables"),
+    Page("adbench", {"adbench*": "the score on half of the sets"}, notes="tables"),
     Page(
         "binary",
-        "Twenty binary benchmarks: exact test nats",
         {"binary*": DEFAULTS},
         split=None,
         published="column",
@@ -71,26 +71,22 @@ PAGES = (
     ),
     Page(
         "imputation",
-        "Imputation: a fifth of the cells removed",
         {"imputation-peers": PEERS, "imputation*": DEFAULTS},
         notes="tables",
     ),
     Page(
         "uses",
-        "Adult: filling in before a classifier, classifying, and privacy",
         {"uses-peers": PEERS, "uses*": DEFAULTS},
     ),
-    Page("large", "Large tables: rates, streamed fits, two processes", {"large*": "one run"}, split=None),
-    Page("bench-cpu", "Time to quality on a CPU", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
-    Page("bench-cuda", "Time to quality on a GPU", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
+    Page("large", {"large*": "one run"}, split="dataset"),
+    Page("bench-cpu", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
+    Page("bench-cuda", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
     Page(
         "ablation",
-        "What each part of the default is worth: nats of validation rows",
         {"ablation*": "nothing was chosen on it; one run"},
     ),
     Page(
         "table1",
-        "The paper's Table 1: continuous densities",
         {
             "table1-ours-*": OUT_OF_FOLD,
             "table1-kde-*": "calibrated to the published rows",
@@ -102,33 +98,28 @@ PAGES = (
     ),
     Page(
         "figures",
-        "Figures of the continuous half: scores, Langevin samples, scale sweep, training curves",
         {"figures-*": "fits of Table 1"},
         pictures=tuple(f"../../docs/table1-{part}.png" for part in ("scores", "langevin", "sweep", "curves")),
         notes="table1",
     ),
     Page(
         "robustness",
-        "Six further densities with known truth",
         {"robustness*": "defaults of Table 1; nothing chosen on these sets"},
         notes="table1",
     ),
     Page(
         "table2",
-        "The paper's Table 2: densities on a 91 × 91 grid",
         {"table2": "a draft on the truth, then held-out nats"},
         pictures=("table2.png",),
         notes="table2",
     ),
     Page(
         "choices",
-        "Candidates for the defaults of Tables 1 and 2, by nats of held-out rows",
         {"table1-choice": "seeds that no table uses", "table2_choices": "seed 0 of the five of Table 2"},
         notes="table1",
     ),
     Page(
         "stress",
-        "Sparsity, separated modes, small probabilities",
         {"stress": "settings of Table 2 at half its width; seen once before"},
         parts=(", n = ", "radius", "path of 12 states"),
         pictures=("stress.png",),
@@ -136,14 +127,12 @@ PAGES = (
     ),
     Page(
         "mixed",
-        "The paper's mixed experiment: R² × {0 … 15}",
         {"mixed": "width, rate and steps on the truth; stopping on held-out rows"},
         pictures=("mixed-marginal.png", "mixed-labels.png"),
         notes="mixed",
     ),
     Page(
         "images",
-        "Binary images: MNIST and 8 × 8 digits",
         {
             "mnist-slopes": "defaults; the second run followed a look at top-1",
             "mnist-*": "settings of the 8 × 8 digits, fixed before; one run",
@@ -211,27 +200,34 @@ def _changed(code: str) -> list[str]:
 
 def text_of(page: Page, results: Sequence[Result]) -> str:
     """One page: the numbers, the pictures, and where they come from."""
-    lines = [f"# {page.title}", "", ABOUT[page.name], "", "Mean ± standard deviation over seeds."]
-    lines[-1] += " *Italic*: the published number." if _inline(page, results) else ""
-    for heading, records in sections(page, unique(results)):
+    about = ABOUT[page.name]
+    lines = [f"# {about['title']}", "", about["about"], *_legend(page, results)]
+    for heading, records in sections(page, worded(unique(results), about.get("words", {}))):
         lines += ["", *([f"## {heading}", ""] if heading else []), *table(records, page.published)]
     for picture in (each for each in page.pictures if (RESULTS / each).is_file()):
         lines += ["", f"![{Path(picture).stem}]({picture})"]
     return "\n".join([*lines, "", "## Where the numbers come from", "", *provenance(page, results)]) + "\n"
 
 
-def _inline(page: Page, results: Sequence[Result]) -> bool:
-    return page.published == "inline" and any(
-        r["paper"] is not None for result in results for r in result["records"]
-    )
+def _legend(page: Page, results: Sequence[Result]) -> list[str]:
+    """What ± and italics mean, where there are any."""
+    records = [record for result in results for record in result["records"]]
+    said = ["Mean ± standard deviation over seeds."] if any(r["std"] for r in records) else []
+    if page.published == "inline" and any(r["paper"] is not None for r in records):
+        said += ["*Italic*: the published number."]
+    return ["", " ".join(said)] if said else []
+
+
+def worded(records: Rows, words: Mapping[str, str]) -> Rows:
+    """Records whose names are those of abouts.toml; a metric without a word is left out."""
+    shown = [r for r in records if words.get(r["metric"]) != ""]
+    return [r | {axis: words.get(r[axis], r[axis]) for axis in ("dataset", "metric")} for r in shown]
 
 
 def unique(results: Sequence[Result]) -> Rows:
     """All records, one of each set, system and metric: of two the newer, where the first one stood."""
     found: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
-    for created, record in (
-        (result["created"], record) for result in results for record in result["records"]
-    ):
+    for created, record in ((each["created"], record) for each in results for record in each["records"]):
         key = (record["dataset"], record["system"], record["metric"])
         if key not in found or created > found[key][0]:
             found[key] = (created, record)
@@ -251,7 +247,7 @@ def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
     alone: dict[str, list[dict[str, Any]]] = {}
     for heading, of in list(found.items()):
         if len(systems := {r["system"] for r in of}) == 1:
-            alone.setdefault(f"{systems.pop()}, further", []).extend(found.pop(heading))
+            alone.setdefault(f"{systems.pop()} alone", []).extend(found.pop(heading))
     return [*found.items(), *alone.items()]
 
 
@@ -299,31 +295,34 @@ def _key(record: dict[str, Any], down: Iterable[str]) -> str:
 def _cell(record: dict[str, Any] | None, published: str) -> str:
     if record is None:
         return ""
-    plain = record["std"] is None or record["mean"] == record["std"] == 0
-    spread = "" if plain else f" ± {number(record['std'], 2)}"
-    exact = "nats" in record["metric"]  # differences count there
-    mean = f"{record['mean']:.3f}" if exact else number(record["mean"])
+    mean, std, metric = record["mean"], record["std"], record["metric"]
+    nats = 2 if abs(mean) >= 10 else 3
+    most = nats if "nats" in metric else 3 if "C2ST" in metric else max(4, places_of(mean, 3))
+    ours = f"{mean:.{nats}f}" if "nats" in metric else number(mean)
+    if std and "10" in ours.partition("×")[2]:
+        ours += f" ± {number(std, 2)}"
+    elif std:
+        ours = " ± ".join(f"{value:,.{min(places_of(std, 2), most)}f}" for value in (mean, std))
     paper = f" · *{number(record['paper'])}*" if published == "inline" and record["paper"] is not None else ""
-    return f"{mean}{spread}{paper}"
+    return f"{ours}{paper}"
 
 
 def provenance(page: Page, results: Sequence[Result]) -> list[str]:
-    """A line for every run: its files, how settings were chosen, when and where it ran, its command, and its state."""
-    lines = [row(["files", "settings", "seeds", "made", "command", "state"]), rule(6)]
-
+    """An item for every run: its files, how settings were chosen, when and where it ran, its command, and its state."""
     runs: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         chosen, day = page.sources[str(_source(page, result["name"]))], result["created"][:10]
         key = result["command"], chosen, stale(result), day, result["device"], result.get("commit") or ""
         runs.setdefault(key, []).append(result)
+    lines = []
     for (command, chosen, why, day, device, commit), of in runs.items():
         seeds = sorted({record["seeds"] for result in of for record in result["records"]})
         seconds = duration(sum(r["wall_s"] for r in of))
-        made = [day, device, seconds, *([commit[:7]] if commit else [])]
         names = ", ".join(f"[{r['name']}]({r['name']}.json)" for r in of)
-        span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        state = f"**stale**: {why}" if why else "current"
-        lines.append(row([names, chosen, span, ", ".join(made), f"`{command}`", state]))
+        span = "seeds: " + (f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}")
+        state = f"**{OLDER}**: {why}" if why else "current"
+        made = [chosen, span, day, device, seconds, *([commit[:7]] if commit else [])]
+        lines.append(f"* {names}: `{command}`; {', '.join(made)}; {state}.")
     if page.notes:
         lines += ["", f"How the settings were chosen, at length: [notes](../notes/{page.notes}.md)."]
     return lines
@@ -334,16 +333,18 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
     lines = [
         "# Results",
         "",
-        "`make results` writes these pages from the JSON files beside them. Each file records its settings,",
-        "seeds, command, commit, machine and seconds, and a digest of each function of the library that its run",
-        "entered. *stale*: the code of one of them has changed since, or the file is from before such records.",
+        "Every number of the documentation is on one of these pages, with the command that made it. A result is",
+        "*older* if a function of the library that its run entered has changed since; its page says which.",
         "",
-        row(["page", "files", "stale"]),
+        row(["page", "what it asks", "results"]),
         rule(3),
     ]
     for page, results in found:
-        old = sum(bool(stale(result)) for result in results)
-        lines.append(row([f"[{page.title}]({page.name}.md)", str(len(results)), f"{old}" if old else "—"]))
+        old, about = sum(bool(stale(result)) for result in results), ABOUT[page.name]
+        state = f"{old} of {len(results)} older" if old else f"{len(results)}, current"
+        lines.append(
+            row([f"[{about['title']}]({page.name}.md)", re.split(r"(?<=[.?]) ", about["about"])[0], state])
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -354,8 +355,7 @@ def pages(folder: Path = RESULTS) -> dict[str, str]:
 
 
 def row(cells: Sequence[str]) -> str:
-    escaped = [cell.replace("|", "\\|") for cell in cells]
-    return "".join(f"| {cell} " if cell else "| " for cell in escaped) + "|"
+    return "".join(f"| {cell} " if cell else "| " for cell in (c.replace("|", "\\|") for c in cells)) + "|"
 
 
 def rule(columns: int) -> str:
@@ -363,19 +363,22 @@ def rule(columns: int) -> str:
 
 
 def number(value: float | str | None, digits: int = 3) -> str:
-    """So many significant digits; what was printed is left as it is, and thousands keep their whole part."""
-    if value is None:
-        return "—"
-    if isinstance(value, str):
-        return value
+    """So many significant digits; what was printed is left as it is."""
+    if value is None or isinstance(value, str):
+        return "—" if value is None else value
     size = abs(float(f"{value:.{digits}g}"))  # as rounded, so that 999.6 is a thousand
-    if size == 0:
-        return "0"
-    if size < 1e-3:
-        return f"{value:.{digits - 1}e}"
-    if size >= 1e7:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:.0f}" if size >= 10**digits else f"{value:#.{digits}g}".removesuffix(".")
+    if size and not 1e-5 <= size < 1e9:
+        factor, power = f"{value:.{digits - 1}e}".split("e")
+        return f"{factor} × 10{str(int(power)).translate(RAISED)}"
+    if size >= 1e4:
+        value = float(f"{value:.{digits}g}")
+    return f"{value:,.{places_of(value, digits)}f}" if size else "0"
+
+
+def places_of(value: float, digits: int) -> int:
+    """Decimals that show so many significant digits."""
+    rounded = float(f"{value:.{digits}g}")
+    return max(0, digits - 1 - math.floor(math.log10(abs(rounded)))) if rounded else 0
 
 
 def duration(seconds: float) -> str:
@@ -388,10 +391,8 @@ def main() -> None:
     for name, text in pages().items():
         replace_bytes(RESULTS / name, text.encode())
     found = [result for _, results in results_of(RESULTS) for result in results]
-    old = {result["name"]: why for result in found if (why := stale(result))}
-    print(f"{len(found)} results, {len(old)} stale; pages in {RESULTS}")
-    for name, why in old.items():
-        print(f"  {name}: {why}")
+    old = [f"  {result['name']}: {why}" for result in found if (why := stale(result))]
+    print("\n".join([f"{len(found)} results, {len(old)} stale; pages in {RESULTS}", *old]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
-from experiments.pages import pages
+from experiments.pages import OLDER, pages
 from experiments.results import RESULTS
 
 __all__ = ["setup"]
@@ -25,10 +25,11 @@ MOVED = (
     (r"\]\(\.\./CONTRIBUTING\.md", "](/contributing.md"),
 )
 TOGETHER = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a number and its spread stay on one line
+MINUS = re.compile(r"(?<=[ *])-(?=\d)")
 STALE = """
 
-```{admonition} Some of these results are stale
-The code that they rest on has changed since they were made. The table at the end of the page says which, and what changed.
+```{note}
+Some of these numbers are older than the code that they rest on. The end of the page says which, and what has changed.
 ```
 """
 
@@ -40,7 +41,7 @@ def _copy(app):
     (results / "notes").mkdir(parents=True)
     found = pages()
     for name, text in found.items():
-        whole = _listed(text, found, name).replace(" ± ", TOGETHER)
+        whole = MINUS.sub("−", _listed(text, found, name)).replace(" ± ", TOGETHER)
         (results / name.replace("README", "index")).write_text(whole, "utf-8")
     for path in [*RESULTS.glob("*.png"), *RESULTS.glob("*.json")]:
         shutil.copy(path, results)
@@ -53,7 +54,7 @@ def _copy(app):
 def _listed(text, found, name):
     """The index also lists its pages for the side bar; a page with stale results says so at its top."""
     if name != "README.md":
-        return text.replace("\n", STALE, 1) if "**stale**" in text else text
+        return text.replace("\n", STALE, 1) if f"**{OLDER}**" in text else text
     entries = [page.removesuffix(".md") for page in found if page != "README.md"]
     notes = [f"notes/{path.stem}" for path in sorted(NOTES.glob("*.md"))]
     return text + "\n".join(["", "```{toctree}", ":hidden:", "", *entries, *notes, "```", ""])

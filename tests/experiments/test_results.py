@@ -222,14 +222,14 @@ def test_what_an_earlier_run_executed_counts_for_what_is_made_of_it(tmp_path, mo
 
 def test_a_result_of_other_code_is_stale_and_the_page_says_which_function_changed(tmp_path):
     path = written(tmp_path, "robustness")
-    assert "| current |" in pages.pages(tmp_path)["robustness.md"]
+    assert "; current." in pages.pages(tmp_path)["robustness.md"]
     content = json.loads(path.read_text())
     spaces = content["code"]["ctem.spaces"] | {"Space.dim": "of other code"}
     path.write_text(json.dumps(content | {"code": content["code"] | {"ctem.spaces": spaces}}))
-    assert "| **stale**: ctem.spaces.Space.dim changed |" in pages.pages(tmp_path)["robustness.md"]
+    assert "; **older**: ctem.spaces.Space.dim changed." in pages.pages(tmp_path)["robustness.md"]
     path.write_text(json.dumps({key: value for key, value in content.items() if key != "code"}))
-    assert "**stale**: before digests" in pages.pages(tmp_path)["robustness.md"]
-    assert "| 1 | 1 |" in pages.pages(tmp_path)["README.md"]
+    assert "**older**: before digests" in pages.pages(tmp_path)["robustness.md"]
+    assert "| 1 of 1 older |" in pages.pages(tmp_path)["README.md"]
 
 
 def test_a_copy_of_the_files_has_the_commit_that_it_is_told(monkeypatch):
@@ -297,7 +297,7 @@ def test_a_page_has_the_published_number_beside_ours_and_every_command_once(tmp_
     found = pages.pages(tmp_path)
     assert found == pages.pages(tmp_path)
     text = found["table1.md"]
-    assert "0.375 ± 0.18 · *0.0123*" in text
+    assert "0.38 ± 0.18 · *0.0123*" in text
     assert text.count("`python -m experiments.paper.table1`") == 1
     assert text.index("[table1-ours-2d]") < text.index("[table1-ours-10d]")
 
@@ -367,17 +367,40 @@ def test_no_committed_page_is_silently_old():
         (1.0, "1.00"),
         (-12.345, "-12.3"),
         (100.0, "100"),
-        (999.6, "1000"),
-        (2.5e9, "2.50e+09"),
-        (-12345.6, "-12346"),
+        (999.6, "1,000"),
+        (2.5e9, "2.50 × 10⁹"),
+        (-12345.6, "-12,300"),
         (0.001, "0.00100"),
-        (0.000123456, "1.23e-04"),
+        (0.000123456, "0.000123"),
+        (1.234e-7, "1.23 × 10⁻⁷"),
         ("1.2 ± 0.1", "1.2 ± 0.1"),
         (None, "—"),
     ],
 )
 def test_numbers_have_three_significant_digits(value, text):
     assert pages.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "mean", "std", "text"),
+    [
+        ("test nats", -33.3276, 0.2249, "-33.33 ± 0.22"),
+        ("test nats", -31.98941, 0.0073, "-31.99 ± 0.01"),
+        ("test nats", -6.0416, None, "-6.042"),
+        ("C2ST", 0.000278, 3.1e-5, "0.000 ± 0.000"),
+        ("KL", 0.003014, 0.00059, "0.00301 ± 0.00059"),
+        ("fit, seconds", 236.4, 223.1, "236 ± 223"),
+        ("MSE", 5.081e-14, 1.12e-14, "5.08 × 10⁻¹⁴ ± 1.1 × 10⁻¹⁴"),
+    ],
+)
+def test_a_mean_has_the_decimals_that_its_spread_leaves(metric, mean, std, text):
+    (record,) = records("a", "x", [metric], mean=mean, std=std)
+    assert pages.table([record])[2].endswith(f"| {text} |")
+
+
+def test_a_page_says_in_words_what_the_code_says_in_short_and_may_leave_something_out():
+    found = pages.worded(records(["a"], ["x"], ["peak", "odd"]), {"peak": "memory, GB", "odd": ""})
+    assert [record["metric"] for record in found] == ["memory, GB"]
 
 
 SCRIPTS = sorted(results.EXPERIMENTS.rglob("*.py"))
