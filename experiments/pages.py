@@ -297,7 +297,8 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
         return ""
     mean, std, metric = record["mean"], record["std"], record["metric"]
     nats = 2 if abs(mean) >= 10 else 3
-    most = nats if "nats" in metric else 3 if "C2ST" in metric else max(4, places_of(mean, 3))
+    enough = {"nats": nats, "C2ST": 3, "seconds": 2}  # decimals that anybody reads
+    most = next((n for word, n in enough.items() if word in metric), max(4, places_of(mean, 3)))
     ours = f"{mean:.{nats}f}" if "nats" in metric else number(mean)
     if std and "10" in ours.partition("×")[2]:
         ours += f" ± {number(std, 2)}"
@@ -341,7 +342,7 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
     ]
     for page, results in found:
         old, about = sum(bool(stale(result)) for result in results), ABOUT[page.name]
-        state = f"{old} of {len(results)} older" if old else f"{len(results)}, current"
+        state = f"{old} of {len(results)} older" if old else "current"
         lines.append(
             row([f"[{about['title']}]({page.name}.md)", re.split(r"(?<=[.?]) ", about["about"])[0], state])
         )
