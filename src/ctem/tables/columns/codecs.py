@@ -266,16 +266,17 @@ class Numbers:
         return torch.stack([atom, torch.where(atom == 0, x, math.nan)], 1), term
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
-        """Numbers from x (n, 1 or 2), on the lattice."""
+        """Numbers from x (n, 1 or 2), on the lattice; atoms as they are."""
         X = self.transform.inverse(x[:, -1].double().cpu())
         if isinstance(self.transform, Bounded):
             X = X.clamp(self.transform.low, self.transform.high)
-        if self.atomic:
-            atom = x[:, 0].double().cpu()
-            X = torch.where(atom == 0, X, math.nan)
-            for code, value in enumerate(self.atoms, 1):
-                X = torch.where(atom == code, value, X)
-        return self.lattice.restore(X)
+        if not self.atomic:
+            return self.lattice.restore(X)
+        atom = x[:, 0].double().cpu()
+        X = torch.where(atom == 0, X, math.nan)
+        for code, value in enumerate(self.atoms, 1):
+            X = torch.where(atom == code, value, X)
+        return self.lattice.restore(X, atom > 0)
 
     def ends(self) -> Cells | None:
         """The least and the greatest value of the continuous part in fit; None if that is not known."""

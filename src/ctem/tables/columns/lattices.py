@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,6 +25,8 @@ CLOSER = 0.01  # share of neighbours that may be closer than a lattice allows
 TIED = 0.01  # share of rows that repeat another's value from which a column counts as rounded
 
 ROUNDABLE = 1e15
+NOISE = 64  # last bits by which a sum of rounded numbers may be off
+FIGURES, MOST_DECIMALS = 3, 18  # of the step of a lattice, and of its values
 
 Vector = NDArray[np.float64]
 
@@ -105,12 +109,21 @@ class Lattice:
             return X
         return (self.origin + self.step * ((X * self.per - self.origin) / self.step).round()) / self.per
 
-    def restore(self, X: Tensor) -> Cells:
-        """Cells from X, on the lattice; nan becomes missing."""
+    def restore(self, X: Tensor, exact: Tensor | None = None) -> Cells:
+        """Cells from X, on the lattice; nan becomes missing.
+
+        Arguments:
+            exact: which of them stay as they are, if any do.
+        """
         missing = X.isnan().numpy()
-        values = np.where(missing, 0.0, self.snap(X).numpy())
+        values = np.where(
+            missing, 0.0, (self.snap(X) if exact is None else torch.where(exact, X, self.snap(X))).numpy()
+        )
         if self.type == "float":
-            return Cells("float", self._rounded(values), missing)
+            rounded = self._rounded(values)
+            return Cells(
+                "float", rounded if exact is None else np.where(exact.numpy(), values, rounded), missing
+            )
         ticks = np.rint(values * self.per)
         if not self.shift:
             ticks = np.clip(ticks, -2.0 * ROOM, self.top)
@@ -155,7 +168,7 @@ class Lattice:
         numbers = np.array([lattice.step, lattice.origin, lattice.width, lattice.top])
         bounded = (
             abs(lattice.shift) <= 4 * ROOM
-            and -1 <= lattice.decimals <= 18
+            and -1 <= lattice.decimals <= MOST_DECIMALS
             and min(lattice.step, lattice.width) >= 0
             and lattice.top in TOPS
         )
@@ -245,6 +258,8 @@ def _core_lattice(distinct: Vector) -> Lattice:
         step = 10.0**-decimals
     if step is None:
         return Lattice("float", width=smallest)
+    if decimals < 0:
+        decimals = _noisy_decimals(distinct, step)
     return Lattice("float", "", 0, step, float(rounded[0]), decimals, step)
 
 
@@ -270,6 +285,23 @@ def _step(distinct: Vector, smallest: float, precision: float) -> float | None:
         if off <= min(1e-6 + 8 * precision / step, 0.05):
             return step
     return None
+
+
+def _noisy_decimals(distinct: Vector, step: float) -> int:
+    """Digits after the point that values on a lattice have but for noise in the last bits, as 0.1 + 0.2 has.
+
+    A step of more than ``FIGURES`` figures, such as a third, was not written in decimals: −1.
+
+    >>> _noisy_decimals(0.1 * np.arange(20), 0.1), _noisy_decimals(np.arange(20) / 3, 1 / 3)
+    (1, -1)
+    """
+    largest = float(np.abs(distinct).max())
+    noise = NOISE * float(np.finfo(np.float64).eps) * largest
+    first = max(0, math.floor(-math.log10(step)))
+    for decimals in range(first, min(first + FIGURES, MOST_DECIMALS) + 1):
+        if largest < ROUNDABLE and (np.abs(np.round(distinct, decimals) - distinct) <= noise).all():
+            return decimals
+    return -1
 
 
 def _decimals(distinct: Vector, kind: type[np.floating[Any]]) -> int:
