@@ -20,6 +20,7 @@ ON_LATTICES = {  # what it is → numbers, and the digits after the point that p
     "steps of 0.005": (WHOLE * 0.005, 3),
     "quarters": (WHOLE * 0.25, 2),
     "hundred-thousandths from 3.45234 on": (3.45234 + RNG.integers(0, 700, N) * 1e-5, 5),
+    "miles an hour from whole knots": (RNG.integers(0, 60, N) * 1.15078, 5),
     "negative tenths": (WHOLE * 0.1 - 200.3, 1),
     "eleven digits": (WHOLE * 1e-11, 11),
     "rounded in single precision": ((WHOLE * 0.1).astype(np.float32), 1),
@@ -42,7 +43,7 @@ def test_numbers_on_a_lattice_of_decimals_are_drawn_without_noise(case):
     x[:, 0] += 0.05 * torch.randn(N, generator=torch.Generator().manual_seed(0))
     drawn = [value for value in schema.decode(x)["v"].to_list() if abs(value) < 1e15]
     assert [value for value in drawn if value != round(value, digits)] == []
-    assert len(set(drawn)) > 100
+    assert len(set(drawn)) > 50
 
 
 def test_samples_and_imputations_have_the_digits_of_the_table():

@@ -26,7 +26,7 @@ TIED = 0.01  # share of rows that repeat another's value from which a column cou
 
 ROUNDABLE = 1e15
 NOISE = 64  # last bits by which a sum of rounded numbers may be off
-FIGURES, MOST_DECIMALS = 3, 18  # of the step of a lattice, and of its values
+FIGURES, MOST_DECIMALS = 8, 18  # of the step of a lattice, and of its values
 
 Vector = NDArray[np.float64]
 
@@ -299,7 +299,10 @@ def _noisy_decimals(distinct: Vector, step: float) -> int:
     noise = NOISE * float(np.finfo(np.float64).eps) * largest
     first = max(0, math.floor(-math.log10(step)))
     for decimals in range(first, min(first + FIGURES, MOST_DECIMALS) + 1):
-        if largest < ROUNDABLE and (np.abs(np.round(distinct, decimals) - distinct) <= noise).all():
+        if (
+            noise < 0.01 * 10.0**-decimals
+            and (np.abs(np.round(distinct, decimals) - distinct) <= noise).all()
+        ):
             return decimals
     return -1
 
