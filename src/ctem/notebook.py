@@ -44,7 +44,7 @@ def _summary(model: Any) -> str:
     facts = model.describe()
     held = model.held_out_
     fit = f"fitted on {facts['rows']:,} rows, {facts['steps']:,} steps in {facts['seconds']:.0f} s"
-    said = "; ".join([fit, *([] if held is None else [str(held)])])
+    said = "; ".join([fit, *([] if held is None else [str(held).replace(" -", " −")])])
     return f"<p><b>{escape(type(model).__name__)}</b> {escape(said)}</p>"
 
 

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from ctem.arguments import check_count
 from ctem.estimator import CTEM
 from ctem.tables.answers.distributions import DAY, ColumnDistribution
+from ctem.tables.answers.markup import cell_text
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.given import positions
 
@@ -345,7 +346,7 @@ def _curves(
 
 
 def _short(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = cell_text(value)
     return text if len(text) <= 24 else text[:23] + "…"
 
 

@@ -172,10 +172,9 @@ class ColumnDistribution:
         means, std = self.mean().to_list(), self.std()
         rows: list[list[Any]] = []
         for i in range(n):
-            between = f"{cell_text(low[i])} to {cell_text(high[i])}"
-            rows.append(
-                [i, cell_text(means[i]), f"{std[i]:.4g}", between, Picture(spark(self.histogram(i)[0]))]
-            )
+            mean, *ends = (cell_text(value, std[i]) for value in (means[i], low[i], high[i]))
+            spread = f"{std[i]:.3g}{' days' if self.cells.unit else ''}"
+            rows.append([i, mean, spread, " to ".join(ends), Picture(spark(self.histogram(i)[0]))])
         return ["row", "mean", "std", "nine in ten", ""], rows
 
     def _labels(self, n: int) -> tuple[list[str], list[list[Any]]]:

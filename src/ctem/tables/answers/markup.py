@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, time
 from html import escape
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 __all__ = ["Picture", "cell_text", "spark", "table_html"]
 
 Vector = NDArray[np.float64]
-BAR = "#1f5fa8"
+BAR = "#3f7fcf"  # to be seen on white and on black
 LEFT = ' style="text-align: left"'
 
 
@@ -28,7 +29,8 @@ def spark(shares: Sequence[float] | Vector, width: int = 120, height: int = 26) 
         f'height="{height * share / top:.1f}"/>'
         for i, share in enumerate(shares)
     )
-    return f'<svg role="img" aria-label="distribution" width="{width}" height="{height}" fill="{BAR}">{bars}</svg>'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return f'<svg role="img" aria-label="distribution" {size} fill="{BAR}">{bars}</svg>'
 
 
 class Picture(str):
@@ -70,10 +72,21 @@ def _cell(value: Any) -> str:
     return str(value) if isinstance(value, Picture) else escape(str(value))
 
 
-def cell_text(value: Any) -> str:
-    """A value for people.
+def cell_text(value: Any, spread: float = 0.0) -> str:
+    """A value for people: numbers to four figures, moments to the minute, or to the day where so much is uncertain.
 
-    >>> cell_text(3.14159265), cell_text("Oslo")
-    ('3.142', 'Oslo')
+    Arguments:
+        value: a cell.
+        spread: the standard deviation of a moment, in days.
+
+    >>> cell_text(3.14159265), cell_text(500001.0), cell_text("Oslo"), cell_text(datetime(2025, 1, 6))
+    ('3.142', '500001', 'Oslo', '2025-01-06')
+    >>> cell_text(datetime(2025, 1, 6, 11, 23, 43)), cell_text(datetime(2025, 1, 6, 11, 23, 43), spread=4.0)
+    ('2025-01-06 11:23', '2025-01-06')
     """
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, datetime):
+        bare = spread >= 1 or value.time() == time()
+        return f"{value:%Y-%m-%d}" if bare else f"{value:%Y-%m-%d %H:%M}"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

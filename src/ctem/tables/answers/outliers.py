@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.heldout import HeldOut
-from ctem.tables.answers.markup import table_html
+from ctem.tables.answers.markup import cell_text, table_html
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
@@ -127,7 +127,7 @@ class Outliers(list[Outlier]):
     """
 
     def _repr_html_(self) -> str:
-        rows = [(each.row, f"{each.score:.2f}", f"{each.p_value:.3g}", each.why()) for each in self]
+        rows = [(each.row, f"{each.score:.2f}", f"{each.p_value:.2g}", each.why()) for each in self]
         return table_html(("row", "score, nats", "p-value", "why"), rows)
 
 
@@ -257,8 +257,6 @@ def _likely(cell: SuspiciousCell) -> float:
 
 
 def _short(value: Any) -> str:
-    """A value for people: numbers to four figures."""
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.4e}"
-    text = str(value).removesuffix(" 00:00:00")
+    """A value for people, cut if long."""
+    text = cell_text(value)
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -229,12 +229,25 @@ def _steps_in_words(cells: Cells, lattice: Lattice) -> str:
         return "numbers"
     if not lattice.step:
         return f"numbers of which some are equal, the others at least {lattice.width:g} apart"
-    days = " day" if lattice.width == 1 else " days"
-    step = f"{lattice.width:g}{days if lattice.unit else ''}"
+    step = _span(lattice.width) if lattice.unit else f"{lattice.width:g}"
     source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
     if source is None:
         return f"rounded to {step}"
     return source if step in ("1", "1 day") else f"{source} in steps of {step}"
+
+
+def _span(days: float) -> str:
+    """A time in words.
+
+    >>> _span(1.0), _span(7.0), _span(1 / 1440), _span(1 / 86400 / 4)
+    ('1 day', '7 days', '1 minute', '0.25 seconds')
+    """
+    for unit, each in (("day", 1.0), ("hour", 24.0), ("minute", 1440.0)):
+        n = round(days * each)
+        if n and math.isclose(days * each, n, rel_tol=1e-9):
+            return f"{n} {unit}{'s' if n > 1 else ''}"
+    seconds = f"{days * 86400:g}"
+    return f"{seconds} second{'' if seconds == '1' else 's'}"
 
 
 def _some(shown: list[str]) -> str:
