@@ -150,6 +150,18 @@ def test_the_standard_error_is_the_spread_of_repeated_estimates(model):
     assert 0.45 < spread / said < 1.8  # five standard errors of a standard deviation of twelve
 
 
+def test_draws_end_once_the_standard_error_is_below_the_tolerance(model):
+    given = {"age": (30, 40), "city": ["Oslo"]}
+    whole = model.probability(given, random_state=0, tolerance=0)
+    for tolerance in (0.2, 0.05):
+        found = model.probability(given, random_state=0, tolerance=tolerance)
+        assert found.stderr <= tolerance * min(found.value, 1 - found.value)
+        assert found.ess < whole.ess / 2
+        assert abs(found.value - whole.value) < 4 * np.hypot(found.stderr, whole.stderr)
+    with pytest.raises(ValueError, match=r"tolerance: expected a share.*got 2"):
+        model.probability(given, tolerance=2)
+
+
 def test_conditional_probabilities_are_ratios(model):
     event, given = {"rain": (1.0, None)}, {"city": ["Oslo", "Røros"]}
     both, whole = (

@@ -117,6 +117,7 @@ class Questions:
         given: Mapping[str, Any] | None = None,
         n_draws: int = 8192,
         random_state: Any = None,
+        tolerance: float = 0.03,
     ) -> Probability:
         """P(event | given), or P(given) without an event, with its standard error.
 
@@ -127,17 +128,21 @@ class Questions:
         Arguments:
             event: conditions whose probability is asked for.
             given: conditions that hold; single values of a real column are given as they are.
-            n_draws: about so many draws.
+            n_draws: about so many draws, at most.
             random_state: as in ``sample``.
+            tolerance: fewer draws if the standard error falls below this share of P, or of 1 − P where that is
+                smaller; 0 for all of them.
         """
         check_is_fitted(self)
         check_count("n_draws", n_draws)
         if not (event or given):
             raise ValueError("event, given: expected conditions, such as {'age': (30, 40)}; got none.")
+        if not 0 <= tolerance < 1:
+            raise ValueError(f"tolerance: expected a share, such as 0.03, or 0 for all draws; got {tolerance!r}.")
         asked, known = (given, {}) if event is None else (event, given or {})
         generator = self._generator(random_state)
         return conditional_probability(
-            self._table, self.table_type_, asked or {}, known, int(n_draws), generator
+            self._table, self.table_type_, asked or {}, known, int(n_draws), generator, tolerance
         )
 
     def predict(self, X: Any, column: str | int | None = None) -> Any:

@@ -34,6 +34,8 @@ __all__ = ["TableEvent", "conditional_probability", "split_given"]
 SPARE = 2  # particles for every row that is drawn, to begin with
 FEW = 0.5  # effective rows for every row that is drawn, below which there is a warning
 MOST = 16  # particles for every row that is drawn, at most
+PASS = 1024  # particles between two looks at the standard error
+LOOKS = 2  # passes before the first look, since few islands do not know their spread
 
 
 def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,11 +107,20 @@ class TableEvent:
         conditions = compiled(given_moments("given", given_values(asked, kind), kind), table.schema)
         return cls(table, conditions, table.encode_given(frame, names))
 
-    def probability(self, n: int, generator: torch.Generator) -> Probability:
-        """P(conditions | known) by about n particles; exactly 1 without any condition."""
+    def probability(self, n: int, generator: torch.Generator, tolerance: float = 0.0) -> Probability:
+        """P(conditions | known) by about n particles; exactly 1 without any condition.
+
+        Fewer if the standard error is below ``tolerance`` times the smaller of P and 1 − P.
+        """
         if not self.conditions:
             return Probability(1.0, 0.0, math.inf)
-        return estimate(self._particles(n, generator))
+        found: list[Particles] = []
+        for done in range(-(-n // PASS)):
+            if done >= LOOKS and _is_known(estimate(found), tolerance):
+                break
+            found.append(self._swarm(min(n, PASS), generator))
+        self._check_met(found)
+        return estimate(found)
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n rows that meet the conditions.
@@ -126,14 +137,20 @@ class TableEvent:
 
     def _particles(self, n: int, generator: torch.Generator) -> list[Particles]:
         """About n particles."""
-        density, event = self.table.any_order("a condition"), Event(self._allowed())
-        found = [conditioned(density, self.known, event, generator, n)]
+        found = [self._swarm(n, generator)]
         while sum(len(each.x) for each in found) < n:
-            found.append(conditioned(density, self.known, event, generator, n))
+            found.append(self._swarm(n, generator))
+        self._check_met(found)
+        return found
+
+    def _swarm(self, n: int, generator: torch.Generator) -> Particles:
+        density = self.table.any_order("a condition")
+        return conditioned(density, self.known, Event(self._allowed()), generator, n)
+
+    def _check_met(self, found: list[Particles]) -> None:
         if not any(bool(each.log_weight.isfinite().any()) for each in found):
             names = ", ".join(map(repr, self.conditions))
             raise ValueError(f"given: no row fits {names} together; widen a condition.")
-        return found
 
     def _allowed(self) -> dict[int, Tensor]:
         """What encoded columns may hold."""
@@ -154,6 +171,11 @@ class TableEvent:
         return dict(zip(self.table.schema.columns, self.table.schema.owner, strict=True))
 
 
+def _is_known(found: Probability, tolerance: float) -> bool:
+    """Whether the standard error is small enough."""
+    return found.value > 0 and found.stderr <= tolerance * min(found.value, abs(1 - found.value))
+
+
 def conditional_probability(
     table: TableDensity,
     kind: TableType,
@@ -161,8 +183,11 @@ def conditional_probability(
     given: Mapping[str, Any],
     n: int,
     generator: torch.Generator,
+    tolerance: float = 0.0,
 ) -> Probability:
     """P(event | given) = P(event, ranges of given | values of given) / P(ranges of given | values of given).
+
+    Each of the two is drawn until its standard error is below its part of the tolerance.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -174,8 +199,9 @@ def conditional_probability(
         raise ValueError(f"event, given: expected no column in both; got {both[0]!r}.")
     split_given(event, table.schema)
     known, ranges = split_given(given, table.schema)
-    part = TableEvent.of(table, kind, known, {**event, **ranges}).probability(n, generator)
-    whole = TableEvent.of(table, kind, known, ranges).probability(n, generator)
+    each = tolerance / math.sqrt(2) if ranges else tolerance
+    part = TableEvent.of(table, kind, known, {**event, **ranges}).probability(n, generator, each)
+    whole = TableEvent.of(table, kind, known, ranges).probability(n, generator, each)
     value = part.value / whole.value
     relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
     return Probability(value, float(value * relative), min(part.ess, whole.ess))
