@@ -83,3 +83,34 @@ def test_values_of_their_own_come_back_as_they_are(case):
     share = float((X["v"] == own).mean())
     assert abs(float((drawn == own).mean()) - share) < 0.03 + 4 * np.sqrt(share / N)
     assert (drawn == own).any()
+
+
+CONTINUOUS = {  # hardly any number comes twice; the digits after the point that people would write
+    "three digits": (RNG.normal(0, 40, N).round(3), 3),
+    "whole numbers with gaps": (np.where(np.arange(N) == 3, np.nan, RNG.permutation(10**7)[:N] * 1.0), 0),
+    "five digits by a sum": (2 + RNG.permutation(10**6)[:N] * 1e-5, 5),
+    "all digits": (RNG.normal(size=N), -1),
+}
+
+
+@pytest.mark.parametrize("case", CONTINUOUS)
+def test_numbers_that_hardly_ever_repeat_are_drawn_with_their_digits(case):
+    numbers, digits = CONTINUOUS[case]
+    schema = Schema.fit(frame := read_frame(beside(numbers)))
+    assert schema.columns["v"].codec.lattice.decimals == digits
+    x = schema.encode(frame).x
+    x[:, 0] += 0.05 * torch.randn(N, generator=torch.Generator().manual_seed(0))
+    drawn = [value for value in schema.decode(x)["v"].to_list() if value is not None]
+    if digits >= 0:
+        assert [value for value in drawn if value != round(value, digits)] == []
+    else:
+        assert len(set(drawn)) == len(drawn)
+
+
+def test_zero_has_no_sign():
+    numbers = np.where(RNG.random(N) < 0.5, -0.0, RNG.normal(0, 0.2, N).round(1))
+    schema = Schema.fit(frame := read_frame(beside(np.append(numbers[1:], 1e-3))))
+    drawn = np.array(schema.decode(schema.encode(frame).x)["v"].to_list())
+    assert (drawn == 0).any()
+    assert not np.signbit(drawn[drawn == 0]).any()
+    assert "-0 in" not in schema.columns["v"].reason

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ctem.cli.flags import in_flags
 from ctem.terminal import say
 
 __all__ = ["Border", "Stopped"]
@@ -61,7 +62,7 @@ class Border(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         with warnings.catch_warnings(), _stoppable():
-            warnings.showwarning = lambda message, *rest: say(f"warning: {message}")
+            warnings.showwarning = lambda message, *rest: say(f"warning: {in_flags(str(message))}")
             try:
                 found = super().invoke(ctx)
                 if sys.stdout is not None:

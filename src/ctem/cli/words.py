@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from ctem.spaces import Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.frames.writings import Writing
 
-__all__ = ["column_kinds", "conditions", "from_text", "in_flags"]
+__all__ = ["column_kinds", "conditions", "from_text"]
 
 KINDS = ("real", "category", "ordinal")
 
@@ -116,13 +115,3 @@ def _text_value(name: str, text: str, kind: str, writing: Writing | None) -> Any
         raise ValueError(
             f"--given {name}={text}: expected {wanted}, low..high, low.., ..high or a|b; got {text!r}."
         ) from None
-
-
-def in_flags(text: str) -> str:
-    """Advice for Python as advice for the command line.
-
-    >>> in_flags("kinds={'id': 'category'} insists; if it is one, reading={'na': ['-999']} says so")
-    '-k id=category insists; if it is one, --na=-999 says so'
-    """
-    text = re.sub(r"kinds=\{'([^']*)': '(\w+)'\}", lambda m: f"-k {shlex.quote(f'{m[1]}={m[2]}')}", text)
-    return re.sub(r"reading=\{'na': \['([^']*)'\]\}", lambda m: f"--na={shlex.quote(m[1])}", text)

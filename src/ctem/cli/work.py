@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state
 
 from ctem.atomic import check_target, is_regular
 from ctem.cli.border import Stopped
+from ctem.cli.flags import in_flags
 from ctem.cli.large import rows_to_fit, some_rows
 from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
 from ctem.cli.streams import (
@@ -33,7 +34,7 @@ from ctem.cli.streams import (
     numbered,
     streams,
 )
-from ctem.cli.words import column_kinds, conditions, in_flags
+from ctem.cli.words import column_kinds, conditions
 from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.privacy import audit

@@ -80,7 +80,7 @@ def left_out(name: str, cells: Cells, distinct: NDArray[Any]) -> tuple[str, str]
 
 def _text(cells: Cells, distinct: NDArray[Any], n: int) -> tuple[str, str] | None:
     share = len(distinct) / n
-    shown = "every row" if share == 1 else f"{share:.0%} of the rows"
+    shown = "every row" if share == 1 else "nearly every row" if share > 0.99 else f"{share:.0%} of the rows"
     words = np.mean([str(cells.labels[int(code)]).count(" ") + 1 for code in distinct[:1000]])
     if share > PROSE and words >= WORDS:
         return "text", f"prose, another in {shown}; left out"

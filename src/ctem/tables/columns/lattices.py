@@ -25,6 +25,7 @@ CLOSER = 0.01  # share of neighbours that may be closer than a lattice allows
 TIED = 0.01  # share of rows that repeat another's value from which a column counts as rounded
 
 ROUNDABLE = 1e15
+FEWEST = 20  # different numbers that tell how they are written
 NOISE = 64  # last bits by which a sum of rounded numbers may be off
 FIGURES, MOST_DECIMALS = 8, 18  # of the step of a lattice, and of its values
 
@@ -121,9 +122,8 @@ class Lattice:
         )
         if self.type == "float":
             rounded = self._rounded(values)
-            return Cells(
-                "float", rounded if exact is None else np.where(exact.numpy(), values, rounded), missing
-            )
+            rounded = rounded if exact is None else np.where(exact.numpy(), values, rounded)
+            return Cells("float", rounded + 0.0, missing)  # 0, not −0
         ticks = np.rint(values * self.per)
         if not self.shift:
             ticks = np.clip(ticks, -2.0 * ROOM, self.top)
@@ -219,15 +219,29 @@ def _inward(low: int, high: int) -> tuple[float, float]:
 def _float_lattice(distinct: Vector, n: int) -> Lattice:
     """The lattice of floats, read off those that are not many orders of magnitude beyond the others."""
     if len(distinct) > (1 - TIED) * n or len(distinct) < 2:
-        return Lattice("float")
+        return Lattice("float", decimals=_written_decimals(distinct))
     core = _core(distinct)
     found = _core_lattice(core)
     if found.width and float((np.diff(core) < found.width / 2).mean()) > CLOSER:
         decimals = _decimals(core, np.float64)
         rounded = core if decimals < 0 else np.unique(np.round(core, decimals))  # 0.1 + 0.2 is 0.3
         if float((np.diff(rounded) < found.width / 2).mean()) > CLOSER:
-            return Lattice("float")
+            return Lattice("float", decimals=_written_decimals(distinct))
     return found
+
+
+def _written_decimals(distinct: Vector) -> int:
+    """Digits after the point with which numbers of a continuous column are written; −1 if that is not to be seen.
+
+    >>> _written_decimals(np.arange(50) * 1.2345), _written_decimals(np.sqrt(np.arange(50)))
+    (4, -1)
+    """
+    if len(distinct) < FEWEST:
+        return -1
+    core = _core(distinct)
+    decimals = _decimals(core, np.float64)
+    smallest, _ = _spacing(core, False) if decimals < 0 else (0.0, None)
+    return _noisy_decimals(core, smallest) if smallest else decimals
 
 
 def _core(distinct: Vector) -> Vector:

@@ -283,7 +283,7 @@ def _codes_in_words(cells: Cells, codes: NDArray[Any]) -> list[str]:
 
 def _shown(value: Any, cells: Cells) -> str:
     if not cells.unit:
-        return f"{value:g}"
+        return f"{value + 0:g}"  # 0, not -0
     ticks = np.array(value, np.int64)
     if cells.type == "moment":
         return str(np.datetime_as_string(ticks.view(f"M8[{cells.unit}]"), unit="auto"))

@@ -36,6 +36,13 @@ MARKERS = (
     "NaN",
     "nan",
     "#N/A",
+    "n.a.",
+    "N.A.",
+    "<NA>",
+    "NaT",
+    "#DIV/0!",
+    "#VALUE!",
+    "#REF!",
 )
 KINDS = ("number", "date", "month", "clock", "duration", "bool", "label")
 DATED = ("date", "month")
