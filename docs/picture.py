@@ -35,6 +35,8 @@ ASKED = """<script>addEventListener("load", () => {{
 RANGES = """press(2); press(0);
   [0, 2].forEach((i) => cards[0].querySelectorAll("input[type=checkbox]")[i].click());
   cards[6].querySelector("select").value = "0"; cards[6].querySelector("select").dispatchEvent(new Event("change"));"""
+SPECIES = """const menu = cards[0].querySelector("select");
+  menu.value = [...menu.options].find((each) => each.text === "Gentoo").value; menu.dispatchEvent(new Event("change"));"""
 OUTLIER = """document.querySelector(".load").click(); cards[0].querySelector(".forget").click(); press(5);"""
 PHONE = (
     '<body style="margin: 0"><iframe style="border: 0" width="390" height="{height}" src="{page}"></iframe>'
@@ -53,7 +55,8 @@ def main() -> None:
         report = re.sub(r"<meta http-equiv[^>]*>", "", report)  # which would stop the script that asks
         desktop = report.replace("</body>", ASKED.format(RANGES))
         dark = report.replace("(prefers-color-scheme: dark)", "all").replace("</body>", ASKED.format(OUTLIER))
-        draw(browser, Path(folder), "report", with_style(report, TOP), 1200, 1425)
+        first = report.replace("</body>", ASKED.format(SPECIES))
+        draw(browser, Path(folder), "report", with_style(first, TOP), 1200, 1425)
         draw(browser, Path(folder), "explorer-desktop", with_style(desktop, ASK), 1200, 1640)
         draw(browser, Path(folder), "explorer-phone", with_style(dark, ASK), 390, 2600)
 

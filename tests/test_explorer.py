@@ -163,7 +163,7 @@ def test_menus_sliders_and_outliers_change_what_is_set(asked, tmp_path):
     cities = list(model.classes("<b>city</b>"))
     row = pd.DataFrame({name: [None] for name in X}).assign(**{"<b>city</b>": cities[1]})
     assert float(one[0].split()[0].replace("−", "-")) == pytest.approx(model.score_samples(row)[0], abs=6e-3)
-    assert one[1] == "log-density of the 1 of 10 columns that are set"
+    assert one[1] == "log-density of the column that is set, of 10"
     row = row.assign(weight=90.0)
     assert float(two[0].split()[0].replace("−", "-")) == pytest.approx(model.score_samples(row)[0], abs=6e-3)
     assert lowest == pytest.approx(X["weight"].quantile(0.005), abs=0.5)

@@ -97,7 +97,7 @@ class Privacy:
         ):
             value, stderr = getattr(self, name), getattr(self, f"{name}_stderr")
             if value > TOLERATED[name] and value > 0.5 + SURE * stderr:
-                found.append(f"{what}: {value:.3f} ± {stderr:.3f}, where 0.5 is nothing")
+                found.append(f"{what}: {value:.3f} ± {stderr:.3f}, where 0.5 is a guess")
         noise = math.sqrt(max(self.copies_unseen, 1 / self.unseen) * (1 / self.samples + 1 / self.unseen))
         if self.copies > self.copies_unseen + SURE * noise:
             found.append(

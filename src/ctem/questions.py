@@ -138,7 +138,9 @@ class Questions:
         if not (event or given):
             raise ValueError("event, given: expected conditions, such as {'age': (30, 40)}; got none.")
         if not 0 <= tolerance < 1:
-            raise ValueError(f"tolerance: expected a share, such as 0.03, or 0 for all draws; got {tolerance!r}.")
+            raise ValueError(
+                f"tolerance: expected a share, such as 0.03, or 0 for all draws; got {tolerance!r}."
+            )
         asked, known = (given, {}) if event is None else (event, given or {})
         generator = self._generator(random_state)
         return conditional_probability(

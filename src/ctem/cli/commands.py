@@ -283,7 +283,7 @@ def privacy(
 
     TABLE is what was fitted. Samples and likelihoods are compared on its rows and on others: those of
     --holdout, or, for each network of the model, the rows that it did not see itself.
-    0.5 is nothing given away. It is evidence about these attacks, no proof, and no differential privacy.
+    0.5 is a guess: nothing is given away. It is evidence about these attacks, no proof, and no differential privacy.
 
     \b
     ctem privacy adult.ctem adult.csv

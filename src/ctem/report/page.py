@@ -64,7 +64,10 @@ def _opening(found: Findings) -> str:
     gain, of_rows = found.gain
     tiles = [
         _tile(
-            signed(gain.value, "+.2f"), gain, f"nats per row over independent columns, on {of_rows}", "main"
+            signed(gain.value, "+.2f"),
+            gain,
+            f"nats per row better than independent columns, on {of_rows}",
+            "main",
         ),
         *([] if found.realism is None else [_realism_tile(found)]),
         _tile(

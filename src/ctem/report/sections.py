@@ -22,7 +22,8 @@ __all__ = ["sections"]
 LISTED = 1000  # columns in the table
 ODD = 30  # suspicions above it
 DRAWN = 60  # columns with a picture
-PAIRS = 8  # pairs with a picture
+PAIRS, FEWEST = 8, 3  # pairs with a picture: at most, and at least
+WEAK = 0.01  # nats of dependence below which a pair has none
 DOTS = 3000  # pairs in the picture of all
 KEYS = '<p class="keys"><span class="key">Your data</span><span class="key model">Sampled</span></p>'
 DOT_KEYS = (
@@ -105,8 +106,8 @@ def _training(found: Findings) -> tuple[str, str] | None:
     ended = "stopped when the held-out loss no longer fell" if history.stopped_early else "ran all its steps"
     about = tag(
         "p",
-        "The loss is a scoring rule for telling real rows from changed ones; lower is better. Where the held-out line "
-        "parts from the training line, more steps only memorise.",
+        "The loss says how badly hidden cells are predicted; lower is better. Where the held-out line parts from the "
+        "training line, more steps only memorise.",
     )
     picture = curves(
         "training and held-out loss by step", history.step, history.loss, history.held_out, history.best_step
@@ -219,7 +220,8 @@ def _marginals(found: Findings) -> tuple[str, str] | None:
 def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
     if not found.pairs:
         return None
-    count, top = len(found.pairs), found.pairs[:PAIRS]
+    count = len(found.pairs)
+    top = [pair for k, pair in enumerate(found.pairs[:PAIRS]) if k < FEWEST or pair.real >= WEAK]
     which = f"Below, the {len(top)} most dependent of {count:,} pairs; axes" if count > 1 else "Axes"
     about = (
         tag(

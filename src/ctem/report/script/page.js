@@ -83,8 +83,8 @@ class Explorer {
     const values = set.length - ranges;
     this.clear.disabled = !set.length;
     if (ranges) return this.tellRanges(question, ranges, values);
-    this.value.textContent = values ? `${signed(question.logDensity())} nats` : "0 nats";
-    this.about.textContent = values ? `log-density of the ${values} of ${this.shown.length} columns that are set` : "Nothing is set yet: each picture shows a column by itself.";
+    this.value.textContent = values ? `${signed(question.logDensity())} nats` : "Set any column";
+    this.about.textContent = values ? `log-density of the ${values > 1 ? `${values} columns that are` : "column that is"} set, of ${this.shown.length}` : "Nothing is set yet, so each picture shows a column by itself. Set one, and the others follow.";
   }
 
   tellRanges(question, ranges, values) {
@@ -92,7 +92,7 @@ class Explorer {
     this.value.textContent = digits(value, 3) + (error > 1e-6 * value ? ` ± ${digits(error, 1)}` : "");
     const given = values ? `, given the ${values} that ${values > 1 ? "are" : "is"} set to a value (${signed(question.logDensity())} nats)` : "";
     const few = effective < FEW ? `: too few for fine numbers` : "";
-    this.about.textContent = `probability of the condition${ranges > 1 ? "s" : ""} on ${ranges} column${ranges > 1 ? "s" : ""}${given}. ± is a standard error, from ${question.rows.length.toLocaleString("en")} weighted draws that are worth ${Math.round(effective)}${few}.`;
+    this.about.textContent = `probability of the condition${ranges > 1 ? "s" : ""} on ${ranges} column${ranges > 1 ? "s" : ""}${given}. ± is a standard error, from ${question.rows.length.toLocaleString("en")} weighted draws, worth ${Math.round(effective)} equal ones${few}.`;
   }
 
   follow(question, tasks) {
