@@ -46,6 +46,16 @@ COLUMNS = {
     "ISO months": ([d.strftime("%Y-%m") for d in DAYS], MONTHS, "months by year, month"),
     "long months": ([d.strftime("%B %Y") for d in DAYS], MONTHS, "months by month, year"),
     "short months": ([f"{d.month}/{d.year}" for d in DAYS], MONTHS, "months by month, year"),
+    "accounts": (
+        [f"${v:,}.50" if v % 3 else f"(${v:,}.50)" for v in WHOLE],
+        (WHOLE + 0.5) * np.where(WHOLE % 3, 1, -1),
+        "numbers",
+    ),
+    "accounts of whole numbers": (
+        [f"{v}" if v % 3 else f"({v})" for v in WHOLE],
+        WHOLE * np.where(WHOLE % 3, 1, -1),
+        "numbers",
+    ),
     "booleans": (["True" if v % 3 else "False" for v in WHOLE], WHOLE % 3 > 0, "booleans"),
     "markers": (
         ["?" if v % 5 == 0 else str(v) for v in WHOLE],
@@ -108,7 +118,35 @@ def test_more_than_a_day_is_a_duration():
     assert cells.values.tolist() == [v * 60 + 30 for v in (WHOLE % 4000).tolist()]
 
 
+SECONDS = WHOLE % 20_000 * 60
+SPANS = {
+    "every unit": [f"{s // 3600}h {s // 60 % 60}m" for s in SECONDS],
+    "no zeros": [
+        " ".join(p for p in (f"{s // 3600}h", f"{s // 60 % 60}m") if p[0] != "0") or "0m" for s in SECONDS
+    ],
+    "words": [f"{s // 86400} days, {s // 3600 % 24} hours, {s // 60 % 60} min" for s in SECONDS],
+    "nothing between": [f"{s // 60}min0s" for s in SECONDS],
+}
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_durations_in_units_are_read_and_written_back(name):
+    frame = read(SPANS[name])
+    assert frame.columns["x"].type == "duration"
+    assert frame.columns["x"].values.tolist() == SECONDS.tolist()
+    assert "read as durations" in Schema.fit(frame).describe()[0].reason
+    assert build_frame(frame.table_type, frame.columns)["x"].tolist() == SPANS[name]
+    known = read_written(read_frame(pd.DataFrame({"x": SPANS[name][:3]})), frame.table_type)
+    assert known.columns["x"].values.tolist() == SECONDS[:3].tolist()
+
+
+@pytest.mark.parametrize("text", [["2h 46m", "46m 2h"], ["1h 2x", "1h 3x"], ["3 apples 2 h", "1 h 2 m"]])
+def test_what_only_looks_like_durations_stays_text(text):
+    assert read(text * 30).columns["x"].type == "label"
+
+
 PLAIN = {
+    "brackets around words": [f"(a{v % 7})" if v % 2 else str(v) for v in WHOLE],
     "zip codes": [f"{v:05d}" for v in WHOLE // 40 * 7],
     "codes of letters": [f"A{v % 7}" for v in WHOLE],
     "few whole numbers": [str(v % 4) for v in WHOLE],
@@ -278,3 +316,23 @@ def test_months_follow_each_other_and_can_be_asked_for():
         model.sample(1, given={"issued": ("soon", None)})
     with pytest.raises(ValueError, match="expected a month such as"):
         model.score_samples(X[:1].assign(issued="13-2023"))
+
+
+def test_durations_can_be_asked_for_as_they_are_written_and_as_python_has_them(tmp_path):
+    X = pd.DataFrame({"took": SPANS["every unit"], "side": np.arange(N) % 3})
+    native = X.assign(took=pd.to_timedelta(SECONDS, unit="s"))
+    hours = [pd.Timedelta(hours=h).to_pytimedelta() for h in (50, 250)]
+    for table, ends in ((X, ("50h 0m", "250h 0m")), (X, tuple(hours)), (native, tuple(hours))):
+        model = CTEM(**BRIEF).fit(table)
+        drawn = model.sample(40, given={"took": ends}, random_state=0)["took"]
+        if drawn.dtype.kind != "m":
+            drawn = pd.to_timedelta(drawn.str.replace("h", " hours").str.replace("m", " minutes"))
+        assert drawn.between(*hours).all()
+        assert drawn.nunique() > 10
+    with pytest.raises(TypeError, match="column 'took': expected durations, as in fit; got 7"):
+        model.sample(2, given={"took": (7, None)})
+    model.save(tmp_path / "m.ctem")
+    ask = ["sample", str(tmp_path / "m.ctem"), "-n", "3", "--seed", "0", "--given"]
+    assert CliRunner().invoke(app, [*ask, "took=50h..250h 30m"]).exit_code == 0
+    refused = CliRunner().invoke(app, [*ask, "took=50.."])
+    assert "expected a duration such as 1h 30m" in refused.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import typer
 
 from ctem.spaces import Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
-from ctem.tables.frames.writings import Writing
+from ctem.tables.frames.writings import Writing, span_seconds
 
 __all__ = ["column_kinds", "conditions", "from_text"]
 
@@ -104,6 +105,8 @@ def _text_value(name: str, text: str, kind: str, writing: Writing | None) -> Any
     if writing is not None and writing.kind != "label" and writing.parsed(text) is not None:
         return text
     try:
+        if kind == "duration":
+            return _duration(text)
         if kind == "bool":
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         if kind == "moment":
@@ -111,7 +114,19 @@ def _text_value(name: str, text: str, kind: str, writing: Writing | None) -> Any
             return moment if writing is None or writing.kind != "date" else writing.text(moment)
         return int(text) if kind == "int" and text.lstrip("+-").isdigit() else float(text)
     except (KeyError, ValueError):
-        wanted = {"bool": "true or false", "moment": "a date such as 2020-12-31"}.get(kind, "a number")
+        known = {
+            "bool": "true or false",
+            "moment": "a date such as 2020-12-31",
+            "duration": "a duration such as 1h 30m",
+        }
+        wanted = known.get(kind, "a number")
         raise ValueError(
             f"--given {name}={text}: expected {wanted}, low..high, low.., ..high or a|b; got {text!r}."
         ) from None
+
+
+def _duration(text: str) -> dt.timedelta:
+    seconds = span_seconds(text)
+    if seconds is None:
+        raise ValueError(f"expected a duration such as 1h 30m; got {text!r}.")
+    return dt.timedelta(seconds=seconds)

@@ -11,6 +11,7 @@ is 29.5 to 40.5 of the density, which is spread over the width of the rounding, 
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -200,6 +201,9 @@ def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:
     kind = codec.lattice.type if isinstance(codec, Numbers) else codec.type
     if kind == "moment":
         values = [_moment(value) for value in values]
+    if kind == "duration":
+        spans = np.array([_span(name, value) for value in values], "m8[us]")
+        return Cells("duration", spans.view(np.int64), np.zeros(len(values), bool), unit="us")
     column = np.empty((len(values), 1), object)
     column[:, 0] = list(values)
     return next(iter(read_frame(column).columns.values()))
@@ -210,6 +214,13 @@ def _moment(value: Any) -> Any:
     if isinstance(value, str | np.datetime64):
         return np.datetime64(value).astype("M8[us]").item()
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+
+
+def _span(name: str, value: Any) -> np.timedelta64:
+    """A NumPy duration from one of Python, NumPy or pandas."""
+    if not isinstance(value, dt.timedelta | np.timedelta64):
+        raise TypeError(f"column {name!r}: expected durations, as in fit; got {value!r}.")
+    return np.timedelta64(value, "us")
 
 
 def _allowed(name: str, items: list[Item], codec: Labels, what: str) -> NDArray[np.bool_]:

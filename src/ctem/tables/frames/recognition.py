@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,7 +13,7 @@ import numpy as np
 
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType
-from ctem.tables.frames.writings import DAY, MARKERS, Writing
+from ctem.tables.frames.writings import DAY, MARKERS, SPANS, Writing, span_seconds
 
 __all__ = ["Reading", "read_written", "recognised"]
 
@@ -212,7 +213,7 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
     texts = [text.strip() for text in used if text.strip() not in markers]
     gaps = tuple(sorted({text.strip() for text in used} & set(markers)))
     if kind not in ("category", "ordinal") and texts:
-        readers = (_month, _clock, _boolean)
+        readers = (_month, _clock, _span, _boolean)
         made = _number(texts, reading, kind) or _date(texts, reading)
         made = made or next((found for reader in readers if (found := reader(texts)) is not None), None)
         if made is not None:
@@ -229,14 +230,20 @@ def _number(texts: list[str], reading: Reading, kind: str | None) -> Writing | N
     bare = all(re.fullmatch(r"[+-]?\d+", text) for text in texts)
     if bare and len(texts) <= FEW and kind != "real":
         return None
-    affixes = {(prefix, suffix) for prefix, suffix in _affixes(texts[0])}
+    inside = [_inside(text) for text in texts]
+    brackets, affixes = inside != texts, set(_affixes(inside[0]))
     for prefix, suffix in sorted(affixes, key=lambda pair: -len(pair[0]) - len(pair[1])):
         for decimal, thousands in MARKS:
             if reading.decimal in (None, decimal):
-                made = Writing("number", prefix=prefix, suffix=suffix, decimal=decimal, thousands=thousands)
+                made = Writing("number", "", prefix, suffix, decimal, thousands, brackets=brackets)
                 if _reads(made, texts):
-                    return replace(made, digits=_digits(texts, made), thousands=_used(texts, thousands))
+                    return replace(made, digits=_digits(inside, made), thousands=_used(texts, thousands))
     return None
+
+
+def _inside(text: str) -> str:
+    """What is in the brackets of a negative number, as accountants write it; other text as it is."""
+    return text[1:-1].strip() if text[:1] == "(" and text[-1:] == ")" else text
 
 
 def _affixes(text: str) -> Iterator[tuple[str, str]]:
@@ -342,6 +349,23 @@ def _clock(texts: list[str]) -> Writing | None:
         return replace(made, cut=_cut(made, texts))
     longer = replace(made, kind="duration")
     return longer if _reads(longer, texts) else None
+
+
+def _span(texts: list[str]) -> Writing | None:
+    """Durations in units, of which one at least has two: "2h 46m", "50m"."""
+    parts = [re.findall(r"\d+( ?)([a-zA-Z]+)(,? ?)(?=\d|$)", text) for text in texts]
+    if max(map(len, parts)) < 2 or any(span_seconds(text) is None for text in texts):
+        return None
+    seen = [(unit, space, end) for each in parts for space, unit, end in each]
+    apart = Counter(end for each in parts for *_, end in each[:-1]).most_common(1)[0][0]
+    units = {
+        SPANS[unit.lower()]: f"{space}{unit}" for (unit, space, _), _ in reversed(Counter(seen).most_common())
+    }
+    ordered = [units[size] for size in sorted(units, reverse=True)]
+    made = Writing("duration", units=(*(f"{unit}{apart}" for unit in ordered[:-1]), ordered[-1]))
+    loose = replace(made, padded=False)
+    exact = [sum(each.text(each.parsed(text)) == text for text in texts) for each in (made, loose)]
+    return made if exact[0] >= exact[1] else loose
 
 
 def _boolean(texts: list[str]) -> Writing | None:

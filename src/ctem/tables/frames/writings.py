@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.frames.cells import Cells, factorise
 
-__all__ = ["MARKERS", "Writing"]
+__all__ = ["MARKERS", "SPANS", "Writing", "span_seconds"]
 
 MARKERS = (
     "",
@@ -49,6 +49,12 @@ DATED = ("date", "month")
 DAY = 86_400
 PARTS = {"y": "year", "m": "month", "d": "day", "b": "month"}
 MOST_DIGITS = 15
+SPANS = {  # seconds
+    **dict.fromkeys(("d", "day", "days"), DAY),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Writing:
         formats: of dates and months, as in ``datetime.strptime``; the first one is written back.
         padded: days, months and hours below ten are written with a zero.
         seconds: of times, are written.
+        brackets: negative numbers are written in brackets: "($9.50)".
+        units: of durations such as "2h 46m", what follows each number, the longest first: "h ", "m".
         cut: of times of day, where the day is cut open, in seconds: where there are no times.
         missing: text that marks a missing cell.
 
@@ -85,6 +93,8 @@ class Writing:
     seconds: bool = False
     cut: int = 0
     missing: tuple[str, ...] = ()
+    brackets: bool = False
+    units: tuple[str, ...] = ()
 
     def parsed(self, text: str) -> float | None:
         """What a cell says, in the numbers of ``cells``; None if it says nothing in this notation."""
@@ -95,7 +105,7 @@ class Writing:
             return self._date(text)
         if self.kind == "bool":
             return {self.prefix: 1.0, self.suffix: 0.0}.get(text)
-        seconds = _clock_seconds(text)
+        seconds = span_seconds(text) if self.units else _clock_seconds(text)
         if seconds is None or (self.kind == "clock" and seconds >= DAY):
             return None
         return float(seconds if self.kind == "duration" else (seconds - self.cut) % DAY // self.tick)
@@ -153,6 +163,8 @@ class Writing:
             return self._day(_first_day(int(value)))
         if self.kind == "bool":
             return self.prefix if value else self.suffix
+        if self.units:
+            return self._span(int(value))
         seconds = int(value) if self.kind == "duration" else (int(value) * self.tick + self.cut) % DAY
         hours, minutes = divmod(seconds // 60, 60)
         shown = f"{hours:02d}:{minutes:02d}" if self.padded else f"{hours}:{minutes:02d}"
@@ -206,7 +218,8 @@ class Writing:
         >>> Writing.from_json(Writing("clock", "08:30").to_json()).kind
         'clock'
         """
-        made = cls(**{**data, "formats": tuple(data["formats"]), "missing": tuple(data["missing"])})
+        lists = {name: tuple(data.get(name, ())) for name in ("formats", "missing", "units")}
+        made = cls(**{**data, **lists})
         texts = [
             made.example,
             made.prefix,
@@ -215,12 +228,14 @@ class Writing:
             made.thousands,
             *made.formats,
             *made.missing,
+            *made.units,
         ]
         fine = made.kind in KINDS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
         fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
         fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
         fine &= (made.kind in DATED) == bool(made.formats)
-        if not fine or not isinstance(made.padded, bool) or not isinstance(made.seconds, bool):
+        fine &= all(_unit(each) in SPANS for each in made.units)
+        if not fine or not all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets)):
             raise ValueError(f"written: expected a notation of {', '.join(KINDS)}; got {dict(data)}.")
         return made
 
@@ -247,6 +262,8 @@ class Writing:
 
     def _number(self, text: str) -> float | None:
         sign, bare = ("-", text[1:].lstrip()) if text[:1] in ("-", "−") else ("", text)
+        if self.brackets and text[:1] == "(" and text[-1:] == ")":
+            sign, bare = "-", text[1:-1].strip()
         if not bare.startswith(self.prefix) or not bare.endswith(self.suffix):
             return None
         bare = bare[len(self.prefix) : len(bare) - len(self.suffix)].strip()
@@ -259,7 +276,18 @@ class Writing:
     def _digits(self, value: float) -> str:
         shown = f"{abs(value):,.{self.digits}f}" if self.digits >= 0 else f"{abs(value):,.15g}"
         shown = shown.replace(",", "\0").replace(".", self.decimal).replace("\0", self.thousands)
-        return f"{'-' if value < 0 and re.search('[1-9]', shown) else ''}{self.prefix}{shown}{self.suffix}"
+        below = value < 0 and re.search("[1-9]", shown)
+        whole = f"{self.prefix}{shown}{self.suffix}"
+        return whole if not below else f"({whole})" if self.brackets else f"-{whole}"
+
+    def _span(self, seconds: int) -> str:
+        """Seconds in units, the longest first; those of which there are none only if padded."""
+        parts = []
+        for unit in self.units:
+            count, seconds = divmod(seconds, SPANS[_unit(unit)])
+            parts.append((count, f"{count}{unit}"))
+        shown = [text for count, text in parts if count or self.padded] or [parts[-1][1]]
+        return "".join(shown).rstrip(" ,")
 
     def _date(self, text: str) -> float | None:
         if not text.endswith(self.suffix):
@@ -317,6 +345,26 @@ def _clock_seconds(text: str) -> int | None:
         return None
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return 3600 * hours + 60 * minutes + seconds
+
+
+def span_seconds(text: str) -> int | None:
+    """The seconds of a duration written in units, the longest first.
+
+    >>> span_seconds("2h 46m"), span_seconds("1 day, 3 hours"), span_seconds("46m 2h")
+    (9960, 97200, None)
+    """
+    if not re.fullmatch(r"\d+ ?[a-z]+(,? ?\d+ ?[a-z]+)*", text, re.IGNORECASE):
+        return None
+    parts = re.findall(r"(\d+) ?([a-z]+)", text, re.IGNORECASE)
+    sizes = [SPANS.get(_unit(unit), 0) for _, unit in parts]
+    if 0 in sizes or sizes != sorted(set(sizes), reverse=True):
+        return None
+    total = sum(int(count) * size for (count, _), size in zip(parts, sizes, strict=True))
+    return total if total < 2**53 else None
+
+
+def _unit(text: str) -> str:
+    return text.strip(" ,").lower()
 
 
 def _places(labels: Sequence[Any], wanted: Sequence[str]) -> list[int]:
