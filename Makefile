@@ -110,8 +110,8 @@ docs: .venv/.installed-dev ## the site, into build/site: every example run, warn
 	@$(BIN)/python -m sphinx -b html -E -W --keep-going -q $(if $(EXAMPLES),,-D plot_gallery=0) docs build/site
 	@echo "the site is in build/site/index.html"
 
-walkthrough: .venv/.installed ## run the commands of docs/walkthrough.md again and put in what they print
-	@$(BIN)/python docs/console.py docs/walkthrough.md
+walkthrough: .venv/.installed ## run the commands of docs/walkthrough.md and the code of the guides again and put in what they print
+	@$(BIN)/python docs/console.py docs/walkthrough.md docs/guides/*.md
 
 cost: .venv/.installed ## write docs/cost.md from what experiments/tables/large.py has measured
 	@$(BIN)/python docs/cost.py

@@ -31,7 +31,7 @@ plot.what_if(model, "body_mass_g", "species", ax=right)
 # %%
 # Ranges and lists are conditions too. The probability comes with the standard error of its computation.
 found = model.probability({"body_mass_g": (4000, 5000)}, given={"sex": "female"}, random_state=0)
-print(f"{found.value:.3f} ± {found.stderr:.3f}")
+print(found)
 model.sample(4, given={"species": ["Adelie", "Gentoo"], "body_mass_g": (4000, None)}, random_state=0)
 
 # %%

@@ -61,4 +61,4 @@ axes.legend()
 # %%
 # Questions in the other direction come from the same model, with a standard error of the drawing.
 found = model.probability({"class": "crew"}, given={"survived": "no", "sex": "male"}, random_state=0)
-print(f"{found.value:.3f} ± {found.stderr:.3f}")
+print(found)

@@ -70,11 +70,19 @@ class Probability(NamedTuple):
 
     >>> Probability(0.25, 0.01, 1000.0).value
     0.25
+    >>> print(Probability(0.471133, 0.01156, 1242.1))
+    0.471 ± 0.012, from 1242 effective draws
     """
 
     value: float
     stderr: float
     ess: float
+
+    def __str__(self) -> str:
+        if not self.stderr:
+            return f"{self.value:.3g}"
+        places = max(0, 1 - math.floor(math.log10(self.stderr))) if self.stderr < math.inf else 3
+        return f"{self.value:.{places}f} ± {self.stderr:.{places}f}, from {self.ess:.0f} effective draws"
 
 
 def conditioned(

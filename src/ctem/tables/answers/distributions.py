@@ -161,10 +161,31 @@ class ColumnDistribution:
 
     def _repr_html_(self) -> str:
         """The first rows, for a notebook."""
+        head, rows, more = self._first()
+        return table_html(head, rows, more)
+
+    def __str__(self) -> str:
+        """The first rows, as text.
+
+        >>> cells = Cells("label", np.array([0, 1]), np.zeros(2, bool), ("no", "yes"))
+        >>> print(ColumnDistribution(cells, np.array([[0.25, 0.75]]), np.arange(2)))
+        row  yes    no
+        0    0.750  0.250
+        """
+        head, rows, more = self._first()
+        cells = [[str(each) for each in row if not isinstance(each, Picture)] for row in [head, *rows]]
+        widths = [
+            max(map(len, column)) for column in zip(*(row[: len(cells[-1])] for row in cells), strict=True)
+        ]
+        lines = ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=False)).rstrip() for row in cells]
+        return "\n".join([*lines, *([more] if more else [])])
+
+    def _first(self) -> tuple[list[str], list[list[Any]], str]:
+        """The head of a table, the first rows, and how many there are more."""
         n = min(len(self.probability), ROWS)
         head, rows = self._numbers(n) if self.has_mean and len(self.cells) > LABELS else self._labels(n)
         left = len(self.probability) - n
-        return table_html(head, rows, f"and {left:,} rows more" if left else "")
+        return head, rows, f"and {left:,} rows more" if left else ""
 
     def _numbers(self, n: int) -> tuple[list[str], list[list[Any]]]:
         """Mean, spread and picture of each row."""
