@@ -4,11 +4,12 @@ Pages in docs/ link to them as they lie in the repository, so that the links wor
 to the copies in the site.
 """
 
+import json
 import re
 import shutil
 from pathlib import Path
 
-from experiments.pages import OLDER, pages
+from experiments.pages import OLDER, number, pages
 from experiments.results import RESULTS
 
 __all__ = ["setup"]
@@ -60,7 +61,29 @@ def _listed(text, found, name):
     return text + "\n".join(["", "```{toctree}", ":hidden:", "", *entries, *notes, "```", ""])
 
 
+def _bench():
+    """Seconds and rates of the default call, from the results."""
+    files = {"two cores": "bench-nats-main-cpu", "H200": "bench-nats-main-cuda"}
+    metrics = {
+        "fit, seconds": "fit, seconds",
+        "rows scored a second": "rows per second, scored",
+        "rows drawn a second": "rows per second, drawn",
+    }
+    cells, columns = {}, [f"{what}, {where}" for what in metrics for where in files]
+    for where, name in files.items():
+        for record in json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["records"]:
+            what = next((key for key, metric in metrics.items() if metric == record["metric"]), None)
+            if what and record["system"] == "CTEM":
+                row = cells.setdefault(record["dataset"], {})
+                row[f"{what}, {where}"] = number(record["mean"], 2)
+    lines = [["table", *columns], ["---"] * (1 + len(columns))]
+    lines += [[name, *(row.get(column, "") for column in columns)] for name, row in cells.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _turn(app, docname, source):
+    if docname == "speed":
+        source[0] = source[0].replace("<!-- bench -->", _bench())
     for pattern, target in MOVED:
         source[0] = re.sub(pattern, target, source[0])
 

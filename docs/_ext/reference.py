@@ -9,6 +9,7 @@ import ctem
 
 __all__ = ["pages", "setup"]
 
+TABLES = ("CTEM", "CTEMImputer", "CTEMOutlier", "inspect", "Real", "Ordinal", "Category")
 FIRST = ("estimator", "questions", "imputer", "outliers", "plot", "report", "privacy", "datasets")
 
 
@@ -37,12 +38,26 @@ def _index(names: list[str]) -> str:
     entries = "\n".join(f"   {name.removesuffix('.rst')}" for name in names)
     lines = [
         *_heading("Reference", "="),
-        "Every public name, from its docstring; the examples in them are run by ``make test``. The names in the",
-        "table can be imported from ``ctem`` itself, the others from the module that they are listed under.",
+        "Every public name, from its docstring; the examples in them are run by ``make test``.",
         "",
-        *_links([(name, getattr(ctem, name)) for name in ctem.__all__ if name != "__version__"]),
+        *_heading("For tables", "-"),
+        "From ``ctem``:",
         "",
+        *_links([(name, getattr(ctem, name)) for name in TABLES]),
+        "And from modules of their own:",
+        "",
+        *_contents(names[: len(FIRST)]),
+        *_heading("For research and for builders", "-"),
+        "The paper's pieces, from ``ctem``:",
+        "",
+        *_links(
+            [(name, getattr(ctem, name)) for name in ctem.__all__ if name not in ("__version__", *TABLES)]
+        ),
+        "What all of it is made of:",
+        "",
+        *_contents(names[len(FIRST) :]),
         ".. toctree::",
+        "   :hidden:",
         "   :maxdepth: 1",
         "",
         entries,
@@ -50,6 +65,15 @@ def _index(names: list[str]) -> str:
         "See also the :doc:`/glossary` and the :doc:`/file-format`.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _contents(names: list[str]) -> list[str]:
+    """Modules, each with the first line of its docstring."""
+    lines = [".. list-table::", "   :widths: 25 75", ""]
+    for name in (each.removesuffix(".rst") for each in names):
+        first = (inspect.getdoc(importlib.import_module(f"ctem.{name}")) or "").split("\n")[0]
+        lines += [f"   * - :doc:`ctem.{name} <{name}>`", f"     - {_escaped(first)}"]
+    return [*lines, ""]
 
 
 def _page(top: str, names: list[str]) -> str:
@@ -67,9 +91,22 @@ def _module(name: str, alone: bool) -> list[str]:
     lines = [] if alone else _heading(name, "-")
     lines += [f".. automodule:: {name}", "   :no-members:", ""]
     lines += _links(borrowed)
+    if name == "ctem.estimator":
+        lines += _methods(ctem.CTEM)
     for each, thing in own:
         lines += _directive(name, each, thing)
     return lines
+
+
+def _methods(kind: type) -> list[str]:
+    """What can be asked of a model, each with its first line."""
+    lines = [f"What a fitted ``{kind.__name__}`` answers:", "", ".. list-table::", "   :widths: 25 75", ""]
+    for name, thing in inspect.getmembers(kind, inspect.isfunction):
+        ours = thing.__module__.startswith("ctem") and not name.startswith("_") and inspect.getdoc(thing)
+        if ours and not name.endswith("_request"):
+            path = f"{kind.__module__}.{kind.__name__}.{name}"
+            lines += [f"   * - :py:obj:`{name} <{path}>`", f"     - {_escaped(ours.split(chr(10))[0])}"]
+    return [*lines, ""]
 
 
 def _home(thing: object, default: str) -> str:
@@ -103,7 +140,7 @@ def _directive(module: str, name: str, thing: object) -> list[str]:
     path = f"{module}.{name}"
     if inspect.isclass(thing):
         inherited = ["   :inherited-members: DensityMixin"] if name == "CTEM" else []
-        return [f".. autoclass:: {path}", "   :members:", *inherited, "   :show-inheritance:", ""]
+        return [f".. autoclass:: {path}", "   :members:", *inherited, ""]
     if inspect.isroutine(thing):
         return [f".. autofunction:: {path}", ""]
     return [f".. py:data:: {path}", ""]  # a constant or a type alias

@@ -105,7 +105,7 @@ def pair_loss(
     m: int = 1,
     rule: Rule = brier,
 ) -> Tensor:
-    """Mean of ℓ(Δ) over rows and m comparisons each (eq. continuous-, disc-training-loss, app-mixed-loss).
+    """The loss of the paper: the mean of ℓ(Δ) over rows and m comparisons of each.
 
     Arguments:
         f: the log-potential.

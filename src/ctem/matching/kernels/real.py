@@ -29,7 +29,7 @@ def mean_std(x: Tensor) -> float:
 
 
 class Gaussian(Kernel):
-    """y = x − 2ε ξ with ξ ~ N(0, I) on the real columns (eq. omega-continuous-choices).
+    """A Gaussian step: y = x − 2ε ξ with ξ ~ N(0, I) on the real columns.
 
     Arguments:
         space: the space.
@@ -77,7 +77,7 @@ class Gaussian(Kernel):
 
 
 class Sphere(Gaussian):
-    """y = x − 2ε u with u uniform on the unit sphere of the real columns (eq. omega-continuous-choices).
+    """A step on a sphere: y = x − 2ε u with u uniform on the unit sphere of the real columns.
 
     >>> from ctem.spaces import Real
     >>> space = Space([Real(), Real()])
