@@ -75,7 +75,7 @@ def _bench():
             what = next((key for key, metric in metrics.items() if metric == record["metric"]), None)
             if what and record["system"] == "CTEM":
                 row = cells.setdefault(record["dataset"], {})
-                row[f"{what}, {where}"] = number(record["mean"], 2)
+                row[f"{what}, {where}"] = number(float(f"{record['mean']:.2g}"), 2)
     lines = [["table", *columns], ["---"] * (1 + len(columns))]
     lines += [[name, *(row.get(column, "") for column in columns)] for name, row in cells.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

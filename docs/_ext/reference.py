@@ -10,6 +10,7 @@ import ctem
 __all__ = ["pages", "setup"]
 
 TABLES = ("CTEM", "CTEMImputer", "CTEMOutlier", "inspect", "Real", "Ordinal", "Category")
+ASKED = ("fit", "score_samples", "sample", "impute", "conditional", "probability", "outliers", "predict")
 FIRST = ("estimator", "questions", "imputer", "outliers", "plot", "report", "privacy", "datasets")
 
 
@@ -71,7 +72,7 @@ def _contents(names: list[str]) -> list[str]:
     """Modules, each with the first line of its docstring."""
     lines = [".. list-table::", "   :widths: 25 75", ""]
     for name in (each.removesuffix(".rst") for each in names):
-        first = (inspect.getdoc(importlib.import_module(f"ctem.{name}")) or "").split("\n")[0]
+        first = _sentence(importlib.import_module(f"ctem.{name}"))
         lines += [f"   * - :doc:`ctem.{name} <{name}>`", f"     - {_escaped(first)}"]
     return [*lines, ""]
 
@@ -100,13 +101,24 @@ def _module(name: str, alone: bool) -> list[str]:
 
 def _methods(kind: type) -> list[str]:
     """What can be asked of a model, each with its first line."""
-    lines = [f"What a fitted ``{kind.__name__}`` answers:", "", ".. list-table::", "   :widths: 25 75", ""]
-    for name, thing in inspect.getmembers(kind, inspect.isfunction):
+    lines = [
+        f"What a ``{kind.__name__}`` does, in a line each:",
+        "",
+        ".. list-table::",
+        "   :widths: 25 75",
+        "",
+    ]
+    found = sorted(inspect.getmembers(kind, inspect.isfunction), key=lambda item: _asked(item[0]))
+    for name, thing in found:
         ours = thing.__module__.startswith("ctem") and not name.startswith("_") and inspect.getdoc(thing)
-        if ours and not name.endswith("_request"):
+        if ours and name != "as_frame" and not name.endswith("_request"):
             path = f"{kind.__module__}.{kind.__name__}.{name}"
             lines += [f"   * - :py:obj:`{name} <{path}>`", f"     - {_escaped(ours.split(chr(10))[0])}"]
     return [*lines, ""]
+
+
+def _asked(name: str) -> int:
+    return ASKED.index(name) if name in ASKED else len(ASKED)
 
 
 def _home(thing: object, default: str) -> str:
@@ -124,10 +136,19 @@ def _links(things: list[tuple[str, object]]) -> list[str]:
         return []
     lines = [".. list-table::", "   :widths: 25 75", ""]
     for name, thing in things:
-        first = (inspect.getdoc(thing) or "").split("\n")[0]
+        first = _sentence(thing)
         home = getattr(thing, "__module__", "ctem")
         lines += [f"   * - :py:obj:`{name} <{home}.{name}>`", f"     - {_escaped(first)}"]
     return [*lines, ""]
+
+
+def _sentence(thing: object) -> str:
+    """The first line of a docstring, or its first sentence where that is longer."""
+    whole = (inspect.getdoc(thing) or "").split("\n\n")[0]
+    first, _, _ = whole.partition("\n")
+    return (
+        first if first.endswith((".", ":")) else whole.replace("\n", " ").partition(". ")[0].rstrip(".") + "."
+    )
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
 r"""The estimator: a table in; a normalised log-density, samples, imputations, conditionals and outliers out.
 
-It behaves as estimators of scikit-learn do. ``ctem.tables.columns.schema`` reads the columns, ``ctem.densities.anyorder``
-fits, ``ctem.tables.answers.density`` answers.
+It behaves as estimators of scikit-learn do. ``ctem.tables.columns.schema`` reads the columns,
+``ctem.densities.anyorder`` fits, ``ctem.tables.answers.density`` answers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Vector = NDArray[np.float64]
 
 
 class CTEMOutlier(OutlierMixin, AroundCTEM):  # type: ignore[misc]
-    """Outliers by ``CTEM.outlier_scores``: a row is one if −score < offset, the contamination quantile over fit.
+    """An outlier detector of scikit-learn: a row is one if it is stranger than all but a given share of fit.
 
     Arguments:
         estimator: the density, fitted as a clone; ``CTEM()`` when None.

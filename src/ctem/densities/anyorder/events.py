@@ -81,7 +81,8 @@ class Probability(NamedTuple):
     def __str__(self) -> str:
         if not self.stderr:
             return f"{self.value:.3g}"
-        places = max(0, 1 - math.floor(math.log10(self.stderr))) if self.stderr < math.inf else 3
+        first = math.log10(self.stderr / 3) if self.stderr < math.inf else -2  # two digits below 3, else one
+        places = max(0, -math.floor(first))
         return f"{self.value:.{places}f} ± {self.stderr:.{places}f}, from {self.ess:.0f} effective draws"
 
 
