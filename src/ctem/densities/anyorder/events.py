@@ -81,8 +81,7 @@ class Probability(NamedTuple):
     def __str__(self) -> str:
         if not self.stderr:
             return f"{self.value:.3g}"
-        first = math.log10(self.stderr / 3) if self.stderr < math.inf else -2  # two digits below 3, else one
-        places = max(0, -math.floor(first))
+        places = max(0, 1 - math.floor(math.log10(self.stderr))) if self.stderr < math.inf else 3
         return f"{self.value:.{places}f} ± {self.stderr:.{places}f}, from {self.ess:.0f} effective draws"
 
 
