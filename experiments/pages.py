@@ -297,12 +297,7 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
         return ""
     mean, std, metric = record["mean"], record["std"], record["metric"]
     nats = 2 if abs(mean) >= 10 else 3
-    enough = {
-        "nats": nats,
-        "C2ST": 3,
-        "seconds": 2,
-        "AUC": 1 if mean > 1 else 3,
-    }  # decimals that anybody reads
+    enough = {"nats": nats, "C2ST": 3, "seconds": 2, "AUC": 1 if mean > 1 else 3}  # decimals that are read
     most = next((n for word, n in enough.items() if word in metric), max(4, places_of(mean, 3)))
     ours = f"{mean:.{nats}f}" if "nats" in metric else number(mean)
     if std and "10" in ours.partition("×")[2]:
