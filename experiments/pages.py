@@ -71,7 +71,7 @@ PAGES = (
     ),
     Page(
         "imputation",
-        {"imputation-peers": PEERS, "imputation*": DEFAULTS},
+        {"imputation-peers": PEERS, "imputation-miceforest": PEERS, "imputation*": DEFAULTS},
         notes="tables",
     ),
     Page(

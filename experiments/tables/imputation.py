@@ -2,6 +2,7 @@
 
     python -m experiments.tables.imputation --device cuda --data FOLDER --out OUT --systems CTEM    ours
     python -m experiments.tables.imputation --peers --data FOLDER    scikit-learn's, and MissForest
+    python -m experiments.tables.imputation --systems miceforest --data FOLDER    so HyperImpute; see imputers.py
 
 Every system is fitted on the incomplete rows and fills them in. Accuracy: of removed labels, the mean over their
 columns. NRMSE: of removed numbers, root mean square error over the column's standard deviation, the mean over columns.
@@ -34,12 +35,13 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401  scikit-learn asks for it
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
@@ -63,6 +65,7 @@ from experiments.sweep import (
     toy_table,
     wild,
 )
+from experiments.tables.imputers import OPTIONAL, ROUNDS, TREES, forest
 
 SETS = ("adult", "ames", "california", "pbc")
 NAMING = {"ames": [], "pbc": ["id"]}  # tables of FOLDER/wild, and the columns that name their rows
@@ -74,7 +77,6 @@ CODINGS = ("one-hot", "codes")
 TWICE = tuple(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS)
 PEERS = ("MissForest", "means and modes, one-hot", *TWICE)
 TOO_WIDE = [("ames", "IterativeImputer, one-hot")]  # 3300 regressions on 330 columns
-ROUNDS, TREES = 5, 100  # of MissForest
 FREQUENT = 0.05  # a share of the rows
 
 ALL = ", all rows"
@@ -152,38 +154,11 @@ def peer(name: str, gappy: pd.DataFrame, seed: int) -> pd.DataFrame:
     return pd.DataFrame({**filled[numbers], **decoded})[list(gappy)]
 
 
-def forest(gappy: pd.DataFrame, seed: int, jobs: int) -> pd.DataFrame:
-    """MissForest: columns in turn, those with the fewest gaps first, until a round changes more than the one before."""
-    numbers, made = _numbers(gappy), gappy.copy()
-    values = {name: gappy[name].astype("category").cat.categories for name in gappy if name not in numbers}
-    for name in gappy:
-        known = gappy[name].dropna()
-        made[name] = gappy[name].fillna(known.mean() if name in numbers else known.mode()[0])
-        if name in values:
-            made[name] = values[name].get_indexer(made[name])
-    before, change = made, np.inf
-    for _ in range(ROUNDS):
-        made = _grown(made, gappy.isna(), numbers, seed, jobs)
-        moved = float(((made - before) / made.std().replace(0, 1)).pow(2).to_numpy().sum())
-        if moved > change:
-            made = before
-            break
-        before, change = made, moved
-    return made.assign(
-        **{name: labels.to_numpy()[made[name].to_numpy(int)] for name, labels in values.items()}
-    )
-
-
-def _grown(made: pd.DataFrame, gaps: pd.DataFrame, numbers: list[str], seed: int, jobs: int) -> pd.DataFrame:
-    """One round of MissForest."""
-    made = made.copy()
-    settings = {"n_estimators": TREES, "max_features": "sqrt", "random_state": seed, "n_jobs": jobs}
-    for name in gaps.sum().sort_values(kind="stable").index:
-        gone, others = gaps[name], made.drop(columns=name)
-        if gone.any():
-            trees = (RandomForestRegressor if name in numbers else RandomForestClassifier)(**settings)
-            made.loc[gone, name] = trees.fit(others[~gone], made.loc[~gone, name]).predict(others[gone])
-    return made
+def filler(name: str, cores: int) -> Callable[..., pd.DataFrame]:
+    """What fills in a table as the peer of that name does."""
+    if name in OPTIONAL:
+        return partial(OPTIONAL[name], jobs=cores)
+    return partial(forest, jobs=cores) if name == "MissForest" else partial(peer, name)
 
 
 def _coded(column: pd.Series, values: list, coding: str) -> pd.DataFrame:
@@ -229,8 +204,7 @@ def measure(task: Task, args) -> Values:
     gappy, gone = removed(frame, task.seed)
     began = time.perf_counter()
     if task.system != "CTEM":
-        fill = partial(forest, jobs=jobs(args)) if task.system == "MissForest" else partial(peer, task.system)
-        filled = fill(gappy, seed=task.seed)
+        filled = filler(task.system, jobs(args))(gappy, seed=task.seed)
         return scores(frame, filled, gone) | {"seconds": time.perf_counter() - began}
     imputer = ours(task.seed, args).fit(gappy)
     found = scores(frame, imputer.transform(gappy), gone) | {"seconds": time.perf_counter() - began}
@@ -341,8 +315,7 @@ def beside(name: str, train: pd.DataFrame, gappy: pd.DataFrame, labels: list[str
     both = pd.concat([train, gappy], ignore_index=True)
     for label in (label for label in labels if label in _numbers(both)):
         both[label] = both[label].map(lambda code: str(int(code)), na_action="ignore").astype(object)
-    fill = partial(forest, jobs=os.cpu_count() or 1) if name == "MissForest" else partial(peer, name)
-    return fill(both, seed=seed)[len(train) :].reset_index(drop=True)
+    return filler(name, os.cpu_count() or 1)(both, seed=seed)[len(train) :].reset_index(drop=True)
 
 
 def by_harpoon(task: Task, args) -> Values:
@@ -369,7 +342,7 @@ def by_harpoon(task: Task, args) -> Values:
 
 
 def main() -> None:
-    sets, systems = dict.fromkeys((*SETS, *HARPOON)), dict.fromkeys(("CTEM", *PEERS, *USES))
+    sets, systems = dict.fromkeys((*SETS, *HARPOON)), dict.fromkeys(("CTEM", *PEERS, *USES, *OPTIONAL))
     parser = sweep_arguments(__doc__, tuple(sets), tuple(systems), SEEDS)
     parser.add_argument("--peers", action="store_true", help="all but ours, into imputation-peers.json")
     parser.add_argument("--uses", action="store_true", help="around a classifier, into uses-….json")
@@ -378,7 +351,7 @@ def main() -> None:
     args = parser.parse_args()
     args.sets = [data for data in args.sets if data in (HARPOON if args.harpoon else SETS)]
     if args.harpoon:
-        todo = tasks(args, [name for name in args.systems if name in ("CTEM", *PEERS)])
+        todo = tasks(args, [name for name in args.systems if name in ("CTEM", *PEERS, *OPTIONAL)])
         rows, name = published("harpoon"), args.name or f"harpoon-{group_name(args)}"
         return sweep(by_harpoon, todo, args, name, {"masks": args.masks}, lambda found: rows)
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": TRAINING if args.uses else ROWS}
@@ -387,7 +360,7 @@ def main() -> None:
         named = [name for name in args.systems if name in USES and (name not in OURS) == args.peers]
         name = args.name or f"uses-{'peers' if args.peers else 'CTEM'}"
         return sweep(used, tasks(args, named), args, name, settings)
-    systems = PEERS if args.peers else [name for name in args.systems if name == "CTEM" or name in PEERS]
+    systems = PEERS if args.peers else [name for name in args.systems if name in ("CTEM", *PEERS, *OPTIONAL)]
     todo = [task for task in tasks(args, systems) if (task.data, task.system) not in TOO_WIDE]
     sweep(measure, todo, args, args.name or f"imputation-{group_name(args)}", settings)
 
