@@ -7,7 +7,8 @@ The latter are imported when they are asked for:
 miceforest fills columns in turn by gradient boosting (LightGBM), five rounds; it is asked for its predictions rather
 than for draws, since errors are measured. HyperImpute (Jarrett et al. 2022) chooses a learner for every column. It sees
 labels as codes, and takes columns of few values for labels: here, of at most as many as a column of labels has. With
-pandas 3 it fills in nothing but its first guess (it assigns to copies) and is refused.
+pandas 3, which warns of its assignments, its numbers were no better than means (500 rows of california), so it is
+refused there; scikit-learn 1.9 has not the argument multi_class that it passes. No run with labels has finished yet.
 """
 
 from __future__ import annotations
