@@ -66,7 +66,7 @@ SHARES = (1 / 8, 1 / 4, 1 / 2)  # of the seconds of a default fit, for the short
 JUDGED = 2000  # test rows, at most
 LOOKS = 10  # at the flow, of those that it takes
 ROWS, COLUMNS = (1000, 10_000, 100_000, 1_000_000), (5, 50, 500)  # of the made-up table
-SHOWN = 12  # nats below the best, in the figure
+SHOWN, TICKS = 12, (1, 2, 5)  # of the figure: nats below the best, and seconds that are named in a decade
 WIDTH, LENGTH = 15, 5000  # columns where rows grow, rows where columns grow
 GROUP = 65_536  # rows of the long file written at a time
 PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_"))
@@ -340,13 +340,12 @@ def figure(_: Book, args: argparse.Namespace) -> None:
             curves.setdefault(data, {}).update(of)
         grown |= {(r["dataset"], r["metric"]): r["mean"] for r in result["records"] if " × " in r["dataset"]}
     if not curves and not grown:
-        raise SystemExit(
-            f"--what figure: no curves in {args.out}/bench-*-{end}.json; measure nats or growth first."
-        )
-    across = (len(curves) + 3) // 2
-    canvas, axes = plt.subplots(2, across, figsize=(4 * across, 7), layout="constrained")
+        raise SystemExit(f"--what figure: no curves in bench-*-{end}.json of --out; measure nats or growth.")
+    down, across = (1, n) if (n := len(curves) + 2 * bool(grown)) < 3 else (2, -(-n // 2))
+    canvas, axes = plt.subplots(down, across, figsize=(4 * across, 3.5 * down), squeeze=False)
     for axis, (data, of) in zip(axes.flat, curves.items(), strict=False):
         draw_curves(axis, data, of)
+        axis.xaxis.set(major_locator=plt.LogLocator(subs=TICKS), major_formatter="{x:g}", minor_formatter="")
     for axis, word in zip(axes.flat[len(curves) :], ("rows", "columns"), strict=False):
         draw_growth(axis, word, grown)
     for axis in (axis for axis in axes.flat if not axis.lines):
@@ -354,6 +353,7 @@ def figure(_: Book, args: argparse.Namespace) -> None:
     named = {line.get_label(): line for axis in axes.flat[: len(curves)] for line in axis.lines}
     canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
     drawn = io.BytesIO()
+    canvas.set_layout_engine("constrained")
     canvas.savefig(drawn, dpi=100)
     plt.close(canvas)
     print(replace_bytes(args.out / f"bench-{end}.png", drawn.getvalue()))
