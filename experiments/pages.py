@@ -48,7 +48,7 @@ class Page(NamedTuple):
 
 
 OUT_OF_FOLD = "a draft on the truth, then out-of-fold nats"
-PEERS = "the peers' defaults, changed once in their favour"
+PEERS = "peers' defaults, changed once in their favour"
 DEFAULTS = "defaults, chosen on validation rows; one run"
 BENCH = "everyone's defaults; one run"
 PAGES = (
@@ -325,7 +325,7 @@ def provenance(page: Page, results: Sequence[Result]) -> list[str]:
         made = [chosen, span, day, device, seconds, *([commit[:7]] if commit else [])]
         lines.append(f"* {names}: `{command}`; {', '.join(made)}; {state}.")
     if page.notes:
-        lines += ["", f"How the settings were chosen, at length: [notes](../notes/{page.notes}.md)."]
+        lines += ["", f"How settings were chosen: [notes](../notes/{page.notes}.md)."]
     return lines
 
 

@@ -2,7 +2,7 @@
 
     python -m experiments.tables.imputation --device cuda --data FOLDER --out OUT --systems CTEM    ours
     python -m experiments.tables.imputation --peers --data FOLDER    scikit-learn's, and MissForest
-    python -m experiments.tables.imputation --systems miceforest --data FOLDER    so HyperImpute; see imputers.py
+    python -m experiments.tables.imputation --systems miceforest --data FOLDER    where that is installed
 
 Every system is fitted on the incomplete rows and fills them in. Accuracy: of removed labels, the mean over their
 columns. NRMSE: of removed numbers, root mean square error over the column's standard deviation, the mean over columns.
@@ -51,11 +51,14 @@ from sklearn.preprocessing import OrdinalEncoder
 
 from ctem.datasets import load_table
 from experiments.sweep import (
+    ROUNDS,
     TINY,
+    TREES,
     UNSAID,
     Task,
     Values,
     errors,
+    forest,
     group_name,
     mask,
     published,
@@ -65,7 +68,6 @@ from experiments.sweep import (
     toy_table,
     wild,
 )
-from experiments.tables.imputers import OPTIONAL, ROUNDS, TREES, forest
 
 SETS = ("adult", "ames", "california", "pbc")
 NAMING = {"ames": [], "pbc": ["id"]}  # tables of FOLDER/wild, and the columns that name their rows
@@ -75,6 +77,7 @@ ROWS = 10_000  # drawn from the table: nearest neighbours are quadratic in them
 IMPUTERS = {"means and modes": SimpleImputer, "IterativeImputer": IterativeImputer, "KNNImputer": KNNImputer}
 CODINGS = ("one-hot", "codes")
 TWICE = tuple(f"{i}, {c}" for i in list(IMPUTERS)[1:] for c in CODINGS)
+OPTIONAL = ("miceforest",)  # pip install miceforest, in an environment of its own
 PEERS = ("MissForest", "means and modes, one-hot", *TWICE)
 TOO_WIDE = [("ames", "IterativeImputer, one-hot")]  # 3300 regressions on 330 columns
 FREQUENT = 0.05  # a share of the rows
@@ -154,10 +157,31 @@ def peer(name: str, gappy: pd.DataFrame, seed: int) -> pd.DataFrame:
     return pd.DataFrame({**filled[numbers], **decoded})[list(gappy)]
 
 
+def boosted(gappy: pd.DataFrame, seed: int, jobs: int) -> pd.DataFrame:
+    """Filled in by miceforest: its predictions rather than its draws, since errors are measured."""
+    try:
+        from miceforest import ImputationKernel
+    except ImportError as error:
+        raise ImportError(
+            f"miceforest: this system needs the package ({error}); pip install miceforest."
+        ) from None
+    labels = {c: sorted(gappy[c].dropna().unique()) for c in gappy if c not in _numbers(gappy)}
+    rows = pd.concat(
+        [_coded(gappy[c], labels[c], "codes") if c in labels else gappy[c] for c in gappy], axis=1
+    )
+    plain = rows.astype(dict.fromkeys(labels, "category")).set_axis(
+        [f"c{i}" for i in range(rows.shape[1])], axis=1
+    )
+    kernel = ImputationKernel(plain, num_datasets=1, mean_match_candidates=0, random_state=seed)
+    kernel.mice(ROUNDS, num_threads=jobs)
+    filled = kernel.complete_data(0).astype(float).set_axis(list(gappy), axis=1)
+    return filled.assign(**{c: _decoded(filled, c, values, "codes") for c, values in labels.items()})
+
+
 def filler(name: str, cores: int) -> Callable[..., pd.DataFrame]:
     """What fills in a table as the peer of that name does."""
     if name in OPTIONAL:
-        return partial(OPTIONAL[name], jobs=cores)
+        return partial(boosted, jobs=cores)
     return partial(forest, jobs=cores) if name == "MissForest" else partial(peer, name)
 
 

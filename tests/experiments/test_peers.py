@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.sweep import toy_table
-from experiments.tables.imputers import OPTIONAL, codes, labelled
+from experiments.tables.imputation import filler
 from experiments.tables.nats import boosted, shuffled, snapped
 from experiments.tables.peers import Copula, Flow, Independent, Kernels, Margins, Mixture, Tree
 
@@ -86,21 +86,10 @@ def test_snapped_numbers_lie_on_the_lattice():
     assert out["b"].tolist() == [1.0, 3.0]
 
 
-def test_tables_of_codes_come_back_as_they_were_with_the_nearest_label():
-    X = pd.DataFrame({"a b": ["x", None, "y", "x"], "n": [1.5, 2.5, np.nan, 4.0], "k": ["7", "8", "9", "7"]})
-    plain, values = codes(X)
-    assert [list(values[name]) for name in values] == [["x", "y"], ["7", "8", "9"]]
-    assert plain.isna().to_numpy().tolist() == X.isna().to_numpy().tolist()
-    back = labelled(plain.fillna(0.6), X, values)
-    assert back["a b"].tolist() == ["x", "y", "y", "x"]
-    assert back["k"].tolist() == X["k"].tolist()
-    assert back["n"].tolist() == [1.5, 2.5, 0.6, 4.0]
-
-
-@pytest.mark.parametrize("system", OPTIONAL)
-def test_a_peer_that_is_not_installed_says_what_to_do(system):
-    package = {"miceforest": "miceforest", "HyperImpute": "hyperimpute"}[system]
-    if find_spec(package) is not None:
-        pytest.skip(f"{package} is installed")
-    with pytest.raises(ImportError, match=f"{package}: this system needs"):
-        OPTIONAL[system](pd.DataFrame({"n": [1.0, np.nan]}), seed=0)
+def test_a_peer_that_is_not_installed_says_what_to_do():
+    if find_spec("miceforest") is not None:
+        pytest.skip("miceforest is installed")
+    with pytest.raises(
+        ImportError, match=r"miceforest: this system needs the package .* pip install miceforest"
+    ):
+        filler("miceforest", 1)(pd.DataFrame({"n": [1.0, np.nan]}), seed=0)
