@@ -455,7 +455,7 @@ def test_held_out_rows_that_are_given_leave_all_others_to_training():
 class TrueLevels(AnyOrderNet):
     """Of data N(0, 0.01): narrow at level 0, wider with the level."""
 
-    def log_conditionals(self, x, visible, level):
+    def log_conditionals(self, x, visible, level, clear=None):
         variance = (-2 * level).exp() * 0.01 - torch.expm1(-2 * level)
         return torch.distributions.Normal(0.0, variance.sqrt()).log_prob(x)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,17 +50,22 @@ class GradientHead(AnyOrderNet):
         self.of_labels = _Slopes(Linear(self.members, self.options["width"], 1, None), self.inputs.place)
         self.to(base.log_table)
 
-    def _hidden(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> Any:
+    def _hidden(
+        self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None = None
+    ) -> Any:
         """As ``Body`` has it, but with a gradient that has a gradient."""
         with torch.enable_grad():
-            h, prediction = self._first(x, visible, level, member)
+            h, prediction = self._first(x, visible, level, member, holding)
             for block in self.body:
                 h = h + block.outer(silu(block.inner(layer_norm(h, h.shape[-1:]), member)), member)
             return layer_norm(h, h.shape[-1:]), prediction
 
-    def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> Any:
+    def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None) -> Any:
         seen, prediction = self.inputs(x.flatten(0, 1), visible.flatten(0, 1), level.flatten(0, 1))
-        seen = seen.unflatten(0, x.shape[:2]).expand(len(self.first.bias[member]), -1, -1)
+        seen = seen.unflatten(0, x.shape[:2])
+        seen = (seen if holding is None else torch.cat([seen, holding], -1)).expand(
+            len(self.first.bias[member]), -1, -1
+        )
         self.of_labels.seen = seen.detach().requires_grad_()
         return self.first(self.of_labels.seen, member), prediction
 
@@ -117,18 +122,20 @@ def unpredicted(base: ProductBase, *, correlation: Tensor | None, **options: Any
 
 
 class Variant(NamedTuple):
-    """What is changed: of the settings, of the network, of the noise levels, of the rehearsal."""
+    """What is changed: of the settings, the network, the noise levels, the rehearsal, the formulas among columns."""
 
     settings: dict[str, float] = {}  # noqa: RUF012  read only
     network: Callable[..., AnyOrderNet] = AnyOrderNet
     levels: tuple[float, float] = fit_anyorder.__kwdefaults__["levels"]
     rehearsed: float = fit_anyorder.__kwdefaults__["rehearsed"]
+    formulas: bool = True
 
 
 VARIANTS = {
     "default": Variant(),
     "no rehearsal of the chosen orders": Variant(rehearsed=0.0),
     "rehearsal in all rows": Variant(rehearsed=1.0),
+    "no formulas among columns": Variant(formulas=False),
     "33 and 25 knots": Variant(network=Finer),
     "half the steps": Variant({"steps": 4000}),
     "batches of 512": Variant({"batch_size": 512}),
@@ -169,6 +176,7 @@ def measure(task: Task, args) -> Values:
     """One fit, and for the default what other orders would give."""
     variant, (train, valid) = VARIANTS[task.system], load(task.data, task.seed, args)
     schema = Schema.fit(read_frame(train))
+    schema = schema if variant.formulas else replace(schema, formulas=())
     x = schema.encode(read_frame(train)).x.to(find_device(args.device))
     settings, began = settled(schema, len(x), variant, args.quick), time.perf_counter()
     density = fit_anyorder(
@@ -177,7 +185,8 @@ def measure(task: Task, args) -> Values:
         settings,
         seed=task.seed,
         parents=schema.parents,
-        jitter=schema.jitter if schema.dequantised else None,
+        jitter=schema.preparation,
+        ties=schema.ties,
         network=variant.network,
         levels=variant.levels,
         rehearsed=variant.rehearsed,

@@ -168,9 +168,7 @@ def _streamed(
     with shuffled(large, schema, shown.table_type, span, seed, verbose, text) as file:
         digest = " ".join(here.gathered(file.digest))
         digest = digest if here.ranks == 1 else hashlib.sha256(digest.encode()).hexdigest()
-        pool = Pool(
-            file.rows, limit, settings.evaluate_every, schema.jitter if schema.dequantised else None, seed
-        )
+        pool = Pool(file.rows, limit, settings.evaluate_every, schema.preparation, seed)
         x = pool.first().to(find_device(arguments["device"]))
         held_out = schema.encode(own).x.to(x)
         yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool, told)

@@ -105,12 +105,13 @@ def fit_density(
         pairwise = _pairwise(arguments)
         return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
-    about["jitter"] = schema.jitter if schema.dequantised else None
     limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
+    limits |= {"jitter": schema.preparation, "ties": schema.ties}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if not arguments["fast"]:
         return Learned(density, None)
-    data = split_rows(x, settings.members, seed, **about)
+    jitter = schema.jitter if schema.dequantised else None
+    data = split_rows(x, settings.members, seed, jitter=jitter, **about)
     if arguments["checkpoint"] is not None:
         how["checkpoint"] = f"{arguments['checkpoint']}.potential"
     first = data.weights[0], data.held_out[0]

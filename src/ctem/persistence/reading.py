@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 14  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 15  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
@@ -87,6 +87,12 @@ def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number of JSON.")
 
 
+def _without_formulas(header: Header) -> Header:
+    """14: no column was explained by others."""
+    header["schema"]["formulas"] = []
+    return header
+
+
 def _without_ends(header: Header) -> Header:
     """13: numbers did not say between which values fit saw them; their means go over the whole tail, as they did."""
     for column in header["schema"]["columns"]:
@@ -95,7 +101,7 @@ def _without_ends(header: Header) -> Header:
     return header
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {13: _without_ends}
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {13: _without_ends, 14: _without_formulas}
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:

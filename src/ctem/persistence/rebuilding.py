@@ -17,6 +17,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
+from ctem.densities.anyorder.ties import Ties
 from ctem.densities.fast.network import LevelNet
 from ctem.densities.fast.potential import FastDensity, Gap
 from ctem.densities.pairwise import PairwiseDensity
@@ -142,7 +143,7 @@ def _any_order(
     schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
-    net = _any_order_net(base, told["network"], tensors)
+    net = _any_order_net(base, told["network"], tensors, schema.ties)
     if not 1 <= len(told["orders"]) <= MOST_ORDERS:
         raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
     orders = [list(order) for order in told["orders"]]
@@ -213,7 +214,9 @@ def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"tensor {name!r}: expected finite float32 numbers; got {value.dtype}.")
 
 
-def _any_order_net(base: ProductBase, options: Header, tensors: dict[str, Tensor]) -> AnyOrderNet:
+def _any_order_net(
+    base: ProductBase, options: Header, tensors: dict[str, Tensor], ties: Ties | None
+) -> AnyOrderNet:
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
     types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
     _check_options(options, types)
@@ -228,7 +231,7 @@ def _any_order_net(base: ProductBase, options: Header, tensors: dict[str, Tensor
             correlation, len(base.space.reals) + sum(sizes[j] > 2 for j in base.space.ordinals)
         )
         correlation = correlation.to(base.log_table.device)
-    net = AnyOrderNet(base, **options, correlation=correlation)
+    net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
     _load(net, own)
     return net
 

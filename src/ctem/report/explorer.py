@@ -64,6 +64,8 @@ def why_not(model: CTEM) -> str:
         return 'a model with objective="pairwise" knows whole rows only, and this asks for parts of them.'
     if model.missing == "state":
         return 'with missing="state" a gap is a value, which this cannot show yet.'
+    if model.schema_.formulas:
+        return "some columns are explained by formulas of others, which this cannot show yet."
     if len(model.schema_.columns) > MAX_COLUMNS:
         return f"the table has {len(model.schema_.columns)} columns, and this is for at most {MAX_COLUMNS}."
     size = 4 * sum(parameter.numel() for parameter in density.net.parameters())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.numbers import FAR, NumberHead
+from ctem.densities.anyorder.ties import TiedParts
 from ctem.densities.chain import Conditional, Probabilities
 
 __all__ = ["AtLevel", "NumberDensity"]
@@ -47,11 +48,11 @@ class AtLevel:
 
     def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
         """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
-        rows = x.unsqueeze(0), visible.unsqueeze(0), self.level, j, self.asked
+        rows = x.unsqueeze(0), visible.unsqueeze(0), self.level, j, self.asked, self.net.said(x, visible)
         if self.net.space.sizes[j]:
             return Probabilities(_mean(self.net.label_log_probs(*rows)))
-        found, mean, spread = self.net.number_coefficients(*rows)
-        return NumberDensity(self.net.numbers, found, mean[0], spread[0])
+        found, mean, spread, tied = self.net.number_coefficients(*rows)
+        return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
@@ -62,14 +63,16 @@ class AtLevel:
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
         index = dealt[torch.arange(members * most, device=x.device) % n].view(members, most)
-        rows = x[index], visible[index], self.level, j, self.asked
+        said = self.net.said(x, visible)
+        said = None if said is None else said.rows(index.flatten())
+        rows = x[index], visible[index], self.level, j, self.asked, said
         if self.net.space.sizes[j]:
             found: Conditional = Probabilities(self.net.label_log_probs(*rows).flatten(0, 1))
         else:
-            each, mean, spread = self.net.number_coefficients(*rows)
-            found = NumberDensity(
-                self.net.numbers, each.view(1, members * most, -1), mean.flatten(), spread.flatten()
-            )
+            each, mean, spread, tied = self.net.number_coefficients(*rows)
+            tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
+            each = each.view(1, members * most, -1)
+            found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied)
         out = torch.empty_like(x[:, 0])
         out[dealt] = found.draw(generator)[:n]
         return out
@@ -89,6 +92,7 @@ class NumberDensity:
     found: Tensor  # (members, n, size)
     mean: Tensor  # (n,)
     spread: Tensor  # (n,)
+    tied: TiedParts | None = None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log ρ of numbers (n,)."""
@@ -97,23 +101,27 @@ class NumberDensity:
     def at(self, values: Tensor) -> Tensor:
         """log ρ of several numbers for each row, (n, q)."""
         every = values.expand(len(self.found), *values.shape)
-        return _mean(self.head.log_prob(every, self.found, self.mean, self.spread))
+        log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
+        return _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
 
     def table(self) -> tuple[Tensor, Tensor]:
-        """Nodes (q,) on [−8, 8] and log ρ there, (n, q)."""
+        """Nodes (q,) on [−8, 8] and log ρ there, (n, q); the mass of a narrow cell is at the nearest node."""
         nodes = torch.linspace(-FAR, FAR, NODES, dtype=self.found.dtype, device=self.found.device)
-        return nodes, self.at(nodes.expand(len(self.mean), -1))
+        tied = None if self.tied is None else self.tied.widened(2 * FAR / (NODES - 1))
+        return nodes, replace(self, tied=tied).at(nodes.expand(len(self.mean), -1))
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row, (n,): that of a random member."""
         members, n, size = self.found.shape
         who = torch.randint(members, (1, n, 1), generator=generator, device=self.found.device)
         one = self.found.gather(0, who.expand(1, n, size)).squeeze(0)
-        return self.head.draw(one, self.mean, self.spread, generator)
+        drawn = self.head.draw(one, self.mean, self.spread, generator)
+        return drawn if self.tied is None else self.tied.of_members(who.flatten()).draw(drawn, generator)
 
     def rows(self, index: Tensor) -> NumberDensity:
         """Those of these rows."""
-        return NumberDensity(self.head, self.found[:, index], self.mean[index], self.spread[index])
+        tied = None if self.tied is None else self.tied.rows(index)
+        return NumberDensity(self.head, self.found[:, index], self.mean[index], self.spread[index], tied)
 
 
 def _mean(log_p: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from ctem.densities.anyorder.objective import COARSEST, FINEST, REHEARSED, Hidde
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.phases import Phases, Split, joined_history
 from ctem.densities.anyorder.settings import Settings
+from ctem.densities.anyorder.ties import Ties
 from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
 from ctem.spaces import Space
@@ -57,6 +58,7 @@ def fit_anyorder(
     held_out: Tensor | None = None,
     parents: Mapping[int, int] | None = None,
     jitter: Jitter | None = None,
+    ties: Ties | None = None,
     max_time: float | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
@@ -75,7 +77,8 @@ def fit_anyorder(
         weights: of the rows (n,).
         held_out: rows to stop and to choose by (h, d); taken from x when left out.
         parents: for a real column that exists only where a category has code 0, that category.
-        jitter: moves dequantised cells within their width, in training.
+        jitter: moves dequantised cells within their width, in training, and puts the cells of ties behind them.
+        ties: columns that repeat others, or add up.
         max_time: seconds of the fit; fewer steps are planned if they would not fit.
         checkpoint: file to resume from after a kill.
         progress: show a bar.
@@ -95,7 +98,8 @@ def fit_anyorder(
     parents, base = dict(parents or {}), ProductBase.fit(space, x).to(x.device)
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
-    net = network(base, **settings.network, correlation=correlation, seed=seed)
+    beside = {} if ties is None else {"ties": ties}
+    net = network(base, **settings.network, **beside, correlation=correlation, seed=seed)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, refresh=refresh)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
@@ -147,14 +151,14 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
     if not net.space.reals:
         return objective.finest
     members, _, d = held_out.shape
-    held_out = held_out[:, : max(1, CELLS // (members * d))]
+    held_out, ends = net.parted(held_out[:, : max(1, CELLS // (members * d))])
     asked = objective.questions(held_out, torch.Generator(held_out.device).manual_seed(seed))
     x = held_out.nan_to_num()
 
     def likelihood(level: float) -> float:
         with torch.no_grad():
             levels = torch.full_like(x[..., :1], level)
-            return float(objective.log_prob(net, held_out, x, asked, levels))
+            return float(objective.log_prob(net, held_out, x, asked, levels, ends))
 
     levels = torch.logspace(math.log10(objective.finest), math.log10(objective.coarsest), LEVELS).tolist()
     return max(levels, key=likelihood)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,22 @@ from ctem.densities.anyorder.inputs import Inputs, Prediction
 from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body, Linear, affine
 from ctem.densities.anyorder.numbers import NumberHead
+from ctem.densities.anyorder.ties import COEFFICIENTS, Said, TiedParts, Ties
 
-__all__ = ["AnyOrderNet"]
+__all__ = ["AnyOrderNet", "Clear"]
 
 MANY = 32  # values of discrete columns from which on their weights are summed rather than multiplied
+
+
+class Clear(NamedTuple):
+    """Rows without noise, (members, n, d), and the cells of their ties (``Ties.all_ends``).
+
+    >>> Clear(torch.zeros(1, 4, 2), torch.zeros(1, 4, 1, 1, 2)).x.shape
+    torch.Size([1, 4, 2])
+    """
+
+    x: Tensor
+    ends: Tensor  # (members, n, targets, slots, 2)
 
 
 class AnyOrderNet(nn.Module):
@@ -35,6 +47,7 @@ class AnyOrderNet(nn.Module):
         harmonics: sines and cosines of each real and ordinal value, for fine structure.
         dropout: within the blocks.
         correlation: of the scores (``Inputs.correlation_among``), for linear predictions among them.
+        ties: columns that repeat others, or add up (``ctem.densities.anyorder.ties``).
         seed: of the initial weights.
 
     >>> from ctem.spaces import Category, Real, Space
@@ -56,6 +69,7 @@ class AnyOrderNet(nn.Module):
         harmonics: int = 1,
         dropout: float = 0.0,
         correlation: Tensor | None = None,
+        ties: Ties | None = None,
         seed: int = 0,
     ):
         super().__init__()
@@ -70,22 +84,51 @@ class AnyOrderNet(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.inputs = Inputs(base, harmonics, correlation)
         self.labels, self.numbers = LabelHead(base), NumberHead()
-        self.first = Linear(members, self.inputs.size, width, generator)
+        self.ties = ties
+        flags = 0 if ties is None else ties.size
+        self.first = Linear(members, self.inputs.size + flags, width, generator)
         self.body = Body(members, width, blocks, dropout, generator)
         self.of_labels = Linear(members, width, len(self.labels.owner), None)
         self.of_numbers = Linear(members, width, len(self.space.reals) * self.numbers.size, None)
+        if ties is not None:
+            self.of_ties = Linear(members, width, ties.size * COEFFICIENTS, None)
         self.register_buffer("reals", torch.tensor(self.space.reals, dtype=torch.long), persistent=False)
         self.to(base.log_table.device)
 
-    def log_conditionals(self, x: Tensor, visible: Tensor, level: Tensor) -> Tensor:
+    def log_conditionals(
+        self, x: Tensor, visible: Tensor, level: Tensor, clear: Clear | None = None
+    ) -> Tensor:
         """log ρ(x_j | x_V) of every column by every member, (members, n, d); it means nothing for a visible one.
 
         Arguments:
             x: rows (members, n, d), without nan.
             visible: V (members, n, d).
             level: noise level of real columns (members, n, 1).
+            clear: the rows before noise came in, by which ties are judged; x itself when left out.
         """
-        h, prediction = self._hidden(x, visible, level, slice(None))
+        if self.ties is None:
+            return self._log_conditionals(x, *self._hidden(x, visible, level, slice(None)))
+        if clear is None:
+            clear = Clear(x, self.ties.all_ends(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+        known = self.ties.known(clear.x, visible) & ~clear.ends[..., 0].isnan()
+        own = clear.x[..., self.ties.reals]
+        holding = (
+            known & (own.unsqueeze(-1) >= clear.ends[..., 0]) & (own.unsqueeze(-1) <= clear.ends[..., 1])
+        )
+        holding = holding & visible[..., self.ties.reals].unsqueeze(-1)
+        h, prediction = self._hidden(x, visible, level, slice(None), holding.flatten(-2).to(x.dtype))
+        out = self._log_conditionals(x, h, prediction)
+        found = self.ties.coefficients(self.of_ties(h, slice(None)))
+        targets = self.ties.reals
+        log_p = TiedParts(found, known, clear.ends).log_prob(out[..., targets], own, x[..., targets])
+        return out.index_copy(-1, targets, log_p)
+
+    def parted(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows for training, and the cells of their ties, which are behind the columns."""
+        return (x, None) if self.ties is None else self.ties.parted(x, self.space.dim)
+
+    def _log_conditionals(self, x: Tensor, h: Tensor, prediction: Prediction) -> Tensor:
+        """Without ties."""
         out = torch.zeros_like(x)
         if len(self.labels.owner):
             score = self.of_labels.stretched(h, 1 / self.inputs.spread, self.labels.gain)
@@ -101,42 +144,75 @@ class AnyOrderNet(nn.Module):
         scaled = self.of_numbers.stretched(h, (1 / head.scale).repeat(count), head.start.repeat(count))
         return head.log_prob_of_scaled(t, scaled.unflatten(-1, (count, -1)), mean, spread)
 
-    def label_log_probs(self, x: Tensor, visible: Tensor, level: float, j: int, member: slice) -> Tensor:
+    def said(self, x: Tensor, visible: Tensor) -> Said | None:
+        """What the ties say of rows x (n, d) of which some columns are visible (n, d); None without any."""
+        return None if self.ties is None else self.ties.said(x, visible)
+
+    def label_log_probs(
+        self, x: Tensor, visible: Tensor, level: float, j: int, member: slice, said: Said | None = None
+    ) -> Tensor:
         """log ρ(v | x_V) of every value v of a discrete column j by some members: (members, n, k).
 
-        Rows (1, n, d) are for all of them, rows (members, n, d) each member's own.
+        Rows (1, n, d) are for all of them, rows (members, n, d) each member's own; ``said`` has them one after the
+        other.
         """
-        h, _ = self._hidden(x, visible, torch.full_like(x[..., :1], level), member)
+        h, _ = self._asked(x, visible, level, member, said)
         values = self.labels.slices[j]
         return self.labels.column(self.of_labels(h, member, values) / self.inputs.spread[values], j)
 
     def number_coefficients(
-        self, x: Tensor, visible: Tensor, level: float, j: int, member: slice
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, x: Tensor, visible: Tensor, level: float, j: int, member: slice, said: Said | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, TiedParts | None]:
         """Coefficients (members, n, size), mean and spread (1 or members, n) of the density of a real column j.
 
-        Rows (1, n, d) are for all members, rows (members, n, d) each member's own.
+        Rows are as in ``label_log_probs``. Last come the tied parts of the column, if it has any.
         """
         place, size = self.space.reals.index(j), self.numbers.size
-        h, prediction = self._hidden(x, visible, torch.full_like(x[..., :1], level), member)
+        h, prediction = self._asked(x, visible, level, member, said)
         found = self.of_numbers(h, member, slice(place * size, (place + 1) * size))
-        return found, *(part[:, place].view(x.shape[:2]) for part in prediction)
+        mean, spread = (part[:, place].view(x.shape[:2]) for part in prediction)
+        return found, mean, spread, None if said is None else self._tied(h, said, j, member)
 
-    def _hidden(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
+    def _tied(self, h: Tensor, said: Said, j: int, member: slice) -> TiedParts | None:
+        ties = self.ties
+        if ties is None or j not in ties.targets:
+            return None
+        size, g = ties.slots * COEFFICIENTS, ties.targets.index(j)
+        out = self.of_ties(h, member, slice(g * size, (g + 1) * size))
+        found = ties.coefficients(out, slice(g, g + 1)).squeeze(-3)
+        ends = ties.ends(said, j)
+        known = said.known[:, g] & ~ends[..., 0].isnan()
+        return TiedParts(found, known, ends)
+
+    def _asked(
+        self, x: Tensor, visible: Tensor, level: float, member: slice, said: Said | None
+    ) -> tuple[Tensor, Prediction]:
+        """As ``_hidden``, at one level."""
+        holding = None
+        if said is not None:
+            holding = said.holding.flatten(1).to(x.dtype).unflatten(0, x.shape[:2])
+        return self._hidden(x, visible, torch.full_like(x[..., :1], level), member, holding)
+
+    def _hidden(
+        self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None = None
+    ) -> tuple[Tensor, Prediction]:
         """The last layer (members, n, width), and the predictions of all rows, member after member.
 
-        Rows (1, n, d) are for all members.
+        Rows (1, n, d) are for all members. ``holding`` says which ties hold among what is visible.
         """
-        h, prediction = self._first(x, visible, level, member)
+        h, prediction = self._first(x, visible, level, member, holding)
         return self.body(h, member), prediction
 
-    def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice) -> tuple[Tensor, Prediction]:
+    def _first(
+        self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None
+    ) -> tuple[Tensor, Prediction]:
         """The first layer (members, n, width), and the predictions."""
         flat = x.flatten(0, 1), visible.flatten(0, 1)
         sparse = not x.is_cuda and len(self.labels.owner) >= MANY
         seen, prediction = self.inputs(*flat, level.flatten(0, 1), indicators=not sparse)
         several = len(self.first.bias[member]), -1, -1
-        seen = seen.unflatten(0, x.shape[:2]).expand(several)
+        seen = seen.unflatten(0, x.shape[:2])
+        seen = (seen if holding is None else torch.cat([seen, holding], -1)).expand(several)
         if not sparse:
             return self.first(seen, member), prediction
         values = self.inputs.values_shown(*flat).unflatten(0, x.shape[:2]).expand(several)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.network import AnyOrderNet, Clear
 
 __all__ = ["COARSEST", "FINEST", "REHEARSED", "HiddenColumns", "Questions"]
 
@@ -70,14 +70,27 @@ class HiddenColumns:
     late: Tensor | None = None
 
     def __call__(self, net: AnyOrderNet, x0: Tensor, generator: torch.Generator) -> Tensor:
-        """The mean loss over rows x0 (members, n, d); nan marks a missing cell, which stays hidden, unasked."""
-        x, level = self.noised(net, torch.where(x0.isnan(), 0.0, x0), generator)
-        return -self.log_prob(net, x0, x, self.questions(x0, generator), level)
+        """The mean loss over rows x0 (members, n, d); nan marks a missing cell, which stays hidden, unasked.
 
-    def log_prob(self, net: AnyOrderNet, x0: Tensor, x: Tensor, asked: Questions, level: Tensor) -> Tensor:
+        If the network has ties, their cells are behind the columns (``ctem.densities.anyorder.ties.Ties.all_ends``).
+        """
+        x0, ends = net.parted(x0)
+        x, level = self.noised(net, torch.where(x0.isnan(), 0.0, x0), generator)
+        return -self.log_prob(net, x0, x, self.questions(x0, generator), level, ends)
+
+    def log_prob(
+        self,
+        net: AnyOrderNet,
+        x0: Tensor,
+        x: Tensor,
+        asked: Questions,
+        level: Tensor,
+        ends: Tensor | None = None,
+    ) -> Tensor:
         """Mean log ρ(x_j | x_V) over what is asked, rows and members; V is what is shown and not nan in x0."""
         observed = ~x0.isnan()
-        log_p = net.log_conditionals(x, asked.shown & observed, level)
+        clear = None if ends is None else Clear(torch.where(observed, x0, 0.0), ends)
+        log_p = net.log_conditionals(x, asked.shown & observed, level, clear)
         return (torch.where(observed & ~asked.shown, log_p, 0.0) * asked.weight).sum(-1).mean()
 
     def noised(self, net: AnyOrderNet, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import AtLevel
+from ctem.densities.anyorder.network import Clear
 from ctem.densities.chain import Chain
 
 __all__ = ["best_orders"]
@@ -67,7 +68,9 @@ class _Terms:
     """Mean log ρ(x_j | x_V) over rows, of all j from one pass for each V."""
 
     def __init__(self, at: AtLevel, rows: Tensor):
+        rows, ends = at.net.parted(rows)
         self.at, self.rows, self.observed = at, rows, ~rows.isnan()
+        self.clear = None if ends is None else Clear(rows.nan_to_num(), ends)
         self.level = torch.full_like(rows[..., :1], at.level)
         self.known: dict[frozenset[int], list[float]] = {}
 
@@ -81,7 +84,7 @@ class _Terms:
             visible = torch.zeros_like(self.observed)
             visible[..., list(seen)] = self.observed[..., list(seen)]
             with torch.no_grad():
-                log_p = self.at.net.log_conditionals(self.rows.nan_to_num(), visible, self.level)
+                log_p = self.at.net.log_conditionals(self.rows.nan_to_num(), visible, self.level, self.clear)
             each = torch.where(self.observed, log_p, 0.0).double().mean((0, 1))
             self.known[key] = each.tolist()
         return self.known[key][j]

@@ -5,7 +5,7 @@ X (table) → read_frame → Schema.encode → x, log-density terms → …     
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
 from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import never_seen
+from ctem.tables.columns.ties import CodecRuler, Formula, find_formulas
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
@@ -80,6 +82,7 @@ class Schema:
     """
 
     columns: dict[str, InferredColumn]
+    formulas: tuple[Formula, ...] = ()
 
     @classmethod
     def fit(
@@ -115,7 +118,10 @@ class Schema:
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
                 + insist
             )
-        return cls(columns)
+        formulas = find_formulas({name: each.codec for name, each in columns.items()}, frame.columns)
+        for name, words in _first_of_each(formulas).items():
+            columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
+        return cls(columns, formulas)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -209,6 +215,32 @@ class Schema:
                 x[:, group[-1]] = inferred.codec.jitter(x[:, group[-1]], generator)
         return x
 
+    @property
+    def preparation(self) -> Callable[[Tensor, Generator], Tensor] | None:
+        """What rows need before an any-order density is trained on them; None for nothing."""
+        return self._prepared if self.dequantised or self.formulas else None
+
+    def _prepared(self, x: Tensor, generator: Generator) -> Tensor:
+        """Jittered rows, with the cells of their ties behind them."""
+        moved = self.jitter(x, generator)
+        if self.ties is None:
+            return moved
+        return torch.cat([moved, self.ties.to(x.device).all_ends(x).flatten(1).to(x.dtype)], 1)
+
+    @cached_property
+    def ties(self) -> Ties | None:
+        """The formulas as the density takes them; None where there are none."""
+        if not self.formulas:
+            return None
+        pairs = zip(self.owner, self.columns.items(), strict=True)
+        numbers = {name: (g[-1], c.codec) for g, (name, c) in pairs if isinstance(c.codec, Numbers)}
+        ruler = CodecRuler(dict(numbers.values()), self.parents)
+        ties = [
+            Tie(numbers[f.target][0], tuple((numbers[name][0], sign) for name, sign in f.terms), f.share)
+            for f in self.formulas
+        ]
+        return Ties(ties, ruler, self.parents)
+
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
         return [Description(name, inferred.kind, inferred.reason) for name, inferred in self.columns.items()]
@@ -219,7 +251,11 @@ class Schema:
             {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
             for name, c in self.columns.items()
         ]
-        return {"version": VERSION, "columns": columns}
+        return {
+            "version": VERSION,
+            "columns": columns,
+            "formulas": [each.to_json() for each in self.formulas],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -239,7 +275,7 @@ class Schema:
                 columns[name] = InferredColumn(codec_from_json(column["codec"]), kind, str(reason))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"schema: column {len(columns)} cannot be read: {error!r}.") from None
-        schema = cls(columns)
+        schema = cls(columns, _formulas(data["formulas"], columns))
         if not schema._parts or not any(schema._parts.values()):
             raise ValueError("schema: expected at least one column that varies.")
         return schema
@@ -271,6 +307,19 @@ class Schema:
         if absent:
             raise ValueError(f"X: expected column {absent[0]!r}, as in fit; got {_some(frame.columns)}.")
         return [frame.columns[name] for name in self.columns]
+
+
+def _first_of_each(formulas: Iterable[Formula]) -> dict[str, str]:
+    """The most frequent formula of every column that has one, in words."""
+    return {formula.target: formula.in_words() for formula in reversed(list(formulas))}
+
+
+def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
+    numbers = [name for name, each in columns.items() if isinstance(each.codec, Numbers)]
+    try:
+        return tuple(Formula.from_json(each, numbers) for each in data)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"schema: {error}.") from None
 
 
 def said_of(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:

@@ -1,0 +1,153 @@
+"""Columns that repeat others or add up: found, learned, drawn and filled in exactly, and still one density."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ctem import CTEM
+from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import read_frame
+from tests.small import SMALL
+
+N = 600
+
+
+def bills(n=N, seed=0):
+    """A payment is the bill in two rows of five; the total is bill and fee in nine of ten, the fee often none."""
+    rng = np.random.default_rng(seed)
+    bill = np.round(rng.lognormal(7, 1, n))
+    pay = np.where(rng.random(n) < 0.4, bill, np.round(bill * rng.random(n)))
+    fee = np.where(rng.random(n) < 0.5, 0.0, np.round(rng.lognormal(4, 1, n)))
+    total = np.where(rng.random(n) < 0.9, bill + fee, np.round(rng.lognormal(7, 1, n)))
+    return pd.DataFrame(
+        {"bill": bill, "pay": pay, "fee": fee, "total": total, "kind": rng.choice(["a", "b"], n)}
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return CTEM(**{**SMALL, "max_steps": 150, "width": 32, "batch_size": 128}).fit(bills())
+
+
+def test_formulas_are_found_in_both_directions_and_said():
+    schema = Schema.fit(read_frame(bills()))
+    found = {(f.target, f.terms) for f in schema.formulas if f.share}
+    assert {("pay", (("bill", 1),)), ("bill", (("pay", 1),))} <= found
+    assert {("total", (("bill", 1), ("fee", 1))), ("fee", (("total", 1), ("bill", -1)))} <= found
+    assert "= bill + fee in 9" in schema.describe()[3].reason
+
+
+def test_shuffled_columns_have_none():
+    rng = np.random.default_rng(1)
+    X = bills(2000).apply(lambda column: rng.permutation(column.to_numpy()))
+    assert Schema.fit(read_frame(X)).formulas == ()
+
+
+def test_a_value_that_many_rows_share_makes_no_formula():
+    rng = np.random.default_rng(2)
+    X = np.round(rng.lognormal(7, 1, (2000, 2)))
+    X[:300] = 55.0
+    assert Schema.fit(read_frame(X)).formulas == ()
+
+
+def test_dates_that_repeat_others_are_tied():
+    rng = np.random.default_rng(3)
+    made = np.datetime64("2020-01-01") + rng.integers(0, 1500, N).astype("m8[D]")
+    sent = np.where(rng.random(N) < 0.5, made, made + rng.integers(1, 300, N).astype("m8[D]"))
+    schema = Schema.fit(read_frame(pd.DataFrame({"made": made, "sent": sent})))
+    assert ("sent", (("made", 1),)) in {(f.target, f.terms) for f in schema.formulas}
+
+
+def test_samples_hold_the_formulas_as_often_as_the_table(model):
+    drawn = model.sample(2000, random_state=0)
+    for X, tolerance in ((bills(), 0.0), (drawn, 0.12)):
+        assert abs((X["pay"] == X["bill"]).mean() - 0.4) < 0.03 + tolerance
+        assert abs((X["total"] == X["bill"] + X["fee"]).mean() - 0.9) < 0.03 + tolerance
+
+
+def test_a_missing_total_is_filled_in_to_the_last_digit(model):
+    X = bills(200, seed=9).iloc[:, :4].assign(kind="a")
+    gaps = X.assign(total=np.nan)
+    filled = model.impute(gaps, random_state=0)
+    assert (filled["total"] == X["bill"] + X["fee"]).mean() > 0.75
+
+
+def test_every_conditional_of_a_tied_column_sums_to_one(model):
+    x = model.schema_.encode(model.as_frame(bills(6, seed=4))).x
+    for j in model.schema_.ties.targets:
+        visible = ~x.isnan()
+        visible[:, j] = False
+        with torch.no_grad():
+            found = model.density_.chain.conditionals.given(x.nan_to_num(), visible, j)
+            ends = found.tied.ends.nan_to_num()
+            grid = torch.linspace(-8, 8, 40_001).expand(len(x), -1)
+            inside = (
+                ends[..., :1] + (ends[..., 1:] - ends[..., :1]) * torch.linspace(-0.01, 1.01, 401)
+            ).flatten(1)
+            nodes = torch.cat([grid, inside], 1).double().sort(1).values
+            p = found.at(nodes.float()).double().exp()
+            total = torch.trapezoid(p, nodes, dim=1)
+        assert total.tolist() == pytest.approx([1.0] * len(x), abs=0.02)
+
+
+def test_draws_of_a_tied_column_follow_its_density(model):
+    x = model.schema_.encode(model.as_frame(bills(1, seed=5))).x
+    j = model.schema_.ties.targets[-1]
+    visible = ~x.isnan()
+    visible[:, j] = False
+    with torch.no_grad():
+        found = model.density_.chain.conditionals.given(x.nan_to_num(), visible, j)
+        drawn = found.rows(torch.zeros(20_000, dtype=torch.long)).draw(torch.Generator().manual_seed(0))
+        nodes, log_p = found.table()
+    p = log_p[0].double().softmax(0)
+    width = float(nodes[1] - nodes[0])
+    counts = torch.histc(
+        drawn.double(), len(nodes), float(nodes[0]) - width / 2, float(nodes[-1]) + width / 2
+    )
+    coarse = (counts / counts.sum() - p).view(-1, 41).sum(1).abs()
+    assert float(coarse.max()) < 0.02
+
+
+def test_a_saved_model_answers_the_same(model, tmp_path):
+    model.save(tmp_path / "model.ctem")
+    again, X = CTEM.load(tmp_path / "model.ctem"), bills(50, seed=6)
+    assert np.array_equal(again.score_samples(X), model.score_samples(X))
+    assert again.sample(20, random_state=1).equals(model.sample(20, random_state=1))
+    assert again.schema_.formulas == model.schema_.formulas
+
+
+def test_a_probability_of_a_range_agrees_with_counting(model):
+    drawn = model.sample(20_000, random_state=3)
+    share = ((drawn["pay"] > 500) & (drawn["pay"] < 1500)).mean()
+    found = model.probability({"pay": (500, 1500)})
+    assert abs(found.value - share) < 0.02
+
+
+def test_what_is_not_known_has_no_part():
+    parts = TiedParts(
+        torch.zeros(1, 2, 1, COEFFICIENTS),
+        torch.zeros(2, 1, dtype=torch.bool),
+        torch.full((2, 1, 2), torch.nan),
+    )
+    log_p = torch.tensor([[-1.0, -2.0]])
+    assert parts.log_prob(log_p, torch.zeros(2), torch.zeros(2)).tolist() == log_p.tolist()
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        ["total", [["bill", 2]], 0.5],
+        ["total", [["total", 1]], 0.5],
+        ["total", [["kind", 1]], 0.5],
+        ["total", [], 0.5],
+        ["total", [["bill", 1]], 1.5],
+        ["total", [["bill", -1]], 0.5],
+        "total",
+    ],
+)
+def test_a_made_up_formula_is_refused(formula):
+    data = Schema.fit(read_frame(bills(100))).to_json()
+    with pytest.raises(ValueError, match="schema"):
+        Schema.from_json({**data, "formulas": [formula]})
