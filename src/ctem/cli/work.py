@@ -163,7 +163,8 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
             f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
             f"in {facts['seconds']:.0f} s{_fast_in_words(facts['fast'])}"
         )
-        say(_quality_in_words(model))
+        for part in _quality_in_words(model).split("; "):
+            say(part)
 
 
 def score(
