@@ -74,6 +74,8 @@ class Probability(NamedTuple):
     0.25
     >>> print(Probability(0.471133, 0.01156, 1242.1))
     0.471 ± 0.012, from 1242 effective draws
+    >>> print(Probability(0.159463, 0.00068, 1892.0))
+    0.1595 ± 0.0007, from 1892 effective draws
     """
 
     value: float
@@ -83,7 +85,8 @@ class Probability(NamedTuple):
     def __str__(self) -> str:
         if not self.stderr:
             return f"{self.value:.3g}"
-        places = max(0, 1 - math.floor(math.log10(self.stderr))) if self.stderr < math.inf else 3
+        first = math.log10(self.stderr / 3) if self.stderr < math.inf else -2  # two digits below 3, else one
+        places = max(0, -math.floor(first))
         return f"{self.value:.{places}f} ± {self.stderr:.{places}f}, from {self.ess:.0f} effective draws"
 
 
