@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctem.densities.anyorder import numbers
+from ctem.densities.anyorder import numbers, ties
 from ctem.densities.anyorder.conditionals import NODES
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.labels import STEEPEST
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.numbers import NumberHead
+from ctem.densities.anyorder.ties import Ties
 from ctem.densities.residuals import LEAST, TAME
 from ctem.estimator import CTEM
 from ctem.report.axes import Ruled, lay_out, plain_text, shown
@@ -33,11 +34,12 @@ from ctem.report.markup import tag, text
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import cells_of, find
+from ctem.tables.columns.ties import CLOSEST, OFF
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
 
-SCRIPT = ("numerics", "columns", "network", "density", "ranges", "summaries", "cards", "page")
+SCRIPT = ("numerics", "columns", "network", "ties", "density", "ranges", "summaries", "cards", "page")
 MAX_BYTES = 4 * 2**20  # of weights
 MAX_COLUMNS = 60  # each question looks at every pair of columns
 ABOUT = tag(
@@ -64,8 +66,6 @@ def why_not(model: CTEM) -> str:
         return 'a model with objective="pairwise" knows whole rows only, and this asks for parts of them.'
     if model.missing == "state":
         return 'with missing="state" a gap is a value, which this cannot show yet.'
-    if model.schema_.formulas:
-        return "some columns are explained by formulas of others, which this cannot show yet."
     if len(model.schema_.columns) > MAX_COLUMNS:
         return f"the table has {len(model.schema_.columns)} columns, and this is for at most {MAX_COLUMNS}."
     size = 4 * sum(parameter.numel() for parameter in density.net.parameters())
@@ -127,7 +127,7 @@ def explorer_data(model: CTEM, found: Findings) -> str:
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X)
     >>> sorted(json.loads(explorer_data(model, examine(model, X, None, 50, 0))))
-    ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'weights']
+    ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'ties', 'weights']
     """
     density = model.density_
     assert isinstance(density, AnyOrderDensity)
@@ -136,6 +136,7 @@ def explorer_data(model: CTEM, found: Findings) -> str:
         "density": _density(density),
         "inputs": _inputs(density.net.inputs, density),
         "numbers": _numbers(density.net.numbers),
+        "ties": None if density.net.ties is None else _ties(density.net.ties),
         "network": network,
         "columns": _columns(model, found),
         "outliers": [_outlier(row, model) for row in found.outliers],
@@ -167,6 +168,7 @@ def _network(net: AnyOrderNet) -> tuple[Json, str]:
         ],
         "labels": linear(net.of_labels),
         "numbers": linear(net.of_numbers),
+        "ties": None if net.ties is None else linear(net.of_ties),
     }
     return layers, base64.b64encode(b"".join(blob)).decode()
 
@@ -221,6 +223,34 @@ def _numbers(head: NumberHead) -> Json:
         "narrowest": numbers.NARROWEST,
         "widest": numbers.WIDEST,
         "steepest": numbers.STEEPEST,
+    }
+
+
+def _ties(found: Ties) -> Json:
+    """The formulas, target by target, and what turns a network's outputs into their parts of a density."""
+    return {
+        "targets": [_target(found, g) for g in range(len(found.targets))],
+        "slots": found.slots,  # of every target, be there a formula in it or not
+        "nearly": ties.NEARLY,
+        "gain": ties.GAIN,
+        "farthest": ties.FARTHEST,
+        "narrowest": ties.NARROWEST,
+        "widest": ties.WIDEST,
+        "far": numbers.FAR,
+        "off": OFF,
+        "closest": CLOSEST,
+    }
+
+
+def _target(found: Ties, g: int) -> Json:
+    own = [tie for tie in found.ties if tie.target == found.targets[g]]
+    rows = zip(own, found.finest[g].tolist(), found.start[g].tolist(), strict=False)  # the others hold no formula
+    return {
+        "column": found.targets[g],
+        "width": found.ruler.width(found.targets[g]),
+        "formulas": [
+            {"terms": tie.terms, "finest": finest, "start": start} for tie, finest, start in rows
+        ],
     }
 
 

@@ -6,12 +6,21 @@ class Model {
     const whole = Float64Array.from(new Float32Array(bytes.buffer)); // sums are in float64: convert once
     const tensor = ({ shape, start }) => ({ shape, data: whole.subarray(start, start + shape.reduce((a, b) => a * b, 1)) });
     const linear = ({ weight, bias }) => new Linear(tensor(weight), tensor(bias));
-    const { first, blocks, labels, numbers } = data.network;
+    const { first, blocks, labels, numbers, ties } = data.network;
     [this.first, this.ofLabels, this.ofNumbers] = [first, labels, numbers].map(linear);
     this.blocks = blocks.map(({ inner, outer }) => ({ inner: linear(inner), outer: linear(outer) }));
     this.inputs = new Inputs(data.inputs);
     this.numbers = new NumberHead(data.numbers);
     this.columns = data.columns.map((column) => new COLUMNS[column.codec](column));
+    this.ties = data.ties && new Ties(data.ties, this.columns, linear(ties));
+  }
+
+  /* What networks see of a row, and what formulas say of it. */
+  see(x) {
+    const seen = this.inputs.see(x);
+    if (!this.ties) return seen;
+    const said = this.ties.said(x);
+    return { ...seen, said, inputs: joined(seen.inputs, this.ties.flags(said)) };
   }
 
   /* How many products of weights one member takes to fill a row. */
@@ -81,7 +90,7 @@ class Question {
     if (this.model.sizes[j]) return this.labels(x, j);
     const { numbers } = this.model, total = new Float64Array(numbers.nodes.length);
     for (const k of this.members()) {
-      const parts = this.parts(x, j, k);
+      const parts = numbers.widened(this.parts(x, j, k));
       numbers.nodes.forEach((t, i) => (total[i] += numbers.density(t, numbers.below[i], parts)));
     }
     for (const end of [0, total.length - 1]) total[end] /= 2;
@@ -130,19 +139,19 @@ class Question {
 
   /* What the density of a real column is made of. */
   parts(x, j, member) {
-    const { hidden, prediction } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
-    const { size } = this.model.numbers;
+    const { hidden, prediction, said } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
+    const { size } = this.model.numbers, tied = this.model.ties?.parts(said, j, hidden, member);
     const found = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
-    return this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place]);
+    return this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
   }
 
   /* The last layer of one member for what x shows. */
   pass(x, member) {
     const key = this.key(x);
     let seen = this.passes.get(key);
-    if (!seen) this.passes.set(key, (seen = { ...this.model.inputs.see(x), hidden: [] }));
+    if (!seen) this.passes.set(key, (seen = { ...this.model.see(x), hidden: [] }));
     seen.hidden[member] ??= this.hidden(seen.inputs, member);
-    return { hidden: seen.hidden[member], prediction: seen.prediction };
+    return { ...seen, hidden: seen.hidden[member] };
   }
 
   key(x) {

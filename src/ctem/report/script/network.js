@@ -209,21 +209,22 @@ class NumberHead {
     this.belowGrid = this.grid.map(normalCdf);
   }
 
-  /* What a density is made of, from its coefficients and a prediction. */
-  parts(found, mean, spread) {
+  /* What a density is made of, from its coefficients, a prediction, and what formulas add, if they do. */
+  parts(found, mean, spread, tied) {
     const at = found.map((value, i) => value / this.scale[i] + this.start[i]), { far, narrowest, widest } = this;
     const [weight, shift, stretch, a, b] = this.cuts.map((from, i) => at.subarray(from, from + this.lengths[i]));
     return {
-      weight: positive(weight, Infinity, null),
+      weight: positive(weight, Infinity, null).map((share) => share * (tied?.rest ?? 1)),
       mean: shift.map((value) => clamp(mean + spread * value, -far, far)),
       spread: stretch.map((value) => clamp(spread * Math.exp(3 * Math.tanh(value / 3)), narrowest, widest)),
       fixed: positive(a, this.steepest, this.polygons[0].share),
       moving: positive(b, this.steepest, this.polygons[1].share),
+      tied: tied?.parts ?? [],
     };
   }
 
   /* ρ(t), with below = Φ(t). */
-  density(t, below, { weight, mean, spread, fixed, moving }) {
+  density(t, below, { weight, mean, spread, fixed, moving, tied }) {
     let total = weight[0] * Math.exp(-0.5 * t * t) * PEAK * this.height(0, below, fixed);
     const u = (t - mean[0]) / spread[0], tail = 2 + u * u;
     total += (weight[1] * this.height(1, studentCdf(u), moving)) / (spread[0] * tail * Math.sqrt(tail));
@@ -231,6 +232,7 @@ class NumberHead {
       const away = (t - mean[i]) / spread[i];
       if (away < FAR && away > -FAR) total += (weight[i + 1] * Math.exp(-0.5 * away * away) * PEAK) / spread[i];
     }
+    for (const part of tied) total += part.share * part.density(t);
     return total;
   }
 
@@ -241,24 +243,32 @@ class NumberHead {
     return (1 - share) * heights[cell] + share * heights[cell + 1];
   }
 
-  draw({ weight, mean, spread, fixed, moving }, random) {
-    const part = drawPlace(weight, random);
-    if (part === 0) return clamp(normalQuantile(this.polygonQuantile(0, fixed, random())), -this.far, this.far);
+  /* The same for a table on the nodes: the mass of a narrow cell is at the nearest one. */
+  widened(parts) {
+    return { ...parts, tied: parts.tied.map((part) => part.widened(this.nodes[1] - this.nodes[0])) };
+  }
+
+  draw({ weight, mean, spread, fixed, moving, tied }, random) {
+    const part = drawPlace([...weight, ...tied.map(({ share }) => share)], random), { far } = this;
+    if (part >= weight.length) return clamp(tied[part - weight.length].within(-Infinity, Infinity, random()), -far, far);
+    if (part === 0) return clamp(normalQuantile(this.polygonQuantile(0, fixed, random())), -far, far);
     const u = part === 1 ? studentQuantile(this.polygonQuantile(1, moving, random())) : randomNormal(random);
-    return clamp(mean[part - 1] + spread[part - 1] * u, -this.far, this.far);
+    return clamp(mean[part - 1] + spread[part - 1] * u, -far, far);
   }
 
   /* The mass of every part between a and b. */
-  masses({ weight, mean, spread, fixed, moving }, a, b) {
+  masses({ weight, mean, spread, fixed, moving, tied }, a, b) {
     const u = [a, b].map((t) => studentCdf((t - mean[0]) / spread[0]));
     const between = (which, heights, [y, z]) => this.polygonCdf(which, heights, z) - this.polygonCdf(which, heights, y);
     const modes = Array.from(weight.subarray(2), (share, i) => share * normalBetween((a - mean[i + 1]) / spread[i + 1], (b - mean[i + 1]) / spread[i + 1]));
-    return [weight[0] * between(0, fixed, [a, b].map(normalCdf)), weight[1] * between(1, moving, u), ...modes].map((mass) => Math.max(mass, 0));
+    const others = tied.map((part) => part.share * part.mass(a, b));
+    return [weight[0] * between(0, fixed, [a, b].map(normalCdf)), weight[1] * between(1, moving, u), ...modes, ...others].map((mass) => Math.max(mass, 0));
   }
 
   /* The number of [a, b] that a share in [0, 1) stands for: uniform shares give draws of the density within. */
   within(parts, masses, a, b, share) {
-    const { mean, spread, fixed, moving } = parts, [part, rest] = placeAt(masses, share);
+    const { weight, mean, spread, fixed, moving, tied } = parts, [part, rest] = placeAt(masses, share);
+    if (part >= weight.length) return tied[part - weight.length].within(a, b, rest);
     if (part > 1) {
       const [m, s] = [mean[part - 1], spread[part - 1]];
       return clamp(m + s * normalWithin((a - m) / s, (b - m) / s, rest), a, b);
@@ -294,10 +304,11 @@ class NumberHead {
   }
 
   /* Adds a density's distribution function, times a factor, to a sum. */
-  addCdf(total, { weight, mean, spread, fixed, moving }, factor) {
+  addCdf(total, { weight, mean, spread, fixed, moving, tied }, factor) {
     for (let k = 0; k < fixed.length; k++) total.fixed[k] += factor * weight[0] * fixed[k];
     if (weight[1] > SLIGHT) this.addMoving(total.rest, moving, mean[0], spread[0], factor * weight[1]);
     for (let i = 1; i < mean.length; i++) if (weight[i + 1] > SLIGHT) this.addMode(total.rest, mean[i], spread[i], factor * weight[i + 1]);
+    for (const part of tied) if (part.share > SLIGHT) part.addCdf(total.rest, this, factor * part.share);
   }
 
   addMoving(rest, heights, mean, spread, factor) {

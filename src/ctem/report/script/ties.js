@@ -1,0 +1,150 @@
+/* ---- formulas among columns: densities/anyorder/ties.py and tables/columns/ties.py ---- */
+
+/* A part of a density that is even in the cell of a formula. */
+class CellPart {
+  constructor(share, low, high) {
+    Object.assign(this, { share, low, high, width: Math.max(high - low, 1e-12) });
+  }
+
+  density(t) {
+    return t >= this.low && t <= this.high ? 1 / this.width : 0;
+  }
+
+  mass(a, b) {
+    return Math.max(Math.min(b, this.high) - Math.max(a, this.low), 0) / this.width;
+  }
+
+  /* The number of [a, b] that a share in [0, 1) stands for. */
+  within(a, b, share) {
+    const low = Math.max(a, this.low);
+    return low + share * (Math.min(b, this.high) - low);
+  }
+
+  /* Adds its distribution function, times a factor, to a sum on a grid. */
+  addCdf(total, { grid }, factor) {
+    for (let g = 0; g < grid.length; g++) total[g] += factor * clamp((grid[g] - this.low) / this.width, 0, 1);
+  }
+
+  /* With the cell of the nearest of nodes k · width instead. */
+  widened(width) {
+    const node = nearestNode(this.low, this.high, width), half = (width / 2) * (1 - 1e-4);
+    return new CellPart(this.share, node - half, node + half);
+  }
+}
+
+/* A normal part of a density, a shift away from the middle of the cell [low, high] of a formula. */
+class NearPart {
+  constructor(share, low, high, shift, spread) {
+    const middle = Math.fround(Math.fround(low + high) / 2);
+    Object.assign(this, { share, low, high, shift, spread, mean: middle + spread * shift });
+  }
+
+  scaled(t) {
+    return (t - this.mean) / this.spread;
+  }
+
+  density(t) {
+    return (Math.exp(-0.5 * this.scaled(t) ** 2) * PEAK) / this.spread;
+  }
+
+  mass(a, b) {
+    return normalBetween(this.scaled(a), this.scaled(b));
+  }
+
+  /* The number of [a, b] that a share in [0, 1) stands for. */
+  within(a, b, share) {
+    return clamp(this.mean + this.spread * normalWithin(this.scaled(a), this.scaled(b), share), a, b);
+  }
+
+  addCdf(total, head, factor) {
+    head.addMode(total, this.mean, this.spread, factor);
+  }
+
+  /* Around the nearest of nodes k · width instead. */
+  widened(width) {
+    const node = nearestNode(this.low, this.high, width);
+    return new NearPart(this.share, node, node, this.shift, this.spread);
+  }
+}
+
+/* The node k · width that is nearest to the middle of a cell. */
+const nearestNode = (low, high, width) => Math.round((low + high) / 2 / width) * width;
+
+/* Two arrays, one after the other. */
+function joined(first, second) {
+  const out = new Float64Array(first.length + second.length);
+  out.set(first);
+  out.set(second, first.length);
+  return out;
+}
+
+/* The formulas of a table: what they say of a row, and their parts of the conditionals. */
+class Ties {
+  constructor(data, columns, layer) {
+    Object.assign(this, data, { layer });
+    const used = new Set(data.targets.flatMap(({ column, formulas }) => [column, ...formulas.flatMap(({ terms }) => terms.map(([j]) => j))]));
+    this.columns = new Map([...used].map((j) => [j, columns.find(({ owner }) => owner.at(-1) === j)]));
+  }
+
+  /* What each formula of each target says of a row: its value, NaN if a column is hidden, and whether the target has it. */
+  said(x) {
+    const values = new Map([...this.columns].map(([j, column]) => [j, this.value(x, j, column)]));
+    return this.targets.map(({ column: j, formulas }) =>
+      formulas.map(({ terms, finest }) => {
+        const value = sum(terms.map(([i, sign]) => sign * values.get(i)));
+        return { value, holds: !Number.isNaN(x[j]) && Math.abs(values.get(j) - value) <= finest / 2 };
+      }),
+    );
+  }
+
+  /* The value of a real column, be it in its continuous part or one of its own; NaN if it is hidden. */
+  value(x, j, column) {
+    const code = column.atomic ? x[column.owner[0]] : 0;
+    if (code > 0) return column.atoms[code - 1] + column.lattice.offset;
+    return Number.isNaN(x[j]) ? NaN : column.snap(column.map.inverse(x[j])) + column.lattice.offset;
+  }
+
+  /* What networks see of the formulas: which ones hold. */
+  flags(said) {
+    const out = new Float64Array(this.targets.length * this.slots);
+    said.forEach((formulas, g) => formulas.forEach(({ holds }, slot) => (out[g * this.slots + slot] = Number(holds))));
+    return out;
+  }
+
+  /* The parts of real column j by one member's last layer, and the share that they leave; null if it has none. */
+  parts(said, j, hidden, member) {
+    const g = this.targets.findIndex(({ column }) => column === j);
+    if (g < 0) return null;
+    const size = 1 + 3 * this.nearly, first = g * this.slots * size;
+    const found = this.layer.apply(hidden, member, first, first + this.slots * size);
+    const logs = [0], made = [];
+    said[g].forEach(({ value }, slot) => {
+      const cell = this.cell(value, this.targets[g]), { start } = this.targets[g].formulas[slot];
+      if (cell) this.add(logs, made, cell, start.map((from, i) => from + this.gain * found[slot * size + i]));
+    });
+    const [rest, ...shares] = logSoftmax(logs).map(Math.exp);
+    return { rest, parts: made.map((make, i) => make(shares[i])) };
+  }
+
+  /* The log-weights of a formula's parts, and how each is made of its share. */
+  add(logs, made, [low, high], at) {
+    const { nearly } = this, spread = (i) => clamp(Math.exp(at[1 + 2 * nearly + i]), this.narrowest, this.widest);
+    logs.push(...at.slice(0, 1 + nearly));
+    made.push((share) => new CellPart(share, low, high));
+    for (let i = 0; i < nearly; i++) {
+      const shift = clamp(at[1 + nearly + i], -this.farthest, this.farthest);
+      made.push((share) => new NearPart(share, low, high, shift, spread(i)));
+    }
+  }
+
+  /* The ends of the cell of a value in the encoded column of a target; null where it has none. */
+  cell(value, { column: j, width }) {
+    const column = this.columns.get(j), { map, atoms, lattice } = column, X = value - lattice.offset, point = column.snap(X);
+    const [low, high] = map.edges ?? [-Infinity, Infinity], slack = this.off * width;
+    const fits = point > low && point < high && Math.abs(point - X) < slack && atoms.every((atom) => Math.abs(point - atom) > slack);
+    if (!fits) return null;
+    const [a, b] = [point - width / 2, point + width / 2].map((end) => map.withLogSlope(clamp(end, low, high))[0]);
+    const middle = (a + b) / 2, half = Math.max(b - middle, this.closest);
+    return Math.abs(middle) < this.far ? [middle - half, middle + half].map((end) => Math.fround(end)) : null;
+  }
+}

@@ -1,0 +1,137 @@
+"""Formulas in the explorer of the report: the page answers and draws, in a real browser, what Python does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small import SMALL
+from test_explorer import in_browser, in_page, probabilities, random_questions
+from test_explorer_ranges import counted, random_range_questions
+from test_ties import bills
+
+from ctem import CTEM
+from ctem.report import write_report
+from ctem.report.explorer import row_cells, why_not
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.rows import taken
+
+ASKED, RANGES = 150, 16
+pytestmark = [pytest.mark.long, in_browser]
+
+
+def table(n=600, seed=0):
+    """Bills; dates of which every second repeats the one before; measures without a lattice, some of them copied."""
+    rng = np.random.default_rng(seed)
+    made = np.datetime64("2020-01-01") + rng.integers(0, 1500, n).astype("m8[D]")
+    sent = np.where(rng.random(n) < 0.5, made, made + rng.integers(1, 300, n).astype("m8[D]"))
+    rate = rng.normal(size=n)
+    again = np.where(rng.random(n) < 0.5, rate, rng.normal(size=n))
+    named = {"made": made, "sent": sent, "rate": rate, "again": again, "planet": 3}
+    return bills(n, seed).assign(**named)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    X = table()
+    model = CTEM(**{**SMALL, "max_steps": 150, "width": 32, "batch_size": 128}).fit(X)
+    return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
+
+
+def test_the_table_has_formulas_of_every_kind_and_an_explorer(asked):
+    _, model, _ = asked
+    columns = {name: each.codec for name, each in model.schema_.columns.items()}
+    found = {(f.target, f.terms) for f in model.schema_.formulas}
+    assert {("total", (("bill", 1), ("fee", 1))), ("pay", (("bill", 1),))} <= found
+    assert {("sent", (("made", 1),)), ("again", (("rate", 1),))} <= found
+    assert columns["fee"].atoms
+    assert not columns["rate"].lattice.step
+    assert why_not(model) == ""
+
+
+def test_the_page_answers_what_python_answers(asked, tmp_path):
+    X, model, path = asked
+    rows = list(random_questions(model, X, ASKED))
+    body = """const model = new Model(data);
+      return questions.map(([cells, j]) => {
+        const question = model.question(cells);
+        return [question.logDensity(), question.conditional(j), [...model.ties.flags(model.ties.said(question.x))]];
+      });"""
+    questions = [(row_cells(model, row.columns), j) for row, j in rows]
+    answers = in_page(path, tmp_path, body, questions)
+    density, seen = TableDensity(model.schema_, model.density_), 0
+    for (row, j), (log_density, found, flags) in zip(rows, answers, strict=True):
+        x = model.schema_.encode(row).x
+        said = model.density_.net.said(x.nan_to_num(), ~x.isnan())
+        assert flags == said.holding.flatten().tolist()
+        seen += sum(flags)
+        expected = density.conditional(row, j).probability[0]
+        assert log_density == pytest.approx(density.log_prob(row)[0], abs=1e-3)
+        assert np.abs(probabilities(found) - expected).sum() < 1e-3
+        likely = expected > 1e-6
+        assert np.abs(np.log(probabilities(found)[likely] / expected[likely])).max() < 1e-3
+    assert seen > ASKED  # formulas that hold among what is set
+
+
+def holds(X):
+    """How often each formula does, in cells of rows."""
+    bill, pay, fee, total, _, made, sent, rate, again, _ = np.asarray(X, float).T
+    return np.array(
+        [(pay == bill).mean(), (total == bill + fee).mean(), (sent == made).mean(), near(again, rate).mean()]
+    )
+
+
+def near(a, b):
+    """Equal, as far as float32 can tell in the scale of a column."""
+    return np.abs(a - b) < 1e-4
+
+
+def drawn_by_python(model, row, n):
+    many = taken(row, np.zeros(n, np.int64))
+    drawn = TableDensity(model.schema_, model.density_).completed(many, torch.Generator().manual_seed(0))
+    frame = Frame(row.table_type, drawn)
+    return np.array([row_cells(model, taken(frame, slice(i, i + 1)).columns) for i in range(n)], float)
+
+
+@pytest.mark.parametrize("shown", [(), ("kind", "bill", "made")])
+def test_formulas_hold_in_drawn_rows_as_often_as_in_those_of_python(shown, asked, tmp_path):
+    X, model, path = asked
+    row, n = taken(model.as_frame(X), slice(0, 1)), 1500
+    known = {
+        name: cells if name in shown else replace(cells, missing=np.ones(1, bool))
+        for name, cells in row.columns.items()
+    }
+    body = f"""const random = generator(1), question = new Model(data).question(questions[0]);
+      return Array.from({{ length: {n} }}, () => question.draw(random));"""
+    page = np.array(in_page(path, tmp_path, body, [row_cells(model, known)]), float)
+    python = drawn_by_python(model, Frame(row.table_type, known), n)
+    offset = np.array([offset_of(model, name) for name in X])
+    one, two = holds(page + offset), holds(python + offset)
+    assert (np.abs(one - two) <= 4 * np.sqrt(2 * two * (1 - two) / n)).all(), (one, two)
+    assert (two > 0.1).all()
+
+
+def offset_of(model, name):
+    lattice = getattr(model.schema_.columns[name].codec, "lattice", None)
+    return 0.0 if lattice is None else lattice.shift / lattice.per
+
+
+def test_the_page_answers_ranges_as_counting_does(asked, tmp_path):
+    X, model, path = asked
+    rows = list(random_range_questions(model, X, RANGES))
+    body = """const model = new Model(data);
+      return questions.map(([cells]) => {
+        const question = model.question(cells);
+        for (let batch = 1; batch < 4; batch++) question.more();
+        const { value, error } = question.probability();
+        return [value, error];
+      });"""
+    answers = in_page(path, tmp_path, body, [question for *_, question in rows])
+    generator, away = torch.Generator().manual_seed(0), []
+    with torch.no_grad():
+        for (row, said, target, _), (p, e) in zip(rows, answers, strict=True):
+            q, f = counted(model, row, said, target, 10_000, generator)[0]
+            away.append(abs(p - q) / np.hypot(e, f))
+    assert max(away) < 5, np.sort(away)
+    assert np.sqrt(np.square(away).mean()) < 1.5
