@@ -244,13 +244,13 @@ def _ties(found: Ties) -> Json:
 
 def _target(found: Ties, g: int) -> Json:
     own = [tie for tie in found.ties if tie.target == found.targets[g]]
-    rows = zip(own, found.finest[g].tolist(), found.start[g].tolist(), strict=False)  # the others hold no formula
+    rows = zip(
+        own, found.finest[g].tolist(), found.start[g].tolist(), strict=False
+    )  # the others hold no formula
     return {
         "column": found.targets[g],
         "width": found.ruler.width(found.targets[g]),
-        "formulas": [
-            {"terms": tie.terms, "finest": finest, "start": start} for tie, finest, start in rows
-        ],
+        "formulas": [{"terms": tie.terms, "finest": finest, "start": start} for tie, finest, start in rows],
     }
 
 
