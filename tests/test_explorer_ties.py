@@ -102,6 +102,38 @@ def test_the_cells_of_values_are_those_of_python(asked, tmp_path):
     assert 10 * len(questions) < none < 50 * len(questions)
 
 
+def drawn_cells(model, row, j, n):
+    """How often a draw of encoded column j lies in the cell of its first formula, above it, and below it."""
+    x = model.schema_.encode(row).x
+    with torch.no_grad():
+        found = model.density_.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
+        low, high = found.tied.ends[0, 0]
+        value = found.rows(torch.zeros(n, dtype=torch.long)).draw(torch.Generator().manual_seed(0))
+    above, below = (value > high).double().mean(), (value < low).double().mean()
+    return np.array([1 - above - below, above, below])
+
+
+def test_a_card_says_the_value_of_a_formula_to_the_last_digit_and_how_likely_it_is(asked, tmp_path):
+    X, model, path = asked
+    row, n = model.as_frame(X.iloc[:1].assign(bill=1234.0, fee=56.0)), 5000
+    known = {
+        name: cells if name in ("bill", "fee") else replace(cells, missing=np.ones(1, bool))
+        for name, cells in row.columns.items()
+    }
+    body = """const model = new Model(data), found = model.question(questions[0]).conditional(3);
+      const summary = new NumberSummary(model.columns[3], found, model.numbers.far);
+      const within = ([low, high]) => summary.within({ low, high })[0];
+      const ranges = [[1290, 1290], [1291, null], [null, 1289]].map(within);
+      return [summary.words(), ranges, summary.unusual(1290), summary.unusual(1291)];"""
+    words, ranges, own, other = in_page(path, tmp_path, body, [row_cells(model, known)])
+    expected = drawn_cells(model, Frame(row.table_type, known), model.schema_.owner[3][-1], n)
+    assert (np.abs(expected - ranges) < 4 * np.sqrt(expected * (1 - expected) / n)).all(), (expected, ranges)
+    assert words.startswith("median 1290; ")
+    assert f"; 1290 in {round(100 * ranges[0])}%" in words
+    assert own == pytest.approx(1)
+    assert other < 1 - ranges[0]
+
+
 def holds(X):
     """How often each formula does, in cells of rows."""
     bill, pay, fee, total, _, made, sent, rate, again, _ = np.asarray(X, float).T

@@ -332,7 +332,7 @@ class NumberCard extends Card {
   draw(summary) {
     const heights = [this.explorer.before[this.j], summary].map((one) => this.heights(one));
     const top = Math.max(...heights.flat(), 1e-9), outline = this.stepped ? steps : curve;
-    const atoms = summary.atoms.map((p, i) => [this.across(this.column.atoms[i]), p]);
+    const atoms = summary.atoms.map((p, i) => [this.across(summary.values[i]), p]);
     const here = this.value === null ? null : this.across(this.value);
     const band = isRange(this.cell) ? ends(this.cell).map((X) => this.across(X)) : null;
     this.picture.replaceChildren(picture(heights.map((one) => outline(one, top)), atoms, here, band));

@@ -56,10 +56,27 @@ class Question {
     for (const i of owner) x[i] = NaN;
     const column = this.model.columns[j];
     if (column.listed) return { values: column.byValue(this.weighted(x, owner[0])) };
-    if (!column.atomic) return { continuous: 1, atoms: [], nodes: this.weighted(x, owner[0]) };
+    if (!column.atomic) return { continuous: 1, atoms: [], ...this.real(x, owner[0], column) };
     const [continuous, ...atoms] = this.weighted(x, owner[0]);
     x[owner[0]] = 0;
-    return { continuous, atoms, nodes: this.weighted(x, owner[1]) };
+    return { continuous, atoms, ...this.real(x, owner[1], column) };
+  }
+
+  /* Real column j at the nodes; where formulas speak, also the values [X, p] that they say, and the rest at the nodes. */
+  real(x, j, column) {
+    const nodes = this.weighted(x, j), points = this.points(x, j, column);
+    return points.length ? { nodes, points, smooth: this.weighted(x, j, "softened") } : { nodes };
+  }
+
+  /* The values that formulas say, and how likely they are: the mean of the members. */
+  points(x, j, column) {
+    const found = new Map(), { members } = this.model;
+    for (const part of this.members().flatMap((k) => this.parts(x, j, k).tied)) {
+      if (!(part instanceof CellPart)) continue;
+      const X = column.restored((part.low + part.high) / 2);
+      found.set(X, (found.get(X) ?? 0) + part.share / members);
+    }
+    return [...found];
   }
 
   /* A row with the unknown cells drawn given the others. */
@@ -86,11 +103,11 @@ class Question {
   }
 
   /* Probabilities of the codes of encoded column j, or of the nodes of a real one, given what x shows. */
-  weighted(x, j) {
+  weighted(x, j, table = "widened") {
     if (this.model.sizes[j]) return this.labels(x, j);
     const { numbers } = this.model, total = new Float64Array(numbers.nodes.length);
     for (const k of this.members()) {
-      const parts = numbers.widened(this.parts(x, j, k));
+      const parts = numbers[table](this.parts(x, j, k));
       numbers.nodes.forEach((t, i) => (total[i] += numbers.density(t, numbers.below[i], parts)));
     }
     for (const end of [0, total.length - 1]) total[end] /= 2;

@@ -248,6 +248,11 @@ class NumberHead {
     return { ...parts, tied: parts.tied.map((part) => part.widened(this.nodes[1] - this.nodes[0])) };
   }
 
+  /* The same for a table without the cells of formulas. */
+  softened(parts) {
+    return { ...parts, tied: parts.tied.flatMap((part) => part.softened(this.nodes[1] - this.nodes[0])) };
+  }
+
   draw({ weight, mean, spread, fixed, moving, tied }, random) {
     const part = drawPlace([...weight, ...tied.map(({ share }) => share)], random), { far } = this;
     if (part >= weight.length) return clamp(tied[part - weight.length].within(-Infinity, Infinity, random()), -far, far);

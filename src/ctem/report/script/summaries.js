@@ -1,12 +1,18 @@
 /* ---- summaries of one column's conditional, in the units of the table ---- */
 
-/* The distribution of a number from `conditional`: its distribution function on even nodes of encoded x, and atoms. */
+const ALIKE = 1e-6; // encoded distance within which a value is the one that a formula says
+
+/* The distribution of a number from `conditional`: its distribution function on even nodes of encoded x, and atoms.
+
+   A value that a formula says is one of the atoms. */
 class NumberSummary {
   constructor(column, found, far) {
-    const { continuous, atoms, atomErrors = [], belowErrors = [] } = found;
-    Object.assign(this, { column, continuous, atoms, atomErrors, belowErrors, far });
-    this.atomPlaces = column.atoms.map((X) => column.map.withLogSlope(X)[0]);
-    if (found.nodes) this.fromNodes(found.nodes);
+    const { continuous, points = [], atomErrors = [], belowErrors = [] } = found, said = sum(points.map(([, p]) => p));
+    Object.assign(this, { column, atomErrors, belowErrors, far, continuous: continuous * (1 - said) });
+    this.atoms = [...found.atoms, ...points.map(([, p]) => continuous * p)];
+    this.values = [...column.atoms, ...points.map(([X]) => X)];
+    this.atomPlaces = this.values.map((X) => column.map.withLogSlope(X)[0]);
+    if (found.nodes) this.fromNodes(found.smooth ?? found.nodes);
     else this.fromBelow(found.below);
   }
 
@@ -43,16 +49,17 @@ class NumberSummary {
   within(range) {
     const allowed = this.column.allowed(range);
     if (!allowed) return [0, 0];
-    const [codes, interval] = this.column.atomic ? allowed : [[1], allowed[0]];
-    const [low, high] = interval.map((x) => this.cdf(x)), inside = codes[0] * this.continuous * (high - low);
-    const errors = [...interval.map((x) => codes[0] * this.cdfError(x)), ...this.atomErrors.map((error, i) => codes[i + 1] * error)];
-    return [inside + sum(this.atoms.map((p, i) => p * codes[i + 1])), Math.hypot(...errors)];
+    const [[share], interval] = this.column.atomic ? allowed : [[1], allowed[0]], [from, to] = ends(range);
+    const [low, high] = interval.map((x) => this.cdf(x)), inside = share * this.continuous * (high - low);
+    const own = this.values.map((X) => Number(X >= from && X <= to));
+    const errors = [...interval.map((x) => share * this.cdfError(x)), ...this.atomErrors.map((error, i) => own[i] * error)];
+    return [inside + dot(this.atoms, own), Math.hypot(...errors)];
   }
 
   /* The least X that at least this share is not above. */
   quantile(share) {
     const x = this.encodedQuantile(share), atom = this.atomPlaces.findIndex((place) => Math.abs(place - x) < 1e-9);
-    return atom >= 0 ? this.column.atoms[atom] : this.column.restored(x);
+    return atom >= 0 ? this.values[atom] : this.column.restored(x);
   }
 
   encodedQuantile(share) {
@@ -68,9 +75,9 @@ class NumberSummary {
 
   /* How likely it is to be as unusual as X, or more: the mass where the encoded density is no higher. */
   unusual(X) {
-    const atom = this.column.atoms.indexOf(X);
+    const x = this.column.map.withLogSlope(X)[0], same = (i) => i >= this.column.atoms.length && Math.abs(this.atomPlaces[i] - x) < ALIKE;
+    const atom = this.values.findIndex((value, i) => value === X || same(i));
     if (atom >= 0) return sum([this.continuous, ...this.atoms].filter((p) => p <= this.atoms[atom]));
-    const x = this.column.map.withLogSlope(X)[0];
     if (this.column.beyond(X) || Math.abs(x) > this.far) return 0;
     const mass = this.mass ?? this.below.slice(1).map((share, i) => share - this.below[i]);
     const own = mass[Math.min(Math.floor(((x + this.far) / (2 * this.far)) * mass.length), mass.length - 1)];
@@ -79,7 +86,7 @@ class NumberSummary {
 
   words() {
     const [low, middle, high] = [0.05, 0.5, 0.95].map((share) => this.column.text(this.quantile(share)));
-    const likely = this.atoms.flatMap((p, i) => (p >= 0.05 ? [`${this.column.text(this.column.atoms[i])} in ${percent(p)}`] : []));
+    const likely = this.atoms.flatMap((p, i) => (p >= 0.05 ? [`${this.column.text(this.values[i])} in ${percent(p)}`] : []));
     return [`median ${middle}${this.medianError()}`, low === high ? "" : `90% from ${low} to ${high}`, ...likely].filter(Boolean).join("; ");
   }
 

@@ -25,6 +25,11 @@ class CellPart {
     for (let g = 0; g < grid.length; g++) total[g] += factor * clamp((grid[g] - this.low) / this.width, 0, 1);
   }
 
+  /* Nothing of it is smooth. */
+  softened() {
+    return [];
+  }
+
   /* With the cell of the nearest of nodes k · width instead. */
   widened(width) {
     const node = nearestNode(this.low, this.high, width), half = (width / 2) * (1 - 1e-4);
@@ -36,7 +41,7 @@ class CellPart {
 class NearPart {
   constructor(share, low, high, shift, spread) {
     const middle = Math.fround(Math.fround(low + high) / 2);
-    Object.assign(this, { share, low, high, shift, spread, mean: middle + spread * shift });
+    Object.assign(this, { share, low, high, shift, spread, middle, mean: middle + spread * shift });
   }
 
   scaled(t) {
@@ -58,6 +63,12 @@ class NearPart {
 
   addCdf(total, head, factor) {
     head.addMode(total, this.mean, this.spread, factor);
+  }
+
+  /* In its place, and so wide that its values at nodes k · width sum to its mass. */
+  softened(width) {
+    const spread = Math.max(this.spread, width);
+    return [new NearPart(this.share, this.low, this.high, (this.mean - this.middle) / spread, spread)];
   }
 
   /* Around the nearest of nodes k · width instead. */
