@@ -96,7 +96,7 @@ def test_the_cells_of_values_are_those_of_python(asked, tmp_path):
         ties.targets, questions, in_page(path, tmp_path, body, questions), strict=True
     ):
         expected = ties.ruler.cells(torch.tensor(values, dtype=torch.float64), j).numpy()
-        page = np.array([[np.nan, np.nan] if cell is None else cell for cell in found])
+        page = np.array([[np.nan, np.nan] if cell is None else cell[:2] for cell in found])
         np.testing.assert_allclose(page, expected, atol=1e-6)  # nan where it has none
         none += np.isnan(page[:, 0]).sum()
     assert 10 * len(questions) < none < 50 * len(questions)
@@ -111,6 +111,30 @@ def drawn_cells(model, row, j, n):
         value = found.rows(torch.zeros(n, dtype=torch.long)).draw(torch.Generator().manual_seed(0))
     above, below = (value > high).double().mean(), (value < low).double().mean()
     return np.array([1 - above - below, above, below])
+
+
+def test_beside_ranges_a_card_says_it_too(asked, tmp_path):
+    X, model, path = asked
+    row, n = model.as_frame(X.iloc[:1].assign(bill=1234.0, fee=56.0)), 3000
+    known = {
+        name: cells if name in ("bill", "fee") else replace(cells, missing=np.ones(1, bool))
+        for name, cells in row.columns.items()
+    }
+    cells = row_cells(model, known)
+    cells[4] = {"places": [0, 1]}  # either kind: a condition that every row meets
+    body = """const model = new Model(data), question = model.question(questions[0]);
+      for (let batch = 1; batch < 4; batch++) question.more();
+      const summary = new NumberSummary(model.columns[3], question.conditional(3), model.numbers.far);
+      const within = ([low, high]) => summary.within({ low, high });
+      return [summary.words(), [[1290, 1290], [1291, null], [null, 1289]].map(within)];"""
+    words, ranges = in_page(path, tmp_path, body, [cells])
+    drawn = drawn_by_python(model, Frame(row.table_type, known), n)[:, 3]
+    expected = np.array([(drawn == 1290).mean(), (drawn > 1290).mean(), (drawn < 1290).mean()])
+    found, error = np.array(ranges).T
+    error = np.hypot(error, np.sqrt(expected * (1 - expected) / n))
+    assert (np.abs(found - expected) < 4 * error).all(), (found, expected, error)
+    assert error.max() < 0.03
+    assert words.startswith("median 1290; ")
 
 
 def test_a_card_says_the_value_of_a_formula_to_the_last_digit_and_how_likely_it_is(asked, tmp_path):

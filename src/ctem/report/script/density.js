@@ -56,26 +56,22 @@ class Question {
     for (const i of owner) x[i] = NaN;
     const column = this.model.columns[j];
     if (column.listed) return { values: column.byValue(this.weighted(x, owner[0])) };
-    if (!column.atomic) return { continuous: 1, atoms: [], ...this.real(x, owner[0], column) };
+    if (!column.atomic) return { continuous: 1, atoms: [], ...this.real(x, owner[0]) };
     const [continuous, ...atoms] = this.weighted(x, owner[0]);
     x[owner[0]] = 0;
-    return { continuous, atoms, ...this.real(x, owner[1], column) };
+    return { continuous, atoms, ...this.real(x, owner[1]) };
   }
 
   /* Real column j at the nodes; where formulas speak, also the values [X, p] that they say, and the rest at the nodes. */
-  real(x, j, column) {
-    const nodes = this.weighted(x, j), points = this.points(x, j, column);
+  real(x, j) {
+    const nodes = this.weighted(x, j), points = this.points(x, j);
     return points.length ? { nodes, points, smooth: this.weighted(x, j, "softened") } : { nodes };
   }
 
   /* The values that formulas say, and how likely they are: the mean of the members. */
-  points(x, j, column) {
+  points(x, j) {
     const found = new Map(), { members } = this.model;
-    for (const part of this.members().flatMap((k) => this.parts(x, j, k).tied)) {
-      if (!(part instanceof CellPart)) continue;
-      const X = column.restored((part.low + part.high) / 2);
-      found.set(X, (found.get(X) ?? 0) + part.share / members);
-    }
+    for (const { X, share } of this.members().flatMap((k) => cellsOf(this.parts(x, j, k)))) found.set(X, (found.get(X) ?? 0) + share / members);
     return [...found];
   }
 

@@ -4,6 +4,7 @@ const ISLANDS = 16; // of a batch of draws: their spread is the standard error
 const LARGEST = 10, SMALLEST = 2, WORK = 6e6; // draws of an island: so that its products of weights are about so many
 const BATCHES = 6; // of draws in all, the first at once and the others afterwards
 const UNEVEN = 0.5; // effective share of an island's draws below which they are drawn again by their weights
+const OFTEN = 0.01; // probability of a value of a formula from which it stands apart
 const SEED = 1;
 const BLUR = 0.5, LEAST = 1e-3; // of a drawn number, times its standard deviation and n^(−1/5); at least
 
@@ -93,21 +94,43 @@ class RangeQuestion extends Question {
     return { values: means, errors };
   }
 
-  /* The distribution function of real column j on the grid, averaged by weights.
+  /* The distribution function of real column j on the grid, averaged by weights; apart from it, values of formulas.
 
      Where conditions came later it is that of the draws, each blurred by a share of their spread. */
   grid(j, weights) {
     const { numbers } = this.model, totals = this.islands(() => numbers.noSum()), whole = this.islands(() => 0);
-    const width = this.blur(j, weights);
+    const width = this.blur(j, weights), points = this.likelyPoints(j, weights);
+    const left = (parts) => ({ ...parts, tied: parts.tied.filter(({ X }) => !points.has(X)) });
+    const apart = (i) => this.said(i, j).some(([X]) => points.has(X));
     this.rows.forEach((x, i) => {
       if (!weights[i]) return;
       const b = Math.floor(i / this.size), from = this.found[i].get(j);
-      if (from) for (const parts of from) numbers.addCdf(totals[b], parts, weights[i] / from.length);
-      else numbers.addMode(totals[b].rest, x[j], width, weights[i]);
+      if (from) for (const parts of from) numbers.addCdf(totals[b], left(parts), weights[i] / from.length);
+      else if (!apart(i)) numbers.addMode(totals[b].rest, x[j], width, weights[i]);
       whole[b] += weights[i];
     });
     const { means, errors } = ratios(totals.map((total) => numbers.cdfOf(total)), whole);
-    return { below: means, belowErrors: errors };
+    const likely = ratios(this.islands((b) => Array.from(points.values(), (each) => each[b])), whole);
+    return { below: means, belowErrors: errors, points: Array.from(points.keys(), (X, i) => [X, likely.means[i]]), pointErrors: likely.errors };
+  }
+
+  /* The values that formulas say of real column j in many of the draws, and their weight in each island. */
+  likelyPoints(j, weights) {
+    const found = new Map(), whole = sum(weights);
+    this.rows.forEach((_, i) => {
+      for (const [X, share] of weights[i] ? this.said(i, j) : []) {
+        if (!found.has(X)) found.set(X, this.islands(() => 0));
+        found.get(X)[Math.floor(i / this.size)] += weights[i] * share;
+      }
+    });
+    return new Map([...found].filter(([, each]) => sum(each) >= OFTEN * whole));
+  }
+
+  /* The values [X, p] that formulas say of real column j in draw i; where conditions came later, what was drawn of them. */
+  said(i, j) {
+    const from = this.found[i].get(j);
+    if (from) return from.flatMap(cellsOf).map(({ X, share }) => [X, share / from.length]);
+    return this.model.ties?.held(this.rows[i], j) ?? [];
   }
 
   /* How wide a draw of column j is taken: a share of their standard deviation that shrinks with their number. */

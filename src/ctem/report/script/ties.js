@@ -1,9 +1,9 @@
 /* ---- formulas among columns: densities/anyorder/ties.py and tables/columns/ties.py ---- */
 
-/* A part of a density that is even in the cell of a formula. */
+/* A part of a density that is even in the cell of a formula, which stands for the number X. */
 class CellPart {
-  constructor(share, low, high) {
-    Object.assign(this, { share, low, high, width: Math.max(high - low, 1e-12) });
+  constructor(share, low, high, X) {
+    Object.assign(this, { share, low, high, X, width: Math.max(high - low, 1e-12) });
   }
 
   density(t) {
@@ -33,7 +33,7 @@ class CellPart {
   /* With the cell of the nearest of nodes k · width instead. */
   widened(width) {
     const node = nearestNode(this.low, this.high, width), half = (width / 2) * (1 - 1e-4);
-    return new CellPart(this.share, node - half, node + half);
+    return new CellPart(this.share, node - half, node + half, this.X);
   }
 }
 
@@ -78,6 +78,8 @@ class NearPart {
   }
 }
 
+const cellsOf = ({ tied }) => tied.filter((part) => part instanceof CellPart);
+
 /* The node k · width that is nearest to the middle of a cell. */
 const nearestNode = (low, high, width) => Math.round((low + high) / 2 / width) * width;
 
@@ -106,6 +108,13 @@ class Ties {
         return { value, holds: !Number.isNaN(x[j]) && Math.abs(values.get(j) - value) <= finest / 2 };
       }),
     );
+  }
+
+  /* The value [X, 1] that a formula says of real column j of a row, if one holds. */
+  held(x, j) {
+    const g = this.targets.findIndex(({ column }) => column === j), one = this.said(x)[g]?.find(({ holds }) => holds);
+    const cell = one ? this.cell(one.value, this.targets[g]) : null;
+    return cell ? [[cell[2], 1]] : [];
   }
 
   /* The value of a real column, be it in its continuous part or one of its own; NaN if it is hidden. */
@@ -138,17 +147,17 @@ class Ties {
   }
 
   /* The log-weights of a formula's parts, and how each is made of its share. */
-  add(logs, made, [low, high], at) {
+  add(logs, made, [low, high, X], at) {
     const { nearly } = this, spread = (i) => clamp(Math.exp(at[1 + 2 * nearly + i]), this.narrowest, this.widest);
     logs.push(...at.slice(0, 1 + nearly));
-    made.push((share) => new CellPart(share, low, high));
+    made.push((share) => new CellPart(share, low, high, X));
     for (let i = 0; i < nearly; i++) {
       const shift = clamp(at[1 + nearly + i], -this.farthest, this.farthest);
       made.push((share) => new NearPart(share, low, high, shift, spread(i)));
     }
   }
 
-  /* The ends of the cell of a value in the encoded column of a target; null where it has none. */
+  /* The ends of the cell of a value in the encoded column of a target, and its X; null where it has none. */
   cell(value, { column: j, width }) {
     const column = this.columns.get(j), { map, atoms, lattice } = column, X = value - lattice.offset, point = column.snap(X);
     const [low, high] = map.edges ?? [-Infinity, Infinity], slack = this.off * width;
@@ -156,6 +165,6 @@ class Ties {
     if (!fits) return null;
     const [a, b] = [point - width / 2, point + width / 2].map((end) => map.withLogSlope(clamp(end, low, high))[0]);
     const middle = (a + b) / 2, half = Math.max(b - middle, this.closest);
-    return Math.abs(middle) < this.far ? [middle - half, middle + half].map((end) => Math.fround(end)) : null;
+    return Math.abs(middle) < this.far ? [Math.fround(middle - half), Math.fround(middle + half), point] : null;
   }
 }
