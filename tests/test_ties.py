@@ -9,7 +9,7 @@ from ctem import CTEM
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
-from tests.small import SMALL
+from tests.small import SMALL, TINY
 
 N = 600
 
@@ -58,6 +58,16 @@ def test_dates_that_repeat_others_are_tied():
     sent = np.where(rng.random(N) < 0.5, made, made + rng.integers(1, 300, N).astype("m8[D]"))
     schema = Schema.fit(read_frame(pd.DataFrame({"made": made, "sent": sent})))
     assert ("sent", (("made", 1),)) in {(f.target, f.terms) for f in schema.formulas}
+
+
+def test_a_streamed_table_has_the_same_formulas(tmp_path):
+    """A sketch adds to each column what its sample missed, so that columns differ in length."""
+    X = bills(25_000)
+    X.to_parquet(tmp_path / "bills.parquet")
+    model = CTEM(**TINY).fit(tmp_path / "bills.parquet", memory="9MB")
+    found = {(f.target, f.terms) for f in model.schema_.formulas}
+    assert found == {(f.target, f.terms) for f in Schema.fit(read_frame(X)).formulas}
+    assert np.isfinite(model.score(X))
 
 
 def test_samples_hold_the_formulas_as_often_as_the_table(model):

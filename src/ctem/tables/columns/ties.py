@@ -116,7 +116,9 @@ class _Search:
     def __init__(self, codecs: Mapping[str, Numbers], cells: Mapping[str, Cells]):
         self.names = list(codecs)[:COPIES]
         each = [codecs[name] for name in self.names]
-        self.values = np.stack([_values(codecs[name], _sampled(cells[name])) for name in self.names], 1)
+        n = min(len(cells[name]) for name in self.names)  # a sketch adds what its sample of the rows missed
+        rows = np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64)
+        self.values = np.stack([_values(codecs[name], cells[name], rows) for name in self.names], 1)
         self.width = np.array([_width(codec) for codec in each])
         atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in each]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
@@ -221,11 +223,6 @@ def _sharpness(gap: Vector) -> float:
     return float((count[seen] * np.log(count[seen] / smooth[seen])).sum() - count.sum() + smooth.sum())
 
 
-def _sampled(cells: Cells) -> Cells:
-    index = np.linspace(0, len(cells) - 1, min(len(cells), ROWS)).astype(np.int64)
-    return Cells(cells.type, cells.values[index], cells.missing[index], unit=cells.unit)
-
-
 def _width(codec: Numbers) -> float:
     """Of the cell of a value, as far as float32 can tell it from its neighbours."""
     return max(codec.lattice.width, FINEST * codec.transform.scale)
@@ -235,8 +232,9 @@ def _shift(codec: Numbers) -> float:
     return codec.lattice.shift / codec.lattice.per
 
 
-def _values(codec: Numbers, cells: Cells) -> Vector:
-    return codec.lattice.measure(cells) + _shift(codec)
+def _values(codec: Numbers, cells: Cells, rows: NDArray[np.int64]) -> Vector:
+    some = Cells(cells.type, cells.values[rows], cells.missing[rows], unit=cells.unit)
+    return codec.lattice.measure(some) + _shift(codec)
 
 
 class CodecRuler:
