@@ -118,7 +118,7 @@ class _Search:
         each = [codecs[name] for name in self.names]
         n = min(len(cells[name]) for name in self.names)  # a sketch adds what its sample of the rows missed
         rows = np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64)
-        self.values = np.stack([_values(codecs[name], cells[name], rows) for name in self.names], 1)
+        self.values = np.stack([_values(codecs[name], _sampled(cells[name], rows)) for name in self.names], 1)
         self.width = np.array([_width(codec) for codec in each])
         atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in each]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
@@ -232,9 +232,12 @@ def _shift(codec: Numbers) -> float:
     return codec.lattice.shift / codec.lattice.per
 
 
-def _values(codec: Numbers, cells: Cells, rows: NDArray[np.int64]) -> Vector:
-    some = Cells(cells.type, cells.values[rows], cells.missing[rows], unit=cells.unit)
-    return codec.lattice.measure(some) + _shift(codec)
+def _sampled(cells: Cells, rows: NDArray[np.int64]) -> Cells:
+    return Cells(cells.type, cells.values[rows], cells.missing[rows], unit=cells.unit)
+
+
+def _values(codec: Numbers, cells: Cells) -> Vector:
+    return codec.lattice.measure(cells) + _shift(codec)
 
 
 class CodecRuler:
