@@ -85,7 +85,9 @@ def random_questions(model, X, count, seed=0):
 def probabilities(found):
     if "values" in found:
         return np.array(found["values"])
-    return np.concatenate([found["continuous"] * np.array(found["nodes"]), found["atoms"]])
+    points = np.array([share for _, share in sorted(found["points"])])
+    parts = [found["continuous"] * part for part in ((1 - points.sum()) * np.array(found["nodes"]), points)]
+    return np.concatenate([*parts, found["atoms"]])
 
 
 @pytest.mark.long

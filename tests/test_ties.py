@@ -84,6 +84,19 @@ def test_a_missing_total_is_filled_in_to_the_last_digit(model):
     assert (filled["total"] == X["bill"] + X["fee"]).mean() > 0.75
 
 
+def test_a_conditional_has_the_value_of_a_formula_to_the_last_digit(model):
+    found = model.conditional({"bill": 1234.0, "fee": 56.0}, "total")
+    drawn = model.sample(4000, given={"bill": 1234.0, "fee": 56.0}, random_state=0)["total"]
+    assert found.mode().to_list() == found.quantile(0.5).to_list() == [1290.0]
+    assert found.probability.sum() == pytest.approx(1.0)
+    share = found.probability[0, found.cells.values == 1290.0].sum()
+    assert (
+        abs(share - (drawn == 1290.0).mean()) < 0.15
+    )  # drawn rows are whole ones: the others are drawn, too
+    X = bills(100, seed=8)
+    assert (model.impute(X.assign(total=np.nan), method="mode")["total"] == X["bill"] + X["fee"]).all()
+
+
 def test_every_conditional_of_a_tied_column_sums_to_one(model):
     x = model.schema_.encode(model.as_frame(bills(6, seed=4))).x
     for j in model.schema_.ties.targets:

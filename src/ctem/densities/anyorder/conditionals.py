@@ -17,6 +17,7 @@ from ctem.densities.chain import Conditional, Probabilities
 __all__ = ["AtLevel", "NumberDensity"]
 
 NODES = 1025  # at which the density of a real column is tabulated
+WIDTH = 2 * FAR / (NODES - 1)  # between two of them
 
 
 class AtLevel:
@@ -105,10 +106,19 @@ class NumberDensity:
         return _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
 
     def table(self) -> tuple[Tensor, Tensor]:
-        """Nodes (q,) on [−8, 8] and log ρ there, (n, q); the mass of a narrow cell is at the nearest node."""
+        """Nodes (q,) on [−8, 8] and log ρ there, (n, q); what lies in a tied cell is at the nearest node."""
+        nodes, p = self.smooth()
+        if self.tied is None:
+            return nodes, p.log()
+        place, share = self.tied.points()
+        nearest = ((place + FAR) / WIDTH).round().long().clamp(0, NODES - 1)
+        return nodes, p.scatter_add(1, nearest, share / WIDTH).log()
+
+    def smooth(self) -> tuple[Tensor, Tensor]:
+        """Nodes (q,) on [−8, 8] and ρ there but for the tied cells, (n, q)."""
         nodes = torch.linspace(-FAR, FAR, NODES, dtype=self.found.dtype, device=self.found.device)
-        tied = None if self.tied is None else self.tied.widened(2 * FAR / (NODES - 1))
-        return nodes, replace(self, tied=tied).at(nodes.expand(len(self.mean), -1))
+        tied = None if self.tied is None else self.tied.smooth(WIDTH)
+        return nodes, replace(self, tied=tied).at(nodes.expand(len(self.mean), -1)).exp()
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row, (n,): that of a random member."""

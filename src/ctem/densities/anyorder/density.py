@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ctem.densities.anyorder.conditionals import AtLevel
+from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.chain import Chain
 from ctem.training import History
@@ -115,6 +115,25 @@ class AnyOrderDensity:
             each = [self._conditional(part, j) for part in known.split(TABULATED)]
         return each[0][0], torch.cat([log_p for _, log_p in each])
 
+    def parted(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``conditional`` of a real column j, with what ties say in its place instead of at the nearest node.
+
+        Nodes (q,) and the density of the rest there (n, q); values that ties say of some row (m,) and how likely each
+        is in every row (n, m).
+        """
+        known = x.clone()
+        known[:, j] = math.nan
+        with torch.no_grad():
+            each = [self._parted(part, j) for part in known.split(TABULATED)]
+        nodes, rest, place, share = (
+            each[0][0],
+            *(torch.cat(parts) for parts in list(zip(*each, strict=True))[1:]),
+        )
+        values, which = place.unique(return_inverse=True)
+        out = share.new_zeros(len(x), len(values)).scatter_add(1, which, share)
+        said = (out > 0).any(0)
+        return nodes, rest, values[said], out[:, said]
+
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows, drawn column by column, each in one order."""
         return self.complete(self.base.log_table.new_full((n, self.space.dim), math.nan), generator)
@@ -137,6 +156,13 @@ class AnyOrderDensity:
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Whatever the order: all observed cells are shown."""
         return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
+
+    def _parted(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
+        if not isinstance(found, NumberDensity):
+            raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
+        none = x.new_zeros(len(x), 0)
+        return *found.smooth(), *((none, none) if found.tied is None else found.tied.points())
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
         each = self._by_order(x, asked, given)

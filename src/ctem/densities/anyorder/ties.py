@@ -89,13 +89,14 @@ class TiedParts(NamedTuple):
     found: Tensor  # (members, n, …, slots, coefficients)
     known: Tensor  # (n, …, slots)
     ends: Tensor  # (n, …, slots, 2), of the cells
+    exact: bool = True  # with the cells; else what they leave, which has less mass than 1
 
     def log_prob(self, log_p: Tensor, exact_at: Tensor, near_at: Tensor) -> Tensor:
         """log ρ(t) from log ρ₀(t) (members, n, …), at t (n, …), with noise on it and without."""
         weight, shift, log_spread = self._coefficients()
         low, high = self.ends.nan_to_num().unbind(-1)
         t, middle = exact_at.unsqueeze(-1), ((low + high) / 2).unsqueeze(-1)
-        inside = self.known & (t >= low) & (t <= high)
+        inside = self.known & (t >= low) & (t <= high) & self.exact
         log_exact = torch.where(inside, -(high - low).clamp_min(1e-12).log(), -math.inf).unsqueeze(-1)
         u = (near_at.unsqueeze(-1).unsqueeze(-1) - middle) * (-log_spread).exp() - shift
         log_near = -0.5 * u**2 - log_spread - LOG_SQRT_2PI
@@ -105,7 +106,7 @@ class TiedParts(NamedTuple):
 
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
-        wide = TiedParts(self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1))
+        wide = TiedParts(self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1), self.exact)
         return wide.log_prob(log_p, t, t)
 
     def draw(self, other: Tensor, generator: torch.Generator) -> Tensor:
@@ -120,15 +121,22 @@ class TiedParts(NamedTuple):
         every = torch.cat([torch.cat([exact, near], -1).flatten(-2), other.unsqueeze(-1)], -1)
         return every.gather(-1, part).squeeze(-1).clamp(-FAR, FAR)
 
-    def widened(self, width: float) -> TiedParts:
-        """With cells as wide as those between the nodes k · width, each around the nearest node."""
-        node = (self.ends.mean(-1, keepdim=True) / width).round() * width
-        half = torch.tensor([-0.5, 0.5], dtype=node.dtype, device=node.device) * width * (1 - 1e-4)
-        return self._replace(ends=torch.where(self.ends.isnan(), math.nan, node + half))
+    def points(self) -> tuple[Tensor, Tensor]:
+        """The middle of each cell (n, slots) and its probability, the mean over members; 0 for what is not known."""
+        share = _with_rest(self._coefficients()[0]).softmax(-1)[..., :-1].unflatten(-1, (-1, 1 + NEARLY))
+        return self.ends.nan_to_num().mean(-1), share[..., 0].mean(0)
+
+    def smooth(self, width: float) -> TiedParts:
+        """Without the cells, and no part narrower than this."""
+        weight, shift, log_spread = self._coefficients()
+        spread = log_spread.exp()
+        wide = spread.clamp_min(width)
+        found = torch.cat([weight, shift * spread / wide, wide.log()], -1)
+        return self._replace(found=found, exact=False)
 
     def rows(self, index: Tensor) -> TiedParts:
         """Those of these rows."""
-        return TiedParts(self.found[:, index], self.known[index], self.ends[index])
+        return TiedParts(self.found[:, index], self.known[index], self.ends[index], self.exact)
 
     def of_members(self, who: Tensor) -> TiedParts:
         """Of one member for each row (n,)."""

@@ -62,10 +62,9 @@ class Question {
     return { continuous, atoms, ...this.real(x, owner[1]) };
   }
 
-  /* Real column j at the nodes; where formulas speak, also the values [X, p] that they say, and the rest at the nodes. */
+  /* Real column j: the values [X, p] that formulas say, and the rest at the nodes. */
   real(x, j) {
-    const nodes = this.weighted(x, j), points = this.points(x, j);
-    return points.length ? { nodes, points, smooth: this.weighted(x, j, "softened") } : { nodes };
+    return { nodes: this.weighted(x, j), points: this.model.ties ? this.points(x, j) : [] };
   }
 
   /* The values that formulas say, and how likely they are: the mean of the members. */
@@ -99,11 +98,11 @@ class Question {
   }
 
   /* Probabilities of the codes of encoded column j, or of the nodes of a real one, given what x shows. */
-  weighted(x, j, table = "widened") {
+  weighted(x, j) {
     if (this.model.sizes[j]) return this.labels(x, j);
     const { numbers } = this.model, total = new Float64Array(numbers.nodes.length);
     for (const k of this.members()) {
-      const parts = numbers[table](this.parts(x, j, k));
+      const parts = numbers.softened(this.parts(x, j, k));
       numbers.nodes.forEach((t, i) => (total[i] += numbers.density(t, numbers.below[i], parts)));
     }
     for (const end of [0, total.length - 1]) total[end] /= 2;

@@ -243,11 +243,6 @@ class NumberHead {
     return (1 - share) * heights[cell] + share * heights[cell + 1];
   }
 
-  /* The same for a table on the nodes: the mass of a narrow cell is at the nearest one. */
-  widened(parts) {
-    return { ...parts, tied: parts.tied.map((part) => part.widened(this.nodes[1] - this.nodes[0])) };
-  }
-
   /* The same for a table without the cells of formulas. */
   softened(parts) {
     return { ...parts, tied: parts.tied.flatMap((part) => part.softened(this.nodes[1] - this.nodes[0])) };

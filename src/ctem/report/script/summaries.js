@@ -13,7 +13,7 @@ class NumberSummary {
     this.atoms = [...found.atoms, ...points.map(([, p]) => continuous * p)];
     this.values = [...column.atoms, ...points.map(([X]) => X)];
     this.atomPlaces = this.values.map((X) => column.map.withLogSlope(X)[0]);
-    if (found.nodes) this.fromNodes(found.smooth ?? found.nodes);
+    if (found.nodes) this.fromNodes(found.nodes);
     else this.fromBelow(found.below);
   }
 

@@ -29,12 +29,6 @@ class CellPart {
   softened() {
     return [];
   }
-
-  /* With the cell of the nearest of nodes k · width instead. */
-  widened(width) {
-    const node = nearestNode(this.low, this.high, width), half = (width / 2) * (1 - 1e-4);
-    return new CellPart(this.share, node - half, node + half, this.X);
-  }
 }
 
 /* A normal part of a density, a shift away from the middle of the cell [low, high] of a formula. */
@@ -70,18 +64,9 @@ class NearPart {
     const spread = Math.max(this.spread, width);
     return [new NearPart(this.share, this.low, this.high, (this.mean - this.middle) / spread, spread)];
   }
-
-  /* Around the nearest of nodes k · width instead. */
-  widened(width) {
-    const node = nearestNode(this.low, this.high, width);
-    return new NearPart(this.share, node, node, this.shift, this.spread);
-  }
 }
 
 const cellsOf = ({ tied }) => tied.filter((part) => part instanceof CellPart);
-
-/* The node k · width that is nearest to the middle of a cell. */
-const nearestNode = (low, high, width) => Math.round((low + high) / 2 / width) * width;
 
 /* Two arrays, one after the other. */
 function joined(first, second) {

@@ -260,9 +260,12 @@ def column_distribution(
 
 
 def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
-    """Values of encoded column j and the probability of each, or of the nodes of a real one."""
-    values, log_p = density.conditional(x, j)
-    p = log_p.exp()
-    if density.space.sizes[j] == 0:
-        p[:, [0, -1]] /= 2
-    return values, p / p.sum(1, keepdim=True)
+    """Values of encoded column j and the probability of each; of a real one, nodes and what its ties say."""
+    if density.space.sizes[j]:
+        values, log_p = density.conditional(x, j)
+        p = log_p.exp()
+        return values, p / p.sum(1, keepdim=True)
+    nodes, rest, points, share = density.parted(x, j)
+    rest[:, [0, -1]] /= 2
+    rest *= (1 - share.sum(1, keepdim=True)) / rest.sum(1, keepdim=True)
+    return torch.cat([nodes, points]), torch.cat([rest, share], 1)
