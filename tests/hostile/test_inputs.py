@@ -15,7 +15,7 @@ from small import TINY
 
 from ctem import CTEM
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:.*left out of the density")]
 
 N = 120
 MESSAGE = r"^(X|columns?|kinds|given|event|n_samples|n_draws|n|method|sample_weight|Input|max_time|fast|width|missing"
