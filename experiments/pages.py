@@ -52,11 +52,7 @@ PEERS = "peers' defaults, changed once in their favour"
 DEFAULTS = "defaults, chosen on validation rows; one run"
 BENCH = "everyone's defaults; one run"
 PAGES = (
-    Page(
-        "tables",
-        {"tables-CTEM": DEFAULTS, "tables-*": PEERS},
-        notes="tables",
-    ),
+    Page("tables", {"tables-CTEM": DEFAULTS, "tables-*": PEERS}, notes="tables"),
     Page("samples", {"samples*": DEFAULTS, "adult*": PEERS}, notes="tables"),
     Page("margins", {"margins*": DEFAULTS}, split=None),
     Page("titanic", {"titanic*": DEFAULTS}, notes="tables"),
@@ -299,7 +295,8 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
     nats = 2 if abs(mean) >= 10 else 3
     enough = {"nats": nats, "C2ST": 3, "seconds": 2, "AUC": 1 if mean > 1 else 3}  # decimals that are read
     most = next((n for word, n in enough.items() if word in metric), max(4, places_of(mean, 3)))
-    ours = f"{mean:.{nats}f}" if "nats" in metric else number(mean)
+    whole = f"{mean:.0f}" if metric.startswith("columns") else number(mean)
+    ours = f"{mean:.{nats}f}" if "nats" in metric else whole
     if std and "10" in ours.partition("×")[2]:
         ours += f" ± {number(std, 2)}"
     elif std:

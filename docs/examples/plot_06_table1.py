@@ -30,7 +30,9 @@ for (top, below), target in zip(axes.T, PAPER_2D, strict=True):
     plane, weights = grid((-side, side), 80)
     true = target.log_density(plane).exp()
     learned = (density.log_prob(space.encode(plane.float())) + space.log_det).double().exp()
-    print(f"{type(target).__name__:14s} mass {float((learned * weights).sum()):.3f}, {density.log_z}")
+    print(
+        f"{type(target).__name__:14s} mass {float((learned * weights).sum()):.3f}, log Z {density.log_z.value:.3f}"
+    )
     for ax, picture, title in ((top, true, "truth"), (below, learned, "learned")):
         ax.imshow(
             picture.reshape(80, 80).T, origin="lower", cmap="Blues", vmax=true.max(), extent=(-side, side) * 2

@@ -46,7 +46,7 @@ train(
     Recipe(steps=1500, learning_rate=4e-3, ema=0.99, evaluate_every=500),
 )
 log_z = log_z_grid(f, space, bounds=(-3, 3))
-print(log_z)
+print(f"log Z = {log_z.value:.3f}")
 
 # %%
 # Along a ray the two rings have the right height.
