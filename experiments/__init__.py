@@ -41,8 +41,8 @@ EQUAL = {
     "327dd26a1a41": "37500e12141b",  # Chain.sample: the loop that both have is one
     "0b2bdc93c56d": "05c403137cd4",  # Chain.fill: the loop that both have is one
     "1806abb0ea5c": "bedf7d572b2d",  # large._reachable: says what to do where a package is missing
-    "ecf3cb91cc18": "6d5db4843b4d",  # ties._Search.__init__: the columns of a sketch differ in length
-    "01626787532c": "5a9c37bdedcd",  # ties._sampled: the same
+    "ecf3cb91cc18": "6d5db4843b4d",  # formulas._Search.__init__: the columns of a sketch differ in length
+    "01626787532c": "5a9c37bdedcd",  # formulas._sampled: the same
     "eec19362e216": "b469a4aad19b",  # TiedParts: can be asked for what its cells leave
     "ec3b83319947": "fecb91efb56f",  # TiedParts.at_values: the same
     "19f5d8d607a6": "e67ad321994a",  # TiedParts.log_prob: the same

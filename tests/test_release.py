@@ -49,6 +49,12 @@ def test_the_readme_fits_a_screen_and_its_links_lead_somewhere():
     assert not [link for link in inside if not (ROOT / link).exists()]
 
 
+def test_the_readme_says_the_two_commands_and_ci_runs_its_tests():
+    readme, ci = ((ROOT / name).read_text("utf-8").splitlines() for name in ("README.md", ".ci/run"))
+    assert {"make demo", "make test"} <= {line.split("#")[0].strip() for line in readme}
+    assert "make test" in ci
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The wheel, then the sdist."""
