@@ -9,7 +9,7 @@ import torch
 from small import SMALL
 from test_explorer import in_browser, in_page, probabilities, random_questions
 from test_explorer_ranges import counted, random_range_questions
-from test_ties import bills
+from test_formulas import bills
 
 from ctem import CTEM
 from ctem.report import write_report
@@ -113,13 +113,16 @@ def drawn_cells(model, row, j, n):
     return np.array([1 - above - below, above, below])
 
 
+def bill_and_fee(model, X):
+    """A row with a bill of 1234 and a fee of 56, and its cells if nothing else is known."""
+    row = model.as_frame(X.iloc[:1].assign(bill=1234.0, fee=56.0))
+    hidden = {name: replace(cells, missing=np.ones(1, bool)) for name, cells in row.columns.items()}
+    return row, hidden | {name: row.columns[name] for name in ("bill", "fee")}
+
+
 def test_beside_ranges_a_card_says_it_too(asked, tmp_path):
     X, model, path = asked
-    row, n = model.as_frame(X.iloc[:1].assign(bill=1234.0, fee=56.0)), 3000
-    known = {
-        name: cells if name in ("bill", "fee") else replace(cells, missing=np.ones(1, bool))
-        for name, cells in row.columns.items()
-    }
+    (row, known), n = bill_and_fee(model, X), 3000
     cells = row_cells(model, known)
     cells[4] = {"places": [0, 1]}  # either kind: a condition that every row meets
     body = """const model = new Model(data), question = model.question(questions[0]);
@@ -139,11 +142,7 @@ def test_beside_ranges_a_card_says_it_too(asked, tmp_path):
 
 def test_a_card_says_the_value_of_a_formula_to_the_last_digit_and_how_likely_it_is(asked, tmp_path):
     X, model, path = asked
-    row, n = model.as_frame(X.iloc[:1].assign(bill=1234.0, fee=56.0)), 5000
-    known = {
-        name: cells if name in ("bill", "fee") else replace(cells, missing=np.ones(1, bool))
-        for name, cells in row.columns.items()
-    }
+    (row, known), n = bill_and_fee(model, X), 5000
     body = """const model = new Model(data), found = model.question(questions[0]).conditional(3);
       const summary = new NumberSummary(model.columns[3], found, model.numbers.far);
       const within = ([low, high]) => summary.within({ low, high })[0];

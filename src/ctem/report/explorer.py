@@ -32,9 +32,9 @@ from ctem.report.axes import Ruled, lay_out, plain_text, shown
 from ctem.report.findings import Findings, Strange
 from ctem.report.markup import tag, text
 from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+from ctem.tables.columns.formulas import CLOSEST, OFF
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import cells_of, find
-from ctem.tables.columns.ties import CLOSEST, OFF
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]

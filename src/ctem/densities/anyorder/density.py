@@ -115,7 +115,7 @@ class AnyOrderDensity:
             each = [self._conditional(part, j) for part in known.split(TABULATED)]
         return each[0][0], torch.cat([log_p for _, log_p in each])
 
-    def parted(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def conditional_and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``conditional`` of a real column j, with what ties say in its place instead of at the nearest node.
 
         Nodes (q,) and the density of the rest there (n, q); values that ties say of some row (m,) and how likely each
@@ -124,7 +124,7 @@ class AnyOrderDensity:
         known = x.clone()
         known[:, j] = math.nan
         with torch.no_grad():
-            each = [self._parted(part, j) for part in known.split(TABULATED)]
+            each = [self._and_points(part, j) for part in known.split(TABULATED)]
         nodes, rest, place, share = (
             each[0][0],
             *(torch.cat(parts) for parts in list(zip(*each, strict=True))[1:]),
@@ -157,7 +157,7 @@ class AnyOrderDensity:
         """Whatever the order: all observed cells are shown."""
         return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
 
-    def _parted(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
         if not isinstance(found, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")

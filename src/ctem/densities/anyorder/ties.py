@@ -47,7 +47,7 @@ class Tie(NamedTuple):
 class Ruler(Protocol):
     """What encoded columns stand for.
 
-    >>> from ctem.tables.columns.ties import CodecRuler
+    >>> from ctem.tables.columns.formulas import CodecRuler
     >>> ruler: Ruler = CodecRuler({}, {})
     """
 

@@ -265,7 +265,7 @@ def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tens
         values, log_p = density.conditional(x, j)
         p = log_p.exp()
         return values, p / p.sum(1, keepdim=True)
-    nodes, rest, points, share = density.parted(x, j)
+    nodes, rest, points, share = density.conditional_and_points(x, j)
     rest[:, [0, -1]] /= 2
     rest *= (1 - share.sum(1, keepdim=True)) / rest.sum(1, keepdim=True)
     return torch.cat([nodes, points]), torch.cat([rest, share], 1)

@@ -16,11 +16,11 @@ from torch import Generator, Tensor
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
+from ctem.tables.columns.formulas import CodecRuler, Formula, find_formulas
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
 from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import never_seen
-from ctem.tables.columns.ties import CodecRuler, Formula, find_formulas
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
