@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ from ctem.datasets import load_penguins
 from ctem.report import write_report
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import read_frame
-from experiments.results import QUICK, ROOT
-from experiments.sweep import TINY
 
-FOLDER = ROOT / "build" / "demo"
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "demo"
+QUICK = {"max_steps": 40, "width": 16, "blocks": 1, "members": 2, "orders": 2, "batch_size": 64}
 SEED = 0
 Penguins = Any  # pyarrow.Table
 
@@ -82,12 +82,11 @@ def main() -> None:
     console, began = Console(), time.perf_counter()
     penguins = load_penguins("pyarrow")
     fitted, held_out = split(penguins)
-    small = TINY if quick else {}
-    model = CTEM(random_state=SEED, verbose=1, device="cpu", **small).fit(fitted)
+    model = CTEM(random_state=SEED, verbose=1, device="cpu", **(QUICK if quick else {})).fit(fitted)
     print_scores(console, model, held_out)
     print_imputed(console, model, penguins)
     print_outliers(console, model, penguins)
-    folder = QUICK if quick else FOLDER
+    folder = FOLDER / "quick" if quick else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "penguins.ctem")
     samples = 100 if quick else 1000

@@ -55,6 +55,27 @@ def test_the_readme_says_the_two_commands_and_ci_runs_its_tests():
     assert "make test" in ci
 
 
+DEMO_ALONE = """
+import importlib.metadata, re, runpy, sys
+wanted = re.findall(r"^([\\w.-]+)==", open("locks/install.txt", encoding="utf-8").read(), re.MULTILINE)
+plain = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+installed = {plain(name) for name in [*wanted, "torch", "ctem"]}
+owners = importlib.metadata.packages_distributions()
+developers = {name for name, owned in owners.items() if not installed & set(map(plain, owned))}
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in developers:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+assert "pandas" in developers
+runpy.run_module("examples.demo")
+"""
+
+
+def test_the_demo_needs_only_what_make_demo_installs():
+    run(sys.executable, "-c", DEMO_ALONE, cwd=ROOT)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The wheel, then the sdist."""
