@@ -47,6 +47,8 @@ def table(n=400, seed=0):
             "born": pd.Timestamp("2000-01-01")
             + pd.to_timedelta(rng.integers(0, 900, n) + 100 * side, unit="D"),
             "rooms": rng.integers(1, 6, n) + side,
+            "called": pd.Timestamp("2023-01-01")
+            + pd.to_timedelta(rng.integers(0, 200, n) * 1440 + rng.integers(480, 1080, n), unit="min"),
             "planet": 3,
         }
     )
@@ -165,7 +167,7 @@ def test_menus_sliders_and_outliers_change_what_is_set(asked, tmp_path):
     cities = list(model.classes("<b>city</b>"))
     row = pd.DataFrame({name: [None] for name in X}).assign(**{"<b>city</b>": cities[1]})
     assert float(one[0].split()[0].replace("−", "-")) == pytest.approx(model.score_samples(row)[0], abs=6e-3)
-    assert one[1] == "log-density of the column that is set, of 10"
+    assert one[1] == "log-density of the column that is set, of 11"
     row = row.assign(weight=90.0)
     assert float(two[0].split()[0].replace("−", "-")) == pytest.approx(model.score_samples(row)[0], abs=6e-3)
     assert lowest == pytest.approx(X["weight"].quantile(0.005), abs=0.5)
@@ -185,7 +187,7 @@ def test_menus_sliders_and_outliers_change_what_is_set(asked, tmp_path):
 def test_the_explorer_runs_under_the_policy_of_the_page(asked, tmp_path):
     visit = browse(tmp_path, asked[2], "--dump-dom")
     assert visit.console == []
-    assert visit.dom.count('class="card"') == 10
+    assert visit.dom.count('class="card"') == 11
 
 
 @pytest.mark.long

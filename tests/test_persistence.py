@@ -174,6 +174,13 @@ def test_a_file_of_the_format_before_has_means_over_the_whole_tail(path, model):
     pd.testing.assert_frame_equal(same, model.sample(9, random_state=0))
 
 
+def test_a_file_of_format_15_is_read_as_it_is(path, model):
+    tensors, metadata = parts(path)
+    write(path, tensors, {**metadata, "version": "15"}, json.loads(metadata["model"]))
+    same = CTEM.load(path).sample(9, random_state=0)
+    pd.testing.assert_frame_equal(same, model.sample(9, random_state=0))
+
+
 def test_an_unfinished_file_is_refused(path):
     tensors, metadata = parts(path)
     write(path, tensors, metadata, {})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 15  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 16  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
@@ -101,7 +101,16 @@ def _without_ends(header: Header) -> Header:
     return header
 
 
-MIGRATIONS: dict[int, Callable[[Header], Header]] = {13: _without_ends, 14: _without_formulas}
+def _without_rhythms(header: Header) -> Header:
+    """15: no column of moments had a daily or weekly rhythm, and the others are as they were."""
+    return header
+
+
+MIGRATIONS: dict[int, Callable[[Header], Header]] = {
+    13: _without_ends,
+    14: _without_formulas,
+    15: _without_rhythms,
+}
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-/* ---- columns: tables/columns/monotone.py, preferred.py and codecs.py ---- */
+/* ---- columns: tables/columns/monotone.py, rhythms.py, preferred.py and codecs.py ---- */
 
 class MonotoneMap {
   constructor({ location, scale, knots, scores, slopes }) {
@@ -36,9 +36,33 @@ class MonotoneMap {
   }
 }
 
+/* A clock that runs fast through the busy hours of a day or a week: rhythms.py. */
+class Rhythm {
+  constructor({ curve, period, start, edges, below }) {
+    Object.assign(this, { curve: new MonotoneMap(curve), period, start, table: [edges, below] });
+  }
+
+  withLogSlope(X) {
+    const [Y, logRate] = this.through(X, 0), [x, logSlope] = this.curve.withLogSlope(Y);
+    return [x, logSlope + logRate];
+  }
+
+  inverse(x) {
+    return this.through(this.curve.inverse(x), 1)[0];
+  }
+
+  through(X, axis) {
+    const along = this.table[axis], across = this.table[1 - axis];
+    const periods = (X - this.start) / this.period, whole = Math.floor(periods), p = periods - whole;
+    const i = clamp(search(along, p, true), 1, along.length - 1);
+    const rate = (across[i] - across[i - 1]) / (along[i] - along[i - 1]);
+    return [this.start + this.period * (whole + across[i - 1] + rate * (p - along[i - 1])), Math.log(rate)];
+  }
+}
+
 class PreferredValues {
   constructor({ curve, knots, heights }) {
-    this.smooth = new MonotoneMap(curve);
+    this.smooth = mapOf(curve);
     this.table = [knots, heights];
   }
 
@@ -107,7 +131,7 @@ class Bounded {
   }
 }
 
-const mapOf = (data) => new (data.inner ? Bounded : data.heights ? PreferredValues : MonotoneMap)(data);
+const mapOf = (data) => new (data.inner ? Bounded : data.heights ? PreferredValues : data.period ? Rhythm : MonotoneMap)(data);
 
 const REACH = 8; // encoded numbers lie within ±8
 

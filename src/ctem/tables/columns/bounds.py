@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.tables.columns.lattices import Lattice
-from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues, map_from_json
+from ctem.tables.columns.rhythms import Smooth
 
 __all__ = ["Bounded", "Map", "bounded_from_json", "natural_ends", "with_ends"]
 
@@ -39,6 +39,7 @@ class Bounded:
         low, high: the ends; infinite where there is none.
         margin: m, so that a value at an end is not infinitely far out: half a cell of the lattice, or a trifle.
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> transform = MonotoneMap(1.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     >>> positive = Bounded(transform, 0.0, math.inf)
     >>> x = torch.linspace(-4, 4, 5, dtype=torch.float64)
@@ -46,7 +47,7 @@ class Bounded:
     (True, True)
     """
 
-    inner: MonotoneMap | PreferredValues
+    inner: Smooth | PreferredValues
     low: float
     high: float
     margin: float = 0.0
@@ -115,12 +116,13 @@ class Bounded:
         return 1.0 - sum(self._tails)
 
 
-Map = MonotoneMap | PreferredValues | Bounded
+Map = Smooth | PreferredValues | Bounded
 
 
 def bounded_from_json(data: Mapping[str, Any]) -> Map:
     """The map that ``to_json`` wrote; anything else is refused.
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> transform = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     >>> bounded_from_json(Bounded(transform, 0.0, math.inf).to_json()).low
     0.0
@@ -157,10 +159,11 @@ def natural_ends(values: NDArray[Any], kind: str) -> tuple[float, float]:
 
 
 def with_ends(
-    transform: MonotoneMap | PreferredValues, lattice: Lattice, ends: tuple[float, float], said: bool
+    transform: Smooth | PreferredValues, lattice: Lattice, ends: tuple[float, float], said: bool
 ) -> Map:
     """The map with ends in units of X, moved inward to the lattice; without them where they would change nothing.
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> transform = MonotoneMap(10.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     >>> with_ends(transform, Lattice("float"), (0.0, math.inf), said=True).low
     0.0

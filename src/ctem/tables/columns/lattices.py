@@ -125,6 +125,9 @@ class Lattice:
             rounded = rounded if exact is None else np.where(exact.numpy(), values, rounded)
             return Cells("float", rounded + 0.0, missing)  # 0, not −0
         ticks = np.rint(values * self.per)
+        if self.unit and self.step:  # nanoseconds of many days are too large for exact float64
+            near = self.origin + self.step * np.rint((ticks - self.origin) / self.step)
+            ticks = near if exact is None else np.where(exact.numpy(), ticks, near)
         if not self.shift:
             ticks = np.clip(ticks, -2.0 * ROOM, self.top)
             whole = ticks.astype(np.int64) if np.abs(ticks).max(initial=0) < 2 * ROOM else ticks

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from ctem.spaces import Real
 from ctem.tables.columns.bounds import Bounded, natural_ends, with_ends
+from ctem.tables.columns.calendars import with_rhythm
 from ctem.tables.columns.codecs import Numbers
 from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.ranges import fit_ranges
+from ctem.tables.columns.rhythms import Rhythm, Smooth
 from ctem.tables.columns.sentinels import sentinels
 from ctem.tables.frames.cells import Cells
 
@@ -70,7 +72,7 @@ def fit_numbers(
     )
     rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
     try:
-        transform = _transform(rest, lattice.width)
+        transform = _transform(rest, lattice)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
     cut = with_ends(transform, lattice, ends[:2], ends.said)
@@ -81,11 +83,12 @@ def fit_numbers(
     return codec, "; ".join(words)
 
 
-def _transform(X: NDArray[np.float64], width: float) -> MonotoneMap | PreferredValues:
-    """The map of sorted X, whose lattice has this width: smooth, or with preferred values or ranges."""
-    even = _spread(X, width)
-    smooth = MonotoneMap.fit(even)
-    return fit_ranges(smooth, PreferredValues.fit(smooth, X, width) if width else smooth, even)
+def _transform(X: NDArray[np.float64], lattice: Lattice) -> Smooth | PreferredValues:
+    """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
+    even = _spread(X, lattice.width)
+    smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice)
+    other = PreferredValues.fit(smooth, X, lattice.width) if lattice.width else smooth
+    return fit_ranges(smooth, other, even)
 
 
 class Ends(NamedTuple):
@@ -188,7 +191,7 @@ def _spread(X: NDArray[np.float64], width: float) -> NDArray[np.float64]:
 def _why(
     cells: Cells,
     lattice: Lattice,
-    transform: MonotoneMap | PreferredValues,
+    transform: Smooth | PreferredValues,
     rest: NDArray[np.float64],
     atoms: NDArray[Any],
     counts: NDArray[Any],
@@ -202,6 +205,8 @@ def _why(
     if state:
         words.append("missing is a value of its own")
     words.append(_steps_in_words(cells, lattice))
+    if isinstance(transform.smooth, Rhythm):
+        words.append(transform.smooth.in_words())
     if isinstance(transform, PreferredValues) and transform.ranges:
         words.append(f"some ranges are preferred: {len(transform.knots) - 1} of them have their own share")
     elif isinstance(transform, PreferredValues):

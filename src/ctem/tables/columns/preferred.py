@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.rhythms import Smooth, smooth_from_json
 
 __all__ = ["PreferredValues", "map_from_json"]
 
@@ -42,6 +42,7 @@ class PreferredValues:
     so that values seen once, and unseen ones, follow it (Good and Turing's advice). With ``ranges`` the pieces are
     ranges of a column instead (``ctem.tables.columns.ranges``).
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> X = np.repeat([0.3, 0.7, 1.0, 1.01, 1.5], [40, 30, 90, 10, 20])
     >>> X = np.concatenate([X, np.round(np.random.default_rng(0).uniform(0.2, 2, 50), 2)])
     >>> preferred = PreferredValues.fit(MonotoneMap.fit(X), X, 0.01)
@@ -53,7 +54,7 @@ class PreferredValues:
     True
     """
 
-    smooth: MonotoneMap
+    smooth: Smooth
     knots: tuple[float, ...]
     heights: tuple[float, ...]
     ranges: bool = False
@@ -69,7 +70,7 @@ class PreferredValues:
         return self.smooth.scale
 
     @classmethod
-    def fit(cls, smooth: MonotoneMap, X: Vector, width: float) -> MonotoneMap | PreferredValues:
+    def fit(cls, smooth: Smooth, X: Vector, width: float) -> Smooth | PreferredValues:
         """The map for values X of a column rounded to ``width``, or the smooth one where no value is preferred.
 
         The weight α is chosen by the likelihood of every row under the others. Values far out keep to the smooth map.
@@ -139,15 +140,16 @@ class PreferredValues:
         return {"curve": self.smooth.to_json(), **both, "ranges": self.ranges}
 
 
-def map_from_json(data: Mapping[str, Any]) -> MonotoneMap | PreferredValues:
+def map_from_json(data: Mapping[str, Any]) -> Smooth | PreferredValues:
     """The map that ``to_json`` wrote; anything else is refused.
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> smooth = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     >>> map_from_json(PreferredValues(smooth, (0.2, 0.8), (0.2, 0.8)).to_json()).knots
     (0.2, 0.8)
     """
     if "heights" not in data:
-        return MonotoneMap.from_json(data)
+        return smooth_from_json(data)
     knots, heights = (tuple(map(float, data[key])) for key in ("knots", "heights"))
     both = np.array([knots, heights]) if len(knots) == len(heights) >= 2 else np.zeros((2, 0))
     fine = both.size and bool((np.diff(both, axis=1) > 0).all()) and both.min() >= 0 and both.max() <= 1
@@ -155,12 +157,10 @@ def map_from_json(data: Mapping[str, Any]) -> MonotoneMap | PreferredValues:
         raise ValueError(
             "preferred values: expected increasing knots and heights in [0, 1] that begin and end together."
         )
-    return PreferredValues(
-        MonotoneMap.from_json(data["curve"]), knots, heights, bool(data.get("ranges", False))
-    )
+    return PreferredValues(smooth_from_json(data["curve"]), knots, heights, bool(data.get("ranges", False)))
 
 
-def _cells(smooth: MonotoneMap, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:
+def _cells(smooth: Smooth, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:
     """Values, their counts and T at both edges of their cells (2, K); rounding errors of a value are that value."""
     values, counts = np.unique(X, return_counts=True)
     first = np.flatnonzero(np.diff(values, prepend=-np.inf) > width / 2)

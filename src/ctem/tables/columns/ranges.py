@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import FURTHEST, PreferredValues
+from ctem.tables.columns.rhythms import Smooth
 
-__all__ = ["fit_ranges"]
+__all__ = ["fit_ranges", "likeliest_blocks"]
 
 CELLS = 2048  # of as many rows each, whose edges blocks may have
 LEAST = 1e-13  # probability between edges, so that float64 can tell them apart
@@ -31,10 +31,10 @@ ROWS = 20_000  # that this is judged by, at most
 FEWEST = 50  # rows below which no range can be told from chance
 
 Vector = NDArray[np.float64]
-Map = MonotoneMap | PreferredValues
+Map = Smooth | PreferredValues
 
 
-def fit_ranges(smooth: MonotoneMap, other: Map, X: Vector) -> Map:
+def fit_ranges(smooth: Smooth, other: Map, X: Vector) -> Map:
     """The smooth map with preferred ranges where they are better on rows left out, else the other map.
 
     Arguments:
@@ -42,6 +42,7 @@ def fit_ranges(smooth: MonotoneMap, other: Map, X: Vector) -> Map:
         other: what else the column may have: T itself, or its preferred values.
         X: the values, sorted; those that share a cell of a lattice laid out over it.
 
+    >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> rng = np.random.default_rng(0)
     >>> X = np.sort(np.concatenate([rng.uniform(0, 1, 900), rng.uniform(0.3, 0.3001, 100)]))
     >>> smooth = MonotoneMap.fit(X)
@@ -56,14 +57,14 @@ def fit_ranges(smooth: MonotoneMap, other: Map, X: Vector) -> Map:
     rng = np.random.default_rng(0)
     some = X if len(X) <= ROWS else np.sort(rng.choice(X, ROWS, replace=False))
     fold = rng.permutation(len(some)) % FOLDS
-    gain = np.concatenate([_gain(other, some[fold != k], some[fold == k]) for k in range(FOLDS)])
+    gain = np.concatenate([_gain(smooth, other, some[fold != k], some[fold == k]) for k in range(FOLDS)])
     error = float(gain.std()) / math.sqrt(len(gain))
     return found if gain.mean() > max(GAIN, ERRORS * error) else other
 
 
-def _gain(other: Map, X: Vector, left_out: Vector) -> Vector:
+def _gain(smooth: Smooth, other: Map, X: Vector, left_out: Vector) -> Vector:
     """How much likelier rows left out are with ranges fitted to the rest."""
-    return _log_density(_blocked(MonotoneMap.fit(X), X), left_out) - _log_density(other, left_out)
+    return _log_density(_blocked(smooth.fit(X), X), left_out) - _log_density(other, left_out)
 
 
 def _log_density(transform: Map, X: Vector) -> Vector:
@@ -71,7 +72,7 @@ def _log_density(transform: Map, X: Vector) -> Vector:
     return np.asarray((log_slope - x * x / 2 - 0.5 * math.log(2 * math.pi)).numpy())
 
 
-def _blocked(smooth: MonotoneMap, X: Vector) -> Map:
+def _blocked(smooth: Smooth, X: Vector) -> Map:
     """The smooth map with a histogram of Φ(T(X)) where |T(X)| < ``FURTHEST``, for sorted X."""
     low, high = torch.special.ndtr(torch.tensor([-FURTHEST, FURTHEST], dtype=torch.float64)).tolist()
     place = (torch.special.ndtr(smooth(torch.from_numpy(X))).numpy() - low) / (high - low)
@@ -89,16 +90,28 @@ def _blocked(smooth: MonotoneMap, X: Vector) -> Map:
 def _blocks(p: Vector) -> tuple[Vector, Vector]:
     """Edges of the likeliest blocks of sorted probabilities, and the rows before each.
 
-    Every block costs what makes one false edge in twenty uniform samples; the best last block before each edge is found
-    from left to right, among those that can still be the best (Killick, Fearnhead and Eckley 2012).
-
     >>> edges, before = _blocks(np.concatenate([np.linspace(0.0001, 0.1, 500), np.linspace(0.11, 0.99, 40)]))
     >>> edges.round(1).tolist(), before.tolist()
     ([0.0, 0.1, 1.0], [0.0, 499.0, 540.0])
     """
-    n = len(p)
+    return likeliest_blocks(*_candidates(p))
+
+
+def likeliest_blocks(edges: Vector, before: Vector) -> tuple[Vector, Vector]:
+    """Those edges between which the rate is constant, and the rows before each.
+
+    Every block costs what makes one false edge in twenty uniform samples; the best last block before each edge is found
+    from left to right, among those that can still be the best (Killick, Fearnhead and Eckley 2012).
+
+    Arguments:
+        edges: the edges that blocks may have, from 0 to 1.
+        before: the rows before each, from 0 to all.
+
+    >>> likeliest_blocks(np.linspace(0, 1, 5), np.array([0.0, 1.0, 2.0, 102.0, 202.0]))[0]
+    array([0. , 0.5, 1. ])
+    """
+    n = float(before[-1])
     cost = 4 - math.log(73.53 * FALSE_ALARMS * n**-0.478)
-    edges, before = _candidates(p)
     best, last, starts = np.zeros(len(edges)), np.zeros(len(edges), np.int64), np.zeros(1, np.int64)
     for i in range(1, len(edges)):
         rows = before[i] - before[starts]

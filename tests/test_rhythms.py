@@ -1,0 +1,234 @@
+"""Moments that follow a daily or weekly rhythm: the density, the samples and the answers know the hours."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import SMALL
+
+from ctem import CTEM, inspect
+from ctem.tables.columns.codecs import codec_from_json
+from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.columns.numbers import _spread
+from ctem.tables.columns.preferred import PreferredValues
+from ctem.tables.columns.ranges import fit_ranges
+from ctem.tables.columns.rhythms import DAY, WEEK, Rhythm
+from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.frame import read_frame
+
+ROWS, DRAWN = 2000, 4000
+ALLOWED = 0.02  # total variation beyond what chance explains: hours are learned in blocks
+FIRST = pd.Timestamp("2023-01-02")  # a Monday
+
+
+def moments(days, hours, unit="min"):
+    """Days since the first and hours of the day, rounded to a unit."""
+    exact = pd.to_timedelta(np.asarray(days) * 24.0 + np.asarray(hours), unit="h")
+    return pd.Series(FIRST + exact.floor(unit))
+
+
+def by_day(rng, n=ROWS, unit="min"):
+    return moments(rng.integers(0, 365, n), 8 + 10 * rng.beta(2, 2, n), unit)
+
+
+def by_week(rng, n=ROWS):
+    return moments(7 * rng.integers(0, 52, n) + rng.integers(0, 5, n), 8 + 10 * rng.beta(2, 2, n))
+
+
+def evenly(rng, n=ROWS):
+    return moments(rng.integers(0, 365, n), rng.uniform(0, 24, n))
+
+
+def at_midnight(rng, n=ROWS):
+    return moments(rng.integers(0, 365, n), np.zeros(n))
+
+
+def in_two_days(rng, n=ROWS):
+    return moments(rng.integers(0, 2, n), 8 + 10 * rng.beta(2, 2, n))
+
+
+def on_one_day(rng, n=ROWS):
+    """A burst between 10 and 11 h of one day among rows at any time."""
+    burst = rng.random(n) < 0.5
+    return moments(
+        np.where(burst, 100, rng.integers(0, 365, n)),
+        np.where(burst, 10 + rng.random(n), rng.uniform(0, 24, n)),
+    )
+
+
+def table(at, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"ordered_at": at, "amount": rng.lognormal(3, 1, len(at))})
+
+
+def codec_of(at):
+    return Schema.fit(read_frame(pd.DataFrame({"at": at}))).columns["at"].codec
+
+
+def rhythm_of(at):
+    found = codec_of(at).transform.smooth
+    return found if isinstance(found, Rhythm) else None
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X = table(by_day(np.random.default_rng(0)))
+    return X, CTEM(**SMALL).fit(X)
+
+
+def hourly(at):
+    return np.bincount(at.dt.hour, minlength=24) / len(at)
+
+
+def test_drawn_times_of_day_follow_those_of_the_table(fitted):
+    X, model = fitted
+    real, drawn = hourly(X["ordered_at"]), hourly(model.sample(DRAWN, random_state=1)["ordered_at"])
+    chance = np.sqrt(real * (1 - real) * (1 / ROWS + 1 / DRAWN)).sum() / 2
+    assert np.abs(real - drawn).sum() / 2 < 2 * chance + ALLOWED
+    assert drawn[:7].sum() + drawn[19:].sum() < 0.005
+
+
+def test_drawn_weekdays_follow_those_of_the_table():
+    X = table(by_week(np.random.default_rng(0)))
+    drawn = CTEM(**SMALL).fit(X).sample(DRAWN, random_state=1)["ordered_at"]
+    share = np.bincount(drawn.dt.day_of_week, minlength=7) / DRAWN
+    assert share[5:].sum() < 0.005
+    error = math.sqrt(0.2 * 0.8 * (1 / ROWS + 1 / DRAWN))
+    assert np.abs(share[:5] - 0.2).max() < 3 * error + ALLOWED
+
+
+def test_the_density_of_moments_with_a_rhythm_integrates_to_one(fitted):
+    _, model = fitted
+    every = pd.date_range("2021-01-01", "2026-01-01", freq="7min")
+    grid = pd.DataFrame({"ordered_at": every, "amount": 1.0})
+    log_density = model.log_density(grid, columns=["ordered_at"])
+    assert np.exp(log_density).sum() * 7 / 1440 == pytest.approx(1, abs=2e-3)
+
+
+def test_an_hour_is_as_probable_as_its_density_says(fitted):
+    _, model = fitted
+    minutes = pd.date_range("2023-06-01 12:00", "2023-06-01 12:59", freq="min")
+    log_density = model.log_density(
+        pd.DataFrame({"ordered_at": minutes, "amount": 1.0}), columns=["ordered_at"]
+    )
+    found = model.probability({"ordered_at": (minutes[0], minutes[-1])})
+    expected = np.exp(log_density).sum() / 1440
+    assert abs(found.value - expected) < 4 * found.stderr + 0.01 * expected
+
+
+def test_a_row_at_night_is_far_less_likely_than_one_by_day(fitted):
+    _, model = fitted
+    same = pd.DataFrame(
+        {"ordered_at": pd.to_datetime(["2023-06-01 03:00", "2023-06-01 10:00"]), "amount": 20.0}
+    )
+    night, day = model.score_samples(same)
+    assert night < day - 5
+    assert np.array_equal(model.score_samples(same), model.log_density(same))
+    strange, usual = model.outlier_scores(same)
+    assert strange > usual + 5
+
+
+def test_a_drawn_column_that_is_asked_for_given_others_keeps_the_rhythm(fitted):
+    X, model = fitted
+    gappy = X.assign(ordered_at=X["ordered_at"].where(np.arange(ROWS) % 2 == 0))
+    filled = model.impute(gappy, random_state=0)["ordered_at"][1::2]
+    assert filled.dt.hour.between(7, 18).mean() > 0.99
+    given = model.sample(500, given={"amount": (10.0, None)}, random_state=0)["ordered_at"]
+    assert given.dt.hour.between(7, 18).mean() > 0.99
+
+
+@pytest.mark.parametrize("made", [evenly, at_midnight, in_two_days, on_one_day])
+def test_moments_without_a_rhythm_are_encoded_as_numbers_are(made):
+    codec = codec_of(made(np.random.default_rng(0)))
+    at = made(np.random.default_rng(0))
+    cells = read_frame(pd.DataFrame({"at": at})).columns["at"]
+    X = np.sort(codec.lattice.measure(cells))
+    X = X[~np.isin(X, codec.atoms)]
+    even = _spread(X, codec.lattice.width)
+    smooth = MonotoneMap.fit(even)
+    before = fit_ranges(smooth, PreferredValues.fit(smooth, X, codec.lattice.width), even)
+    assert codec.transform.to_json() == before.to_json()
+
+
+def test_the_period_is_a_week_only_where_weekdays_differ():
+    rng = np.random.default_rng(0)
+    assert (rhythm_of(by_day(rng)).period, rhythm_of(by_week(rng)).period) == (DAY, WEEK)
+
+
+def test_a_few_rows_have_no_rhythm():
+    assert rhythm_of(by_day(np.random.default_rng(0), n=45)) is None
+
+
+@pytest.mark.parametrize("unit", ["h", "30min", "min", "s", "ms", "us"])
+def test_moments_of_every_resolution_have_a_rhythm_and_come_back(unit):
+    at = by_day(np.random.default_rng(1), 600, unit)
+    frame = read_frame(pd.DataFrame({"at": at}))
+    schema = Schema.fit(frame)
+    codec = schema.columns["at"].codec
+    assert isinstance(codec.transform.smooth, Rhythm)
+    x = schema.encode(frame, torch.float64).x
+    back = schema.decode(x, torch.Generator().manual_seed(0))["at"]
+    off = np.abs(back.values - frame.columns["at"].values).max() / codec.lattice.per
+    assert off * 86_400 < 1e-4
+
+
+def test_a_drawn_moment_lies_on_the_lattice_and_in_the_zone_of_the_table():
+    at = by_day(np.random.default_rng(0)).dt.tz_localize("Asia/Tokyo")
+    X = table(at)
+    drawn = CTEM(**SMALL).fit(X).sample(500, random_state=0)["ordered_at"]
+    assert drawn.dtype == X["ordered_at"].dtype
+    assert (drawn.dt.second == 0).all()
+    assert drawn.dt.hour.between(7, 18).mean() > 0.99
+
+
+def test_a_map_with_a_rhythm_increases_and_its_slope_is_its_derivative():
+    codec = codec_of(by_week(np.random.default_rng(0)))
+    low, high = codec.seen
+    X = torch.linspace(low, high, 5001, dtype=torch.float64) + 1e-4
+    x, log_slope = codec.transform.with_log_slope(X)
+    assert bool((x.diff() > 0).all())
+    assert torch.allclose(codec.transform.inverse(x), X, rtol=0, atol=1e-6)
+    step = 1e-6
+    slope = (codec.transform(X + step) - codec.transform(X - step)) / (2 * step)
+    assert (
+        float(((slope.log() - log_slope).abs() < 1e-2).double().mean()) > 0.99
+    )  # but where the rate changes
+
+
+def test_a_saved_model_with_a_rhythm_gives_the_same_scores(fitted, tmp_path):
+    X, model = fitted
+    again = CTEM.load(model.save(tmp_path / "model.ctem") or tmp_path / "model.ctem")
+    assert np.array_equal(again.score_samples(X), model.score_samples(X))
+    assert np.array_equal(again.log_density_grad(X), model.log_density_grad(X), equal_nan=True)
+    pd.testing.assert_frame_equal(again.sample(20, random_state=1), model.sample(20, random_state=1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"period": 2.0},
+        {"start": math.inf},
+        {"edges": [0.0, 1.0]},
+        {"below": [0.0, 0.9]},
+        {"below": [], "edges": []},
+    ],
+)
+def test_a_rhythm_that_no_fit_can_have_written_is_refused(wrong):
+    curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+    made = Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0)).to_json()
+    whole = codec_of(by_day(np.random.default_rng(0))).to_json()
+    assert codec_from_json({**whole, "curve": made}).transform.period == DAY
+    with pytest.raises(ValueError, match="rhythm: expected a period of 1 or 7 days"):
+        codec_from_json({**whole, "curve": {**made, **wrong}})
+
+
+def test_inspect_says_that_the_time_of_day_has_a_rhythm():
+    rng = np.random.default_rng(0)
+    assert "the time of day follows a daily rhythm: nine in ten rows within 7 of 24 hours" in str(
+        inspect(table(by_day(rng)))
+    )
+    assert "weekday and time of day follow a weekly rhythm" in str(inspect(table(by_week(rng))))
