@@ -328,6 +328,28 @@ def test_the_second_phase_ends_soon_where_rows_are_learned_by_heart(stopped):
     assert stopped.best_loss == held_out[step.index(stopped.best_step)]
 
 
+def test_batches_that_grow_in_the_second_phase_see_as_many_rows_in_fewer_steps():
+    asked = []
+
+    class Counted(AnyOrderNet):
+        def log_conditionals(self, x, *rest):
+            if torch.is_grad_enabled():
+                asked.append(x.shape[-2])
+            return super().log_conditionals(x, *rest)
+
+    fit_anyorder(TABLE, table_rows(200), replace(TINY, steps=20, growth=2), network=Counted)
+    assert asked.count(TINY.batch_size) == 8
+    assert asked.count(2 * TINY.batch_size) == 6
+    assert len(asked) == 14
+
+
+def test_hundreds_of_numbers_are_asked_of_fewer_rows_and_in_fewer_steps():
+    few, many = (Settings.suited(5000, 500, reals=reals) for reals in (30, 300))
+    assert (many.batch_size, many.steps) < (few.batch_size, few.steps)
+    assert 300 * many.batch_size <= 2**15
+    assert Settings.suited(100, 5000, reals=5000).batch_size == 64
+
+
 def test_joined_phases_count_on_and_the_second_says_which_step_is_best():
     first = History([5, 10], [0.9, 0.8], [0.6, 0.75], 5, 0.6, stopped_early=True, seconds=1.0)
     second = History([2, 3], [0.7, 0.6], [0.8, 0.65], 3, 0.65, seconds=0.5)

@@ -51,6 +51,7 @@ class Phases:
         progress: show a bar.
         deadline: moment of ``time.perf_counter`` when training must end.
         refresh: brings other rows in, as ``train`` says; its step counts on from phase to phase.
+        growth: how many times as many rows a step of the second phase has; it has so many times fewer steps.
 
     >>> import torch
     >>> from ctem.bases import ProductBase
@@ -69,6 +70,7 @@ class Phases:
     progress: bool = False
     deadline: float | None = None
     refresh: Refresh | None = None
+    growth: int = 1
 
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
@@ -77,13 +79,13 @@ class Phases:
         return self._train("first", objective, replace(recipe, worthwhile=WORTHWHILE / self.net.space.dim))
 
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
-        """The second phase: half as long again as the first was useful, while the rate falls to zero.
+        """The second phase: half as many rows again as the first was useful for, while the rate falls to zero.
 
         A high rate alone can lift the held-out loss, so that a rise must last for half of the phase. Then the rows are
         being learned by heart: back to the best weights, and the rate falls to zero at once.
         """
-        steps = max(round((1 - FIRST) / FIRST * first.best_step), 1)
-        recipe = _rising(replace(self.recipe, steps=steps))
+        steps = max(round((1 - FIRST) / FIRST * first.best_step / self.growth), 1)
+        recipe = _rising(replace(self.recipe, steps=steps, batch_size=self.growth * self.recipe.batch_size))
         if recipe.patience is not None:
             looks = round(PATIENT * steps / recipe.evaluate_every)
             recipe = replace(recipe, patience=max(recipe.patience, looks))

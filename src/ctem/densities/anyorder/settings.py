@@ -11,6 +11,9 @@ __all__ = ["EFFORTS", "Effort", "Settings"]
 
 Effort = Literal["quick", "default", "best"]
 EFFORTS = ("quick", "default", "best")
+NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficients
+FEWEST = 64  # rows of a batch that are too few to be made fewer
+LONGEST = 2**19  # steps times real columns, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +21,8 @@ class Settings:
     """Networks of an any-order density and their training.
 
     Training has two phases (``ctem.densities.anyorder.fitting``): at a constant learning rate until the held-out loss
-    falls slowly or no more, or for two fifths of ``steps``; then half as long again, while the rate falls to zero.
+    falls slowly or no more, or for two fifths of ``steps``; then half as long again, while the rate falls to zero, or
+    with ``growth`` times as many rows a step and so many times fewer steps.
 
     Arguments:
         width, blocks, harmonics, dropout: of each network.
@@ -26,6 +30,7 @@ class Settings:
         orders: of the columns, in the mixture.
         steps: at most so many.
         batch_size: rows a step for each member.
+        growth: of the batch in the second phase.
         learning_rate, weight_decay: of AdamW.
         ema: decay of the averaged weights.
         evaluate_every: steps between looks at the held-out loss.
@@ -43,6 +48,7 @@ class Settings:
     orders: int = 2
     steps: int = 8000
     batch_size: int = 1024
+    growth: int = 1
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
     ema: float = 0.998
@@ -65,29 +71,37 @@ class Settings:
 
         Small tables have several small networks, whose mean overfits less, and more orders; many columns need larger
         networks, and with few rows many of them, unless they are real: a conditional density has many coefficients.
+        Hundreds of real columns are asked of fewer rows at a time, and in fewer steps.
 
         >>> Settings.suited(rows=100_000, columns=15, effort="best").members
         10
         """
-        found = cls()
         if rows <= 1500:
             found = cls(width=64, members=5, orders=4, steps=1200, batch_size=128, evaluate_every=25)
         elif rows <= 5000:
             found = cls(width=96, members=4, orders=4, steps=3000, batch_size=512, evaluate_every=50)
         elif rows <= 12_000:
-            found = cls(members=4, orders=4, batch_size=512)
-        elif rows > 24_000:
+            found = cls(members=4, orders=4, batch_size=512, growth=2 if reals else 1)
+        elif rows <= 24_000:
+            found = cls(growth=2 if reals else 1)
+        else:
             found = cls(steps=16_000)
         if columns > 50:
             found = replace(found, width=2 * found.width, blocks=3, members=max(found.members, 4), orders=4)
         if columns > 50 and rows <= 5000 and reals < 50:
             found = replace(found, members=10, orders=8)
+        found = found._affordable(max(reals, 1))
         if effort == "quick":
             return replace(found, steps=min(found.steps // 4, 2000), members=2, orders=2)
         if effort == "best":
             steps = min(3 * found.steps, 24_000)
             return replace(found, width=256, blocks=3, members=10, orders=10, steps=steps)
         return found
+
+    def _affordable(self, reals: int) -> Settings:
+        """With as few rows a step, and steps, as so many real columns ask for."""
+        rows = max(NUMBERS // reals, FEWEST)
+        return replace(self, batch_size=min(self.batch_size, rows), steps=min(self.steps, LONGEST // reals))
 
     def changed(self, rows: int, **said: Any) -> Settings:
         """With what was said instead (None says nothing), and so few members that a fold has four rows.

@@ -34,6 +34,7 @@ __all__ = ["Fold", "HeldOut", "blind", "check_held_out", "held_out_parts", "rank
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
 MOST = 2000  # held-out rows that are scored, of all networks together
+CELLS = 2**17  # of them, at most: a row of many columns has many conditionals
 TIE = 1e-4  # nats
 EVERY = -1  # the member of a fold that no network has seen
 PLAIN = ("rows", "log_density", "independent", "gain")
@@ -186,19 +187,20 @@ def check_held_out(
     """
     if not isinstance(table.density, AnyOrderDensity):
         return None
+    most = min(MOST, CELLS // table.schema.space.dim)
     if held_out is not None:
-        return _judged(table, [(EVERY, taken(held_out, slice(0, MOST)))])
-    return _judged(table, held_out_parts(table, frame, seed), until)
+        return _judged(table, [(EVERY, taken(held_out, slice(0, most)))])
+    return _judged(table, held_out_parts(table, frame, seed, most), until)
 
 
-def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int = MOST) -> list[tuple[int, Frame]]:
-    """The members that an any-order density uses, each with rows of its fit that it has not seen.
+def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int) -> list[tuple[int, Frame]]:
+    """The members that an any-order density uses, each with rows of its fit that it has not seen; so many at most.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
     >>> table = TableDensity(model.schema_, model.density_)
-    >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_)]
+    >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_, most=2000)]
     [(0, 10), (1, 10)]
     """
     unseen = unseen_rows(len(frame), table.any_order("held-out rows").net.members, seed)

@@ -64,7 +64,7 @@ class Intervals:
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
     >>> table, frame = TableDensity(model.schema_, model.density_), model.as_frame([[0.0, None]])
-    >>> low, high = Intervals(table, held_out_parts(table, model.as_frame(X), model.seed_)).of(frame, 0.9)
+    >>> low, high = Intervals(table, held_out_parts(table, model.as_frame(X), model.seed_, 2000)).of(frame, 0.9)
     >>> bool(low["x1"].values < high["x1"].values)
     True
     """
