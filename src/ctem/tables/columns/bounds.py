@@ -84,12 +84,8 @@ class Bounded:
 
     def inverse(self, x: Tensor) -> Tensor:
         """The X that x stands for, within the edges."""
-        below, above = self._tails
-        log_mass = math.log(self._mass)
-        low = _stretched(-x.abs(), below, log_mass)
-        high = _stretched(-x.abs(), above, log_mass)
-        X = self.inner.inverse(torch.where(x < 0, low, -high))
-        return X.clamp(*self.edges)
+        t = _from_both_ends(_stretched, x, self._tails, math.log(self._mass))
+        return self.inner.inverse(t).clamp(*self.edges)
 
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
@@ -97,10 +93,7 @@ class Bounded:
         return {"inner": self.inner.to_json(), **ends}
 
     def _cut(self, t: Tensor) -> Tensor:
-        below, above = self._tails
-        log_mass = math.log(self._mass)
-        low, high = _squeezed(t.clamp(max=0), below, log_mass), _squeezed((-t).clamp(max=0), above, log_mass)
-        return torch.where(t < 0, low, -high)
+        return _from_both_ends(_squeezed, t, self._tails, -math.log(self._mass))
 
     @cached_property
     def _tails(self) -> tuple[float, float]:
@@ -186,29 +179,41 @@ def _on_lattice(lattice: Lattice, end: float, whole: Callable[[float], int], sla
     return point if abs(point) > 1e-6 * step else 0.0
 
 
-def _squeezed(t: Tensor, below: float, log_mass: float) -> Tensor:
-    """The x < about 0 with Φ(x) = (Φ(t) − below)/mass, for t ≤ 0."""
-    if below == 0:
-        return _shifted(t, -log_mass)
-    y = (_below(t) - below) / math.exp(log_mass)
-    return torch.special.ndtri(torch.where(t.isnan(), math.nan, y.clamp_min(NEAREST)))
+def _from_both_ends(
+    moved: Callable[[Tensor, float, float], Tensor], t: Tensor, tails: tuple[float, float], log_factor: float
+) -> Tensor:
+    """Φ⁻¹(moved Φ(t)) for t < 0 by the tail below, and for other t by the tail above, mirrored."""
+    negative = t < 0
+    size = torch.where(negative, t, -t)  # −|t|, which would have slope 0 at 0
+    p = _below(size)
+    low, high = (
+        moved(p, tail, log_factor) if tail else (p * math.exp(log_factor)).clamp(NEAREST, 1.0)
+        for tail in tails
+    )
+    x = torch.special.ndtri(torch.where(negative, low, high))
+    if 0 in tails and (t.is_cuda or bool((size < -FAR).any())):  # to ask a GPU would be to wait for it
+        free = torch.where(negative, tails[0] == 0, tails[1] == 0)
+        x = torch.where(free & (size < -FAR), _far(size, log_factor), x)
+    return torch.where(negative, x, -x)
 
 
-def _stretched(x: Tensor, below: float, log_mass: float) -> Tensor:
-    """The t with Φ(t) = below + mass Φ(x), for x ≤ 0."""
-    if below == 0:
-        return _shifted(x, log_mass)
-    return torch.special.ndtri(below + math.exp(log_mass) * _below(x))
+def _squeezed(p: Tensor, tail: float, log_factor: float) -> Tensor:
+    """(p − tail)/mass."""
+    return ((p - tail) / math.exp(-log_factor)).clamp_min(NEAREST)
 
 
-def _shifted(t: Tensor, log_factor: float) -> Tensor:
-    """The x with log Φ(x) = log Φ(t) + log_factor, for t ≤ 0 however far out."""
-    near = torch.special.ndtri((_below(t.clamp_min(-FAR)) * math.exp(log_factor)).clamp(max=1.0))
+def _stretched(p: Tensor, tail: float, log_factor: float) -> Tensor:
+    """tail + mass·p."""
+    return tail + math.exp(log_factor) * p
+
+
+def _far(t: Tensor, log_factor: float) -> Tensor:
+    """The x with log Φ(x) = log Φ(t) + log_factor, for t < −FAR, however far out."""
     x, wanted = t.clamp(max=-FAR), torch.special.log_ndtr(t.clamp(max=-FAR)) + log_factor
     for _ in range(NEWTON):
         log_p = torch.special.log_ndtr(x)
         x = x - (log_p - wanted) * (log_p + x * x / 2 + 0.5 * math.log(2 * math.pi)).exp()
-    return torch.where(t < -FAR, x, near)
+    return x
 
 
 def _below(t: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ class Labels:
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """Values from codes (n, 1); a shared code is drawn by the shares."""
-        code = x[:, 0].double().cpu()
+        code = x[:, 0].cpu()
         hidden = code.isnan()
         whole = torch.where(hidden, 0.0, code).long()
         if len(whole) and not 0 <= int(whole.min()) <= int(whole.max()) < self.size:
@@ -135,16 +135,12 @@ class Labels:
                 f"x: expected codes 0 … {self.size - 1}; got {int(whole.min())} … {int(whole.max())}."
             )
         order, start, total = self._lots
-        u = (
-            _uniform(len(x), generator)
-            if len(self.values) > len(start)
-            else torch.zeros(len(x), dtype=torch.float64)
-        )
-        known = np.minimum(whole.numpy(), len(start) - 1)
-        lot = np.searchsorted(total, known + u.numpy() * (1 - 1e-12), side="right")
-        index = order[np.clip(lot, start[known], None)]
+        known = lot = np.minimum(whole.numpy(), len(start) - 1)
+        if len(order) > len(start):
+            u = _uniform(len(x), generator)
+            lot = np.maximum(np.searchsorted(total, known + u.numpy() * (1 - 1e-12), "right"), start[known])
         gone = hidden.numpy() | (whole.numpy() >= len(start))
-        return cells_of(self, np.where(gone, -1, index))
+        return cells_of(self, np.where(gone, -1, order[lot]))
 
     def by_value(self, p: Tensor) -> tuple[Cells, Tensor]:
         """All values, "missing" last where it is a state, and their probabilities from those of the codes (n, k).
@@ -211,38 +207,55 @@ class Numbers:
 
     def encode(self, name: str, cells: Cells) -> Block:
         """x (n, 1 or 2) and log T′ (n,)."""
-        known = np.zeros(len(cells)) if cells.missing.all() else self.measure(name, cells)
-        X = torch.from_numpy(np.where(cells.missing, np.nan, known))
-        beyond = self._beyond(X)
+        X = torch.from_numpy(self.measure(name, cells))
+        atom = self._atom(X)
+        beyond = self._beyond(X, atom)
         if not self.reserve and bool(beyond.any()):
             raise self.outside(name, cells, int(beyond.long().argmax()))
-        x, log_slope = self.transform.with_log_slope(torch.where(beyond, math.nan, X))
-        if not bool((x.isfinite() | X.isnan() | beyond).all()):
-            row = int((~x.isfinite() & ~X.isnan()).double().argmax())
+        rest = ~(X.isnan() | beyond | (atom > 0))
+        part, term = self._mapped(name, cells, X, rest)
+        x = part[:, None]
+        if self.atomic:
+            hidden = math.nan if not self.state else 1.0 + len(self.atoms)
+            x = torch.stack([torch.where(X.isnan(), hidden, atom.double()), part], 1)
+            term[atom > 0] = -math.log(self.lattice.width) if self.lattice.width else 0.0
+        if self.reserve:
+            gone = X.isnan() & (not self.state)
+            term += math.log1p(-self.reserve) * (~gone).double()
+            x[beyond], term[beyond] = math.nan, math.log(self.reserve)
+        return x, term
+
+    def _mapped(self, name: str, cells: Cells, X: Tensor, rest: Tensor) -> Block:
+        """T(X) and log T′(X) of some rows; nan and 0 elsewhere."""
+        picked, x, log_slope = X[rest], torch.full_like(X, math.nan), torch.zeros_like(X)
+        x[rest], slopes = self.transform.with_log_slope(picked)
+        log_slope[rest] = slopes.nan_to_num(0.0)
+        if not bool((x.isfinite() | ~rest).all()):
+            row = int((~x.isfinite() & rest).double().argmax())
             raise ValueError(
                 f"column {name!r}, row {cells.first + row}: {float(X[row]):g} is further than float64 can say "
                 f"from the values in fit ({self.transform.location:g} ± {self.transform.scale:g})."
             )
-        block, term = self._block(X, x, log_slope.nan_to_num(0.0))
-        if not self.reserve:
-            return block, term
-        hidden = X.isnan() & (not self.state)
-        term = term + math.log1p(-self.reserve) * (~hidden).double()
-        return torch.where(beyond[:, None], math.nan, block), torch.where(
-            beyond, math.log(self.reserve), term
-        )
+        return x, log_slope
+
+    def _atom(self, X: Tensor) -> Tensor:
+        """Which atom every number is, counted from 1; 0 for none."""
+        if not self.atoms:
+            return torch.zeros_like(X, dtype=torch.long)
+        values, order = torch.tensor(self.atoms, dtype=torch.float64).sort()
+        near = torch.searchsorted(values, X).clamp(max=len(values) - 1)
+        return torch.where(values[near] == X, order[near] + 1, 0)
 
     def unseen(self, name: str, cells: Cells) -> Tensor:
         """Which cells lie beyond the ends of the column, (n,)."""
-        known = np.zeros(len(cells)) if cells.missing.all() else self.measure(name, cells)
-        return self._beyond(torch.from_numpy(np.where(cells.missing, np.nan, known)))
+        X = torch.from_numpy(self.measure(name, cells))
+        return self._beyond(X, self._atom(X))
 
-    def _beyond(self, X: Tensor) -> Tensor:
+    def _beyond(self, X: Tensor, atom: Tensor) -> Tensor:
         if not isinstance(self.transform, Bounded):
             return torch.zeros_like(X, dtype=torch.bool)
-        atom = torch.stack([X.eq(value) for value in self.atoms]).any(0) if self.atoms else X.isnan()
         low, high = self.transform.edges
-        return ~atom & ((low > X) | (high < X))
+        return (atom == 0) & ((low > X) | (high < X))
 
     def outside(self, name: str, cells: Cells, row: int) -> ValueError:
         """The error for a value beyond the ends of the column."""
@@ -255,28 +268,20 @@ class Numbers:
             f"kinds={{{name!r}: Real(low=…, high=…)}} in fit says others."
         )
 
-    def _block(self, X: Tensor, x: Tensor, log_slope: Tensor) -> Block:
-        if not self.atomic:
-            return x[:, None], log_slope
-        atom = torch.where(X.isnan(), math.nan if not self.state else 1.0 + len(self.atoms), 0.0)
-        for code, value in enumerate(self.atoms, 1):
-            atom = torch.where(X.eq(value), float(code), atom)
-        unit = -math.log(self.lattice.width) if self.lattice.width else 0.0
-        term = torch.where(atom == 0, log_slope, unit * (~X.isnan()).double())
-        return torch.stack([atom, torch.where(atom == 0, x, math.nan)], 1), term
-
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
         """Numbers from x (n, 1 or 2), on the lattice; atoms as they are."""
-        X = self.transform.inverse(x[:, -1].double().cpu())
-        if isinstance(self.transform, Bounded):
-            X = X.clamp(self.transform.low, self.transform.high)
+        x = x.double().cpu()
         if not self.atomic:
-            return self.lattice.restore(X)
-        atom = x[:, 0].double().cpu()
-        X = torch.where(atom == 0, X, math.nan)
-        for code, value in enumerate(self.atoms, 1):
-            X = torch.where(atom == code, value, X)
+            return self.lattice.restore(self._inverse(x[:, 0]))
+        atom, rest = x[:, 0], x[:, 0] == 0
+        listed = torch.tensor([math.nan, *self.atoms, math.nan], dtype=torch.float64)
+        X = listed[atom.nan_to_num(0.0).long()]
+        X[rest] = self._inverse(x[rest, 1])
         return self.lattice.restore(X, atom > 0)
+
+    def _inverse(self, x: Tensor) -> Tensor:
+        X = self.transform.inverse(x)
+        return X.clamp(self.transform.low, self.transform.high) if isinstance(self.transform, Bounded) else X
 
     def ends(self) -> Cells | None:
         """The least and the greatest value of the continuous part in fit; None if that is not known."""
@@ -294,11 +299,12 @@ class Numbers:
         """This codec as plain JSON."""
         parts = {"ruler": self.lattice.to_json(), "curve": self.transform.to_json()}
         rest = {"atoms": list(self.atoms), "state": self.state, "reserve": self.reserve}
-        seen = None if self.seen is None else list(self.seen)
-        return {"codec": "numbers", **parts, **rest, "seen": seen}
+        return {"codec": "numbers", **parts, **rest, "seen": self.seen and list(self.seen)}
 
     def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
-        """X of cells, after a check that they are of the type of fit."""
+        """X of cells, nan where missing, after a check that they are of the type of fit."""
+        if cells.missing.all():
+            return np.full(len(cells), np.nan)
         timed = self.lattice.type in ("moment", "duration")
         if cells.type != self.lattice.type if timed else cells.type not in ("int", "float"):
             wanted = in_words(self.lattice.type) if timed else "numbers"

@@ -102,24 +102,20 @@ class PreferredValues:
 
     def __call__(self, X: Tensor) -> Tensor:
         """x = Φ⁻¹(F(Φ(T(X)))), float64."""
-        return self._step(self.smooth(X))[0]
+        return self._through(self.smooth(X), 0)[0]
 
     def with_log_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """x and log dx/dX = log T′(X) + log F′ + log φ(T(X))/φ(x)."""
         t, log_slope = self.smooth.with_log_slope(X)
-        x, log_rate = self._step(t)
-        return x, log_slope + log_rate + (x * x - t * t) / 2
+        x, rate = self._through(t, 0)
+        return x, log_slope + rate.log() + (x * x - t * t) / 2
 
     def inverse(self, x: Tensor) -> Tensor:
         """The X that x stands for."""
         return self.smooth.inverse(self._through(x, 1)[0])
 
-    def _step(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Φ⁻¹(F(Φ(t))) and log F′."""
-        return self._through(t, 0)
-
     def _through(self, t: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """Forward (axis 0) or back (axis 1), and the logarithm of the rate; the identity beyond the knots."""
+        """Forward (axis 0) or back (axis 1), and the rate F′; the identity beyond the knots."""
         table = self._table.to(t.device)
         along, across = table[axis], table[1 - axis]
         p = torch.special.ndtr(t)
@@ -128,7 +124,7 @@ class PreferredValues:
         rate = (across[i] - bottom) / (along[i] - left)
         x = torch.special.ndtri((bottom + rate * (p - left)).clamp(across[0], across[-1]))
         inside = (p > along[0]) & (p < along[-1])
-        return torch.where(inside, x, t), torch.where(inside, rate, 1.0).log()
+        return torch.where(inside, x, t), torch.where(inside, rate, 1.0)
 
     @cached_property
     def _table(self) -> Tensor:

@@ -199,10 +199,9 @@ class Schema:
         """
         if x.ndim != 2 or x.shape[1] != self.space.dim:
             raise ValueError(f"x: expected shape (n, {self.space.dim}); got {tuple(x.shape)}.")
-        pairs = zip(self.columns.items(), self.owner, strict=True)
-        return {
-            name: inferred.codec.decode(x[:, list(group)], generator) for (name, inferred), group in pairs
-        }
+        widths = [len(group) for group in self.owner]
+        parts = zip(self.columns.items(), x.split(widths, 1), strict=True)
+        return {name: inferred.codec.decode(part, generator) for (name, inferred), part in parts}
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
         """Rows for training: dequantised columns moved to a uniform point of their cell, T(X + w(U − ½)).
