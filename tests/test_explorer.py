@@ -115,6 +115,23 @@ def test_the_page_answers_what_python_answers(asked, tmp_path):
 
 @pytest.mark.long
 @in_browser
+def test_the_page_finds_a_call_at_night_as_strange_as_python_does(asked, tmp_path):
+    X, model, path = asked
+    hours = pd.Timestamp("2023-03-01") + pd.to_timedelta(np.arange(24) + 0.5, unit="h")
+    calls = model.as_frame(pd.concat([X.head(1)] * 24).assign(called=hours))
+    codec, j = model.schema_.columns["called"].codec, list(X).index("called")
+    at = codec.lattice.measure(calls.columns["called"])
+    body = f"""const model = new Model(data), question = model.question(data.columns.map(() => null));
+      const column = model.columns[{j}], found = question.conditional({j});
+      const summary = new NumberSummary(column, found, data.numbers.far);
+      return questions.map((X) => [column.map.asQuiet(X), summary.unusual(X)]);"""
+    quiet, unusual = np.array(in_page(path, tmp_path, body, at.tolist())).T
+    assert np.allclose(quiet, codec.transform.as_quiet(at))
+    assert unusual[3] < 0.01 < unusual[10]
+
+
+@pytest.mark.long
+@in_browser
 def test_the_page_draws_what_python_draws(asked, tmp_path):
     X, model, path = asked
     row, n = taken(model.as_frame(X), slice(0, 1)), 2000

@@ -132,6 +132,19 @@ def test_a_row_at_night_is_far_less_likely_than_one_by_day(fitted):
     assert strange > usual + 5
 
 
+def test_the_reason_of_an_outlier_at_night_is_its_time_of_day(fitted):
+    X, model = fitted
+    odd = X.head(200).copy()
+    odd.loc[7, "ordered_at"] = pd.Timestamp("2023-06-01 03:00")
+    odd.loc[7, "amount"] = 20.0
+    found = model.outliers(odd, n=200)
+    night = next(each for each in found if each.row == 7)
+    assert next(iter(night.columns)) == "ordered_at"
+    assert night.why().startswith("ordered_at 2023-06-01 03:00, an unusual time of the day (p 0.00")
+    by_day = [cell for each in found if each.row != 7 for cell in each.cells if cell.name == "ordered_at"]
+    assert 0 < np.mean([cell.p_value < 0.1 for cell in by_day]) < 0.3
+
+
 def test_a_drawn_column_that_is_asked_for_given_others_keeps_the_rhythm(fitted):
     X, model = fitted
     gappy = X.assign(ordered_at=X["ordered_at"].where(np.arange(ROWS) % 2 == 0))

@@ -51,6 +51,13 @@ class Rhythm {
     return this.through(this.curve.inverse(x), 1)[0];
   }
 
+  /* The share of the rows that come at times no busier than that of X. */
+  asQuiet(X) {
+    const [edges, below] = this.table, [, own] = this.through(X, 0);
+    const share = below.slice(1).map((height, i) => height - below[i]);
+    return sum(share.filter((part, i) => Math.log(part / (edges[i + 1] - edges[i])) <= own + 1e-9));
+  }
+
   through(X, axis) {
     const along = this.table[axis], across = this.table[1 - axis];
     const periods = (X - this.start) / this.period, whole = Math.floor(periods), p = periods - whole;

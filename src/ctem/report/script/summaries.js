@@ -74,7 +74,8 @@ class NumberSummary {
     return high;
   }
 
-  /* How likely it is to be as unusual as X, or more: the mass where the encoded density is no higher. */
+  /* How likely it is to be as unusual as X, or more: the mass where the encoded density is no higher, or the share of
+     the rows at times of the day or week that are no busier, whichever is less. */
   unusual(X) {
     const x = this.column.map.withLogSlope(X)[0], same = (i) => i >= this.column.atoms.length && Math.abs(this.atomPlaces[i] - x) < ALIKE;
     const atom = this.values.findIndex((value, i) => value === X || same(i));
@@ -82,7 +83,8 @@ class NumberSummary {
     if (this.column.beyond(X) || Math.abs(x) > this.far) return 0;
     const mass = this.mass ?? this.below.slice(1).map((share, i) => share - this.below[i]);
     const own = mass[Math.min(Math.floor(((x + this.far) / (2 * this.far)) * mass.length), mass.length - 1)];
-    return this.continuous * sum(mass.filter((p) => p <= own));
+    const { map } = this.column, quiet = (map.smooth ?? map).asQuiet?.(X) ?? 1;
+    return this.continuous * Math.min(sum(mass.filter((p) => p <= own)), quiet);
   }
 
   words() {

@@ -14,6 +14,8 @@ from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
+from ctem.tables.columns.codecs import Codec, Numbers
+from ctem.tables.columns.rhythms import DAY, Rhythm
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
@@ -45,8 +47,10 @@ class SuspiciousCell:
         value: what it holds.
         expected: the mean of a number, the most likely label.
         low, high: the central interval of a number that holds nine in ten; None for a label.
-        p_value: how often a value at least as far out, or a label at most as likely, would be there.
+        p_value: how often a value at least as far out, a label at most as likely, or a moment at a time of the day or
+            week that is at most as busy, would be there.
         unseen: fit never saw this value.
+        when: "day" or "week" if it is the time of that which is unusual.
 
     >>> print(SuspiciousCell("fare", 9.1, 512.3292, 26.55, 7.9, 90.0, 0.00012))
     fare 512.3, expected 26.55 (7.9 to 90; p 0.00012)
@@ -60,12 +64,15 @@ class SuspiciousCell:
     high: Any
     p_value: float
     unseen: bool = False
+    when: str = ""
 
     def __str__(self) -> str:
         if self.unseen:
             return f"{self.name} {_short(self.value)}, a value never seen"
         between = "" if self.low is None else f"{_short(self.low)} to {_short(self.high)}; "
         p = f"p {self.p_value:.2g}" if self.p_value >= LEAST else f"p < {LEAST:.0e}"
+        if self.when:
+            return f"{self.name} {_short(self.value)}, an unusual time of the {self.when} ({p})"
         return f"{self.name} {_short(self.value)}, expected {_short(self.expected)} ({between}{p})"
 
 
@@ -225,6 +232,7 @@ def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vecto
         if len(rows) and table.schema.owner[j]:
             part = taken(frame, rows)
             made = _suspicious(table.conditional(part, j), part.columns[name])
+            made = _timed(made, table.schema.columns[name].codec, part.columns[name])
             for i, one in zip(rows, made, strict=True):
                 new = name in found[i].unseen
                 cells[i][name] = replace(one, name=name, nats=found[i].columns[name], unseen=new)
@@ -250,6 +258,19 @@ def _suspicious(expected: ColumnDistribution, cells: Cells) -> list[SuspiciousCe
         ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
     columns = cells.to_list(), expected.mean().to_list(), *ends, expected.p_values(cells).tolist()
     return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
+
+
+def _timed(made: list[SuspiciousCell], codec: Codec, cells: Cells) -> list[SuspiciousCell]:
+    """The same cells; those whose time of the day or week is what is least likely of them say so."""
+    if not isinstance(codec, Numbers) or not isinstance(codec.transform.smooth, Rhythm):
+        return made
+    X, rhythm = codec.lattice.measure(cells), codec.transform.smooth
+    when, quiet = "day" if rhythm.period == DAY else "week", rhythm.as_quiet(X)
+    quiet[np.isin(X, codec.atoms)] = 1.0
+    return [
+        replace(one, p_value=float(p), when=when) if p < one.p_value else one
+        for one, p in zip(made, quiet, strict=True)
+    ]
 
 
 def _likely(cell: SuspiciousCell) -> float:

@@ -108,6 +108,18 @@ class Rhythm:
     def _table(self) -> Tensor:
         return torch.tensor([self.edges, self.below], dtype=torch.float64)
 
+    def as_quiet(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The share of the rows that come at times no busier than those of X; nan for nan.
+
+        >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+        >>> Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0)).as_quiet(np.array([3.25, 3.75]))
+        array([0.1, 1. ])
+        """
+        share = np.diff(self.below)
+        rate = np.log(share / np.diff(self.edges))
+        own = self.wound(torch.from_numpy(X))[1].numpy()[:, None]
+        return np.where(np.isnan(X), np.nan, (share * (rate <= own + 1e-9)).sum(1))
+
     def in_words(self) -> str:
         """What is rhythmic, and in how many hours most rows lie.
 

@@ -59,13 +59,17 @@ class Cells:
         return len(self.values)
 
     def to_list(self) -> list[Any]:
-        """The values as Python objects, None where missing; moments held at the ends of Python's calendar."""
+        """The values as Python objects, None where missing: times to the microsecond, and within Python's calendar.
+
+        >>> Cells("moment", np.array([10**9 + 1]), np.zeros(1, bool), unit="ns").to_list()
+        [datetime.datetime(1970, 1, 1, 0, 0, 1)]
+        """
         if self.type == "label":
             plain: list[Any] = [self.labels[code] if code >= 0 else None for code in self.values.tolist()]
         elif self.type == "moment":
             plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
         elif self.type == "duration":
-            plain = self.values.astype(f"m8[{self.unit}]").tolist()
+            plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_told(self.unit)}]").tolist()
         else:
             plain = self.values.tolist()
         return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
@@ -85,10 +89,16 @@ class Cells:
 
 
 def _held(times: Array) -> Array:
-    """Moments within Python's calendar: beyond, NumPy returns plain integers, as it does for nanoseconds."""
-    if np.datetime_data(times.dtype)[0] == "ns":
-        return times
+    """Moments that Python has: beyond its calendar NumPy returns plain integers, as it does for nanoseconds."""
+    unit = np.datetime_data(times.dtype)[0]
+    if unit == "ns":  # all of them are within
+        return times.astype(f"M8[{_told(unit)}]")
     return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
+
+
+def _told(unit: str) -> str:
+    """The unit in which Python has times of this unit."""
+    return "us" if unit == "ns" else unit
 
 
 Read = tuple[Dtype, Cells]
