@@ -131,7 +131,8 @@ class Rhythm:
         busiest = np.argsort(-share / width, kind="stable")
         rows, room = (np.concatenate([[0.0], np.cumsum(values[busiest])]) for values in (share, width))
         whole = 24 * self.period
-        hours = f"nine in ten rows within {np.interp(MOST, rows, room) * whole:.0f} of {whole:.0f} hours"
+        least = max(1.0, float(np.interp(MOST, rows, room)) * whole)
+        hours = f"nine in ten rows within {least:.0f} of {whole:.0f} hours"
         if self.period == DAY:
             return f"the time of day follows a daily rhythm: {hours}"
         return f"weekday and time of day follow a weekly rhythm: {hours}"
