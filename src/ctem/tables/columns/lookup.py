@@ -11,6 +11,8 @@ from ctem.tables.frames.cells import Cells, Label
 
 __all__ = ["Listing", "cells_of", "find", "in_words", "never_seen"]
 
+WIDEST = 2**12  # whole numbers that are looked up in a table rather than searched for
+
 
 class Listing(Protocol):
     """A column of listed values.
@@ -83,6 +85,11 @@ def _search(cells: Cells, codec: Listing) -> NDArray[np.int64]:
     if codec.unit and cells.unit and codec.unit != cells.unit:
         values = values.view(f"M8[{cells.unit}]").astype(f"M8[{codec.unit}]").view(np.int64)
     known = np.array(codec.values)
+    if values.dtype == known.dtype == np.int64 and -WIDEST < known.min() <= known.max() < WIDEST:
+        first, last = int(known.min()) - 1, int(known.max()) + 1
+        place = np.full(last - first + 1, -2)
+        place[known - first] = np.arange(len(known))
+        return np.asarray(place[np.clip(values, first, last) - first])
     order = np.argsort(known, kind="stable")
     at = np.minimum(np.searchsorted(known[order], values), len(known) - 1)
     return np.where(known[order][at] == values, order[at], -2)

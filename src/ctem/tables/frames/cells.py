@@ -65,14 +65,23 @@ class Cells:
         [datetime.datetime(1970, 1, 1, 0, 0, 1)]
         """
         if self.type == "label":
-            plain: list[Any] = [self.labels[code] if code >= 0 else None for code in self.values.tolist()]
-        elif self.type == "moment":
+            return self.named(None).tolist()
+        plain: list[Any]
+        if self.type == "moment":
             plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
         elif self.type == "duration":
             plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_told(self.unit)}]").tolist()
         else:
             plain = self.values.tolist()
         return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
+
+    def named(self, gap: Any) -> Array:
+        """The labels of every cell as Python objects, with a stand-in where missing.
+
+        >>> Cells("label", np.array([0, 0]), np.array([False, True]), ("Oslo",)).named("?")
+        array(['Oslo', '?'], dtype=object)
+        """
+        return np.array([*self.labels, gap], object)[np.where(self.missing, -1, self.values)]
 
     def to_numpy(self) -> Array:
         """The values as an array: numbers and times in their own dtype, else objects; nan, NaT, None where missing.
@@ -161,6 +170,8 @@ def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple
 def object_array(dtype: Dtype, cells: Cells) -> Array:
     """Cells as an array of Python objects of the type that came in."""
     kind, gap = dtype["object"], float("nan") if dtype["nan"] else None
+    if kind == "str" and cells.type == "label":
+        return cells.named(gap)
     convert = {"decimal": Decimal, "float": float, "int": int, "bool": bool}.get(kind, lambda value: value)
     source = np.char.mod("%.15g", cells.values).tolist() if kind == "decimal" else cells.to_list()
     out = np.empty(len(cells), object)

@@ -64,17 +64,16 @@ def read_pandas(name: str, column: Any) -> Read:
     if isinstance(dtype, pd.ArrowDtype):
         arrow, cells = read_arrow(name, importlib.import_module("pyarrow").array(column))
         return {"pandas": "arrow", "arrow": arrow}, cells
-    missing = column.isna().to_numpy()
     if isinstance(dtype, pd.StringDtype):
-        codes, labels = pd.factorize(column)
         spec = {"pandas": "text", "storage": dtype.storage, "nan": dtype.na_value is not pd.NA}
-        return spec, Cells("label", codes.astype(np.int64), missing, tuple(map(str, labels)))
-    if isinstance(dtype, np.dtype) and dtype.kind == "O":
-        if pd.api.types.infer_dtype(column, skipna=True) == "string":
-            codes, labels = pd.factorize(column)
-            nan = bool(missing.any()) and isinstance(column.iloc[int(missing.argmax())], float)
-            cells = Cells("label", codes.astype(np.int64), missing, tuple(map(str, labels)))
-            return {"pandas": "object", "object": "str", "nan": nan}, cells
+        return spec, _pandas_text(pd, column)
+    objects = isinstance(dtype, np.dtype) and dtype.kind == "O"
+    if objects and pd.api.types.infer_dtype(column, skipna=True) == "string":
+        cells = _pandas_text(pd, column)
+        nan = bool(cells.missing.any()) and isinstance(column.iloc[int(cells.missing.argmax())], float)
+        return {"pandas": "object", "object": "str", "nan": nan}, cells
+    missing = column.isna().to_numpy()
+    if objects:
         spec, cells = object_cells(name, column.to_numpy(), missing)
         return {"pandas": "object", **spec}, cells
     return {"pandas": str(dtype)}, _pandas_numbers(pd, name, column, missing)
@@ -100,7 +99,10 @@ def write_pandas(name: str, dtype: Dtype, cells: Cells) -> Any:
         return pd.Series(object_array(dtype, cells), dtype=object)
     if kind == "text":
         choice = {"na_value": np.nan} if dtype["nan"] else {}  # pandas before 2.3 has no such choice
-        return pd.Series(cells.to_list(), dtype=pd.StringDtype(dtype["storage"], **choice))
+        text = pd.StringDtype(dtype["storage"], **choice)
+        return pd.Series(
+            text.__from_arrow__(write_arrow(name, {"arrow": "text", "value": "large_string"}, cells))
+        )
     made = pd.api.types.pandas_dtype(kind)
     if made.kind in "Mm":
         return _pandas_times(pd, made, cells)
@@ -122,7 +124,9 @@ def read_polars(name: str, column: Any) -> Read:
     base = str(dtype.base_type())
     if dtype == pl.Null:
         return {"polars": base}, empty_cells(len(column))
-    if base in ("String", "Categorical", "Enum"):
+    if base == "String":
+        return {"polars": base}, read_arrow(name, column.to_arrow())[1]
+    if base in ("Categorical", "Enum"):
         declared = base == "Enum"
         labels = (
             dtype.categories if declared else column.drop_nulls().unique(maintain_order=True).cast(pl.String)
@@ -182,6 +186,11 @@ def write_polars(name: str, dtype: Dtype, cells: Cells) -> Any:
 
 
 _NUMPY_NAMES = {"Boolean": "bool"}
+
+
+def _pandas_text(pd: Any, column: Any) -> Cells:
+    codes, labels = pd.factorize(column)
+    return Cells("label", codes.astype(np.int64, copy=False), codes < 0, tuple(map(str, labels)))
 
 
 def _read_categorical(pd: Any, name: str, column: Any) -> Read:
