@@ -13,6 +13,7 @@ import torch
 
 from ctem.tables.frames.cells import Cells, object_cells, whole_numbers
 from ctem.tables.frames.frame import Frame, TableType, build_frame, read_frame
+from ctem.tables.frames.rows import ahead
 
 DAYS = [dt.date(2020, 1, 1), None, dt.date(1901, 12, 31)]
 TIMES = [dt.datetime(2020, 1, 1, 3, 4, 5), None, dt.datetime(1969, 1, 1)]
@@ -350,3 +351,17 @@ def test_a_moment_beyond_pythons_calendar_is_held_at_its_end(unit):
     ends = np.array(["-9000-01-01", "2000-01-01", "12000-01-01"], f"M8[{unit}]").view(np.int64)
     found = Cells("moment", ends, np.zeros(3, bool), unit=unit).to_list()
     assert [moment.year for moment in found] == [1, 2000, 9999]
+
+
+def test_threads_are_ahead_by_no_more_items_than_there_are_of_them():
+    begun = []
+    made = ahead(abs, (begun.append(item) or item for item in range(20)), workers=3)
+    for taken in range(20):
+        assert next(made) == taken
+        assert len(begun) <= taken + 1 + 3
+
+
+def test_of_several_errors_ahead_the_first_is_raised():
+    made = ahead(lambda item: 1 // item, [1, 0, "text"], workers=3)
+    with pytest.raises(ZeroDivisionError):
+        list(made)

@@ -28,13 +28,15 @@ from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import CHUNK, chunks, joined, merged, spread, taken
+from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread, taken
 
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
 TYPICAL = 512  # draws over which an average surprise is taken
 CELLS = 2**20  # that are encoded and answered at a time, at most
+CUDA_CELLS, CUDA_ROWS = 2**22, 2**17  # the same of scores on a GPU, which rows of a density's batch fill
+ENCODING = 2  # threads that encode rows while a GPU answers those before
 
 
 def find_device(name: str) -> torch.device:
@@ -291,7 +293,11 @@ class TableDensity:
         return self.density
 
     def _answers(self, frame: Frame, answer: Callable[[Tensor, Vector], Vector]) -> Vector:
-        return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, self._at_a_time)])
+        if self.device.type != "cuda":
+            return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, self._at_a_time)])
+        rows = min(CUDA_ROWS, max(self._at_a_time, CUDA_CELLS // self.schema.space.dim))
+        encoded = ahead(self.schema.encode, chunks(frame, rows), ENCODING)
+        return np.concatenate([answer(each.x.to(self.device), each.log_det.numpy()) for each in encoded])
 
     @property
     def _at_a_time(self) -> int:

@@ -227,9 +227,11 @@ class Numbers:
 
     def _mapped(self, name: str, cells: Cells, X: Tensor, rest: Tensor) -> Block:
         """T(X) and log T′(X) of some rows; nan and 0 elsewhere."""
-        picked, x, log_slope = X[rest], torch.full_like(X, math.nan), torch.zeros_like(X)
-        x[rest], slopes = self.transform.with_log_slope(picked)
-        log_slope[rest] = slopes.nan_to_num(0.0)
+        few = self.seen is not None and self.seen[1] - self.seen[0] < len(X) * self.lattice.width
+        values, place = X[rest].unique(return_inverse=True) if few else (X[rest], slice(None))
+        mapped, slopes = self.transform.with_log_slope(values)
+        x, log_slope = torch.full_like(X, math.nan), torch.zeros_like(X)
+        x[rest], log_slope[rest] = mapped[place], slopes.nan_to_num(0.0)[place]
         if not bool((x.isfinite() | ~rest).all()):
             row = int((~x.isfinite() & rest).double().argmax())
             raise ValueError(
@@ -262,9 +264,8 @@ class Numbers:
         ends = (
             f"{self.transform.low:g} … {self.transform.high:g}" if isinstance(self.transform, Bounded) else ""
         )
-        value = cells.to_list()[row]
         return ValueError(
-            f"column {name!r} holds {value} in row {cells.first + row}, beyond its ends {ends}; "
+            f"column {name!r} holds {cells.to_list()[row]} in row {cells.first + row}, beyond its ends {ends}; "
             f"kinds={{{name!r}: Real(low=…, high=…)}} in fit says others."
         )
 
@@ -285,9 +286,9 @@ class Numbers:
 
     def ends(self) -> Cells | None:
         """The least and the greatest value of the continuous part in fit; None if that is not known."""
-        return (
-            None if self.seen is None else self.lattice.restore(torch.tensor(self.seen, dtype=torch.float64))
-        )
+        if self.seen is None:
+            return None
+        return self.lattice.restore(torch.tensor(self.seen, dtype=torch.float64))
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
         """T(X + w(U − ½)) for the real part x (n,): a uniform point of the cell that X stands for."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,12 @@ from numpy.typing import NDArray
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 
-__all__ = ["chunks", "indexed", "joined", "merged", "spread", "taken"]
+__all__ = ["ahead", "chunks", "indexed", "joined", "merged", "spread", "taken"]
 
 CHUNK = 2**13  # rows encoded and answered at a time, which bounds the memory
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
@@ -43,6 +48,21 @@ def chunks(frame: Frame, size: int = CHUNK) -> Iterator[Frame]:
     """
     for start in range(0, len(frame), size):
         yield taken(frame, slice(start, start + size))
+
+
+def ahead(work: Callable[[Item], Made], items: Iterable[Item], workers: int) -> Iterator[Made]:
+    """work(item) of every item, in order; threads are at most so many items ahead of what is taken.
+
+    >>> list(ahead(abs, [-1, 2, -3], workers=2))
+    [1, 2, 3]
+    """
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        yield from (each.result() for each in waiting)
 
 
 def indexed(table: Any, X: Any) -> Any:
