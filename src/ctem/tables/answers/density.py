@@ -146,7 +146,7 @@ class TableDensity:
                     out[:, j] = grad[:, i] * slope + bend
             return out
 
-        return self._answers(frame, answer)
+        return self._answers(frame, answer, self._at_a_time)
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n new rows."""
@@ -292,10 +292,13 @@ class TableDensity:
             )
         return self.density
 
-    def _answers(self, frame: Frame, answer: Callable[[Tensor, Vector], Vector]) -> Vector:
+    def _answers(
+        self, frame: Frame, answer: Callable[[Tensor, Vector], Vector], most: int = CUDA_ROWS
+    ) -> Vector:
+        """The answers to all rows; at most so many of them at a time on a GPU."""
         if self.device.type != "cuda":
             return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, self._at_a_time)])
-        rows = min(CUDA_ROWS, max(self._at_a_time, CUDA_CELLS // self.schema.space.dim))
+        rows = min(most, max(self._at_a_time, CUDA_CELLS // self.schema.space.dim))
         encoded = ahead(self.schema.encode, chunks(frame, rows), ENCODING)
         return np.concatenate([answer(each.x.to(self.device), each.log_det.numpy()) for each in encoded])
 
