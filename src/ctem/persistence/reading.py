@@ -101,15 +101,16 @@ def _without_ends(header: Header) -> Header:
     return header
 
 
-def _without_rhythms(header: Header) -> Header:
-    """15: no column of moments had a daily or weekly rhythm, and the others are as they were."""
+def _without_growth(header: Header) -> Header:
+    """15: batches did not grow, and no column of moments had a daily or weekly rhythm; the others are as they were."""
+    header["trained"]["growth"] = 1
     return header
 
 
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
-    15: _without_rhythms,
+    15: _without_growth,
 }
 
 
