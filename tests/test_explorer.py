@@ -207,25 +207,6 @@ def test_the_explorer_runs_under_the_policy_of_the_page(asked, tmp_path):
     assert visit.dom.count('class="card"') == 11
 
 
-@pytest.mark.long
-@in_browser
-def test_a_question_to_networks_for_a_small_table_takes_less_than_a_tenth_of_a_second(tmp_path):
-    X = table(120)
-    model = CTEM(max_steps=2, random_state=0).fit(X)
-    path = write_report(model, X, tmp_path / "report.html", n_samples=20)
-    body = """const model = new Model(data);
-      return questions.map((cells) => Math.min(...[1, 2, 3, 4, 5].map(() => {
-        const start = performance.now(), question = model.question(cells);
-        question.logDensity();
-        model.columns.forEach((column, j) => cells[j] === null && column.owner.length && question.conditional(j));
-        return performance.now() - start;
-      })));"""
-    questions = [row_cells(model, row.columns) for row, _ in random_questions(model, X, 30)]
-    real_time = [option for option in QUIET if "virtual-time" not in option]
-    took = in_page(path, tmp_path, body, questions, real_time)
-    assert 0 < np.median(took) < 100
-
-
 REASONS = {
     "pairwise": 'objective="pairwise"',
     "state": 'missing="state"',

@@ -1,6 +1,5 @@
 """Ranges and sets in the explorer of the report: the page answers, in a real browser, what counting draws answers."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +7,9 @@ import pandas as pd
 import pytest
 import torch
 from small import SMALL
-from test_browser import QUIET
 from test_explorer import in_browser, in_page, table
 
 from ctem import CTEM
-from ctem.datasets import load_penguins
 from ctem.report import write_report
 from ctem.report.explorer import row_cells
 from ctem.tables.answers.conditions import compiled
@@ -191,59 +188,3 @@ def test_a_column_can_be_set_to_a_range_or_to_several_values(asked, tmp_path):
     assert ends == ["80", "80"]  # the end that moves pushes the other
     assert sum(known) == 2
     assert pressed == 0
-
-
-ADULT = {
-    "workclass": 9,
-    "education": 16,
-    "marital": 7,
-    "occupation": 15,
-    "relationship": 6,
-    "race": 5,
-    "sex": 2,
-    "country": 42,
-    "income": 2,
-}
-
-
-def census(n=600, seed=0):
-    """A table with the columns of Adult: nine of labels, six of numbers, two of which are mostly 0."""
-    rng = np.random.default_rng(seed)
-    labels = {
-        name: np.array([f"{name} {i}" for i in range(k)])[rng.integers(k, size=n)]
-        for name, k in ADULT.items()
-    }
-    numbers = {name: rng.integers(17, 90, n) for name in ("age", "hours")} | {
-        "weight": rng.lognormal(12, 0.5, n),
-        "years": rng.integers(1, 17, n),
-    }
-    mostly = {name: np.where(rng.random(n) < 0.9, 0, rng.integers(100, 9999, n)) for name in ("gain", "loss")}
-    return pd.DataFrame(labels | numbers | mostly)
-
-
-SIZES = {
-    "penguins": (load_penguins, {}, 100),
-    "adult": (census, {"width": 128, "blocks": 2, "members": 2, "orders": 2}, 300),
-}
-
-
-@pytest.mark.skipif(
-    os.getloadavg()[0] > 2 * os.cpu_count(), reason="too busy a machine to measure milliseconds"
-)
-@pytest.mark.parametrize("size", SIZES)
-def test_a_question_with_ranges_is_quick_too(size, tmp_path):
-    make, settings, most = SIZES[size]
-    X = make()
-    model = CTEM(max_steps=2, random_state=0, **settings).fit(X)
-    path = write_report(model, X, tmp_path / "report.html", n_samples=20)
-    body = """const model = new Model(data);
-      return questions.map(([cells]) => Math.min(...[1, 2, 3, 4, 5].map(() => {
-        const start = performance.now(), question = model.question(cells);
-        question.probability();
-        model.columns.forEach((column, j) => cells[j] === null && column.owner.length && question.conditional(j));
-        return performance.now() - start;
-      })));"""
-    questions = [question for *_, question in random_range_questions(model, X, 12)]
-    real_time = [option for option in QUIET if "virtual-time" not in option]
-    took = np.median(in_page(path, tmp_path, body, questions, real_time))
-    assert 0 < took < most

@@ -99,9 +99,10 @@ class Settings:
         return found
 
     def _affordable(self, reals: int) -> Settings:
-        """With as few rows a step, and steps, as so many real columns ask for."""
-        rows = max(NUMBERS // reals, FEWEST)
-        return replace(self, batch_size=min(self.batch_size, rows), steps=min(self.steps, LONGEST // reals))
+        """With as few rows a step, and steps, as so many real columns ask for; the second phase has the usual rows."""
+        rows = min(self.batch_size, max(NUMBERS // reals, FEWEST))
+        growth, steps = self.growth * (self.batch_size // rows), min(self.steps, LONGEST // reals)
+        return replace(self, batch_size=rows, growth=growth, steps=steps)
 
     def changed(self, rows: int, **said: Any) -> Settings:
         """With what was said instead (None says nothing), and so few members that a fold has four rows.
