@@ -1,5 +1,6 @@
 """What is released: the wheel and the sdist install into a clean environment, and two lines lead to a report."""
 
+import json
 import re
 import subprocess
 import sys
@@ -53,6 +54,28 @@ def test_the_readme_says_the_two_commands_and_ci_runs_its_tests():
     readme, ci = ((ROOT / name).read_text("utf-8").splitlines() for name in ("README.md", ".ci/run"))
     assert {"make demo", "make test"} <= {line.split("#")[0].strip() for line in readme}
     assert "make test" in ci
+
+
+def measured(name, metric):
+    """data set → what an experiment has found of our default call, as the README rounds it."""
+    records = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text("utf-8"))["records"]
+    return {r["dataset"]: r for r in records if (r["system"], r["metric"]) == ("CTEM", metric)}
+
+
+def test_the_readme_has_the_numbers_of_the_results():
+    text = (ROOT / "README.md").read_text("utf-8").replace("−", "-")
+    nats, passing = (measured("tables-CTEM", metric) for metric in ("test nats", "C2ST"))
+    rows = re.findall(
+        r"^\| (\w+), [\d,]+(?: rows)? \| \**(-[\d.]+)\** ± ([\d.]+) \(\**([\d.]+)", text, re.MULTILINE
+    )
+    assert len(rows) == 9
+    for name, mean, spread, share in rows:
+        assert (mean, spread) == (f"{nats[name]['mean']:.2f}", f"{nats[name]['std']:.2f}"), name
+        assert share == f"{passing[name]['mean']:.2f}", name
+    drawn = re.search(r"\*\*Drawn rows\*\*.*?(?=\n\* )", text, re.DOTALL)
+    assert drawn is not None
+    found = dict(re.findall(r"(\w+) \**(0\.\d{3})\**(?: ± [\d.]+)?\s+\(Tab", drawn[0]))
+    assert found == {name: f"{r['mean']:.3f}" for name, r in measured("samples", "C2ST, XGBoost").items()}
 
 
 DEMO_ALONE = """
