@@ -13,7 +13,7 @@ Effort = Literal["quick", "default", "best"]
 EFFORTS = ("quick", "default", "best")
 NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficients
 FEWEST = 64  # rows of a batch that are too few to be made fewer
-LONGEST = 2**19  # steps times real columns, at most
+LONGEST = 450_000  # steps times real columns, at most
 
 
 @dataclass(frozen=True, kw_only=True)
