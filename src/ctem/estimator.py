@@ -70,7 +70,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
         orders: of the columns, in the mixture.
-        batch_size: rows of a step for every network.
+        batch_size: rows of a step for every network; of the first phase, where batches grow.
         learning_rate, weight_decay: of the training.
         max_steps: at most this many training steps.
         max_time: about this many seconds for the whole fit, but for the potential of ``fast``.
