@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ctem import CTEM
+from ctem import CTEM, inspect
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
@@ -37,6 +37,23 @@ def test_formulas_are_found_in_both_directions_and_said():
     assert {("pay", (("bill", 1),)), ("bill", (("pay", 1),))} <= found
     assert {("total", (("bill", 1), ("fee", 1))), ("fee", (("total", 1), ("bill", -1)))} <= found
     assert "= bill + fee in 9" in schema.describe()[3].reason
+
+
+def test_inspect_says_what_a_fit_would_find():
+    reasons = {each.name: each.reason for each in inspect(bills()).columns}
+    assert {each.name: each.reason for each in Schema.fit(read_frame(bills())).describe()} == reasons
+    assert "= bill + fee in 9" in reasons["total"]
+
+
+def test_a_row_of_large_amounts_that_add_up_is_strange_for_its_amounts(model):
+    large = pd.DataFrame({"bill": [90_000.0], "pay": 90_000.0, "fee": 3000.0, "total": 93_000.0, "kind": "a"})
+    (strange,) = model.outliers(large, 1)
+    told = {cell.name: cell for cell in strange.cells}
+    first = strange.cells[0]
+    assert first.name in {"bill", "pay", "total"}
+    assert first.p_value < 0.05
+    assert any(cell.alone for cell in told.values())
+    assert strange.why().startswith(f"{first.name} 9")
 
 
 def test_shuffled_columns_have_none():

@@ -51,6 +51,7 @@ class SuspiciousCell:
             week that is at most as busy, would be there.
         unseen: fit never saw this value.
         when: "day" or "week" if it is the time of that which is unusual.
+        alone: the other cells leave nothing else, as the parts do of a total; what was expected is that of any row.
 
     >>> print(SuspiciousCell("fare", 9.1, 512.3292, 26.55, 7.9, 90.0, 0.00012))
     fare 512.3, expected 26.55 (7.9 to 90; p 0.00012)
@@ -65,6 +66,7 @@ class SuspiciousCell:
     p_value: float
     unseen: bool = False
     when: str = ""
+    alone: bool = False
 
     def __str__(self) -> str:
         if self.unseen:
@@ -73,7 +75,8 @@ class SuspiciousCell:
         p = f"p {self.p_value:.2g}" if self.p_value >= LEAST else f"p < {LEAST:.0e}"
         if self.when:
             return f"{self.name} {_short(self.value)}, an unusual time of the {self.when} ({p})"
-        return f"{self.name} {_short(self.value)}, expected {_short(self.expected)} ({between}{p})"
+        of = "expected of any row" if self.alone else "expected"
+        return f"{self.name} {_short(self.value)}, {of} {_short(self.expected)} ({between}{p})"
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,7 @@ def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vecto
         rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
         if len(rows) and table.schema.owner[j]:
             part = taken(frame, rows)
-            made = _suspicious(table.conditional(part, j), part.columns[name])
+            made = _or_alone(table, part, j, _suspicious(table.conditional(part, j), part.columns[name]))
             made = _timed(made, table.schema.columns[name].codec, part.columns[name])
             for i, one in zip(rows, made, strict=True):
                 new = name in found[i].unseen
@@ -258,6 +261,24 @@ def _suspicious(expected: ColumnDistribution, cells: Cells) -> list[SuspiciousCe
         ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
     columns = cells.to_list(), expected.mean().to_list(), *ends, expected.p_values(cells).tolist()
     return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
+
+
+def _or_alone(table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell]) -> list[SuspiciousCell]:
+    """The same cells; of those that the rest of their row explains, what was expected of any row, if they are rare.
+
+    A total follows from its parts however large it is, and they from it: none of them would be a reason.
+    """
+    follows = np.flatnonzero([one.p_value >= LIKELY for one in made])
+    if not len(follows):
+        return made
+    name, part = list(frame.columns)[j], taken(frame, follows)
+    gone = {each: replace(cells, missing=np.ones(len(cells), bool)) for each, cells in part.columns.items()}
+    margin = table.conditional(replace(part, columns=gone | {name: part.columns[name]}), j)
+    found = list(made)
+    for i, one in zip(follows, _suspicious(margin, part.columns[name]), strict=True):
+        if one.p_value < LIKELY:
+            found[i] = replace(one, alone=True)
+    return found
 
 
 def _timed(made: list[SuspiciousCell], codec: Codec, cells: Cells) -> list[SuspiciousCell]:

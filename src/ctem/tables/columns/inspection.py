@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 
 from ctem.spaces import Column
-from ctem.tables.columns.inference import infer_column, kind_names
+from ctem.tables.columns.formulas import find_formulas
+from ctem.tables.columns.inference import InferredColumn, infer_column, kind_names
 from ctem.tables.columns.schema import Description, readings, said_of
 from ctem.tables.columns.suspicions import Suspicion, suspicions
 from ctem.tables.frames.cells import Cells
@@ -94,9 +95,9 @@ def inspect(
 ) -> Inspection:
     """Look at a table without fitting anything: what its columns would be taken for and why, and what seems odd.
 
-    Odd are numbers and dates that look like codes for missing, columns that name their rows, hold one value or
-    nothing, or repeat another, copied rows, days that no calendar has, numbers among which there is text, labels
-    spelled in several ways, and rules between columns with the rows that break them.
+    Columns that repeat others, or add up, say so. Odd are numbers and dates that look like codes for missing, columns
+    that name their rows, hold one value or nothing, or repeat another, copied rows, days that no calendar has, numbers
+    among which there is text, labels spelled in several ways, and rules between columns with the rows that break them.
 
     Arguments:
         X: a NumPy array, or a pandas, polars or pyarrow table.
@@ -116,11 +117,13 @@ def inspect(
     frame = recognised(read_frame(X), Reading.of(reading), kind_names(kinds))
     said, words = said_of(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
-    columns = [_described(name, cells, said.get(name), named) for name, cells in frame.columns.items()]
-    columns = [
-        replace(each, reason=f"{words[each.name]}; {each.reason}") if each.name in words else each
-        for each in columns
-    ]
+    found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
+    formulas = find_formulas({name: each.codec for name, (each, _) in found.items() if each}, frame.columns)
+    tied = {formula.target: formula.in_words() for formula in reversed(formulas)}
+    columns = []
+    for name, (each, why) in found.items():
+        reason = "; ".join(part for part in (words.get(name), why, tied.get(name)) if part)
+        columns.append(Description(name, each.kind if each else "refused", reason))
     return inspect_frame(frame, columns)
 
 
@@ -144,13 +147,13 @@ def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:
     return Inspection(len(frame), glances, refused + odd, frame.table_type.backend)
 
 
-def _described(name: str, cells: Cells, said: Column | None, named: bool) -> Description:
-    """A column as a fit would take it; one that a fit would refuse is described by why."""
+def _inferred(name: str, cells: Cells, said: Column | None, named: bool) -> tuple[InferredColumn | None, str]:
+    """A column as a fit would take it, and why; None for one that a fit would refuse."""
     try:
         found = infer_column(name, cells, said, False, True, named)
     except ValueError as error:
-        return Description(name, "refused", str(error))
-    return Description(name, found.kind, found.reason)
+        return None, str(error)
+    return found, found.reason
 
 
 def _values(cells: Cells) -> int:
