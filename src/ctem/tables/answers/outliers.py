@@ -34,6 +34,7 @@ Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
 LEAST = 1e-6  # p-values below are not told apart
 LIKELY = 0.2  # a p-value from which a cell is no reason
+ADDS, RARE = 1.0, 0.05  # nats of a cell that must have a reason; a p-value among all rows that is one
 COVERAGE = 0.9  # of the interval that is expected
 
 
@@ -234,7 +235,8 @@ def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vecto
         rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
         if len(rows) and table.schema.owner[j]:
             part = taken(frame, rows)
-            made = _or_alone(table, part, j, _suspicious(table.conditional(part, j), part.columns[name]))
+            made = _suspicious(table.conditional(part, j), part.columns[name])
+            made = _or_alone(table, part, j, made, [found[i].columns[name] for i in rows])
             made = _timed(made, table.schema.columns[name].codec, part.columns[name])
             for i, one in zip(rows, made, strict=True):
                 new = name in found[i].unseen
@@ -263,12 +265,16 @@ def _suspicious(expected: ColumnDistribution, cells: Cells) -> list[SuspiciousCe
     return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
 
 
-def _or_alone(table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell]) -> list[SuspiciousCell]:
-    """The same cells; of those that the rest of their row explains, what was expected of any row, if they are rare.
+def _or_alone(
+    table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell], nats: Sequence[float]
+) -> list[SuspiciousCell]:
+    """The same cells; of those that add much and yet follow from the others, what was expected of any row.
 
     A total follows from its parts however large it is, and they from it: none of them would be a reason.
     """
-    follows = np.flatnonzero([one.p_value >= LIKELY for one in made])
+    follows = np.flatnonzero(
+        [one.p_value >= LIKELY and adds > ADDS for one, adds in zip(made, nats, strict=True)]
+    )
     if not len(follows):
         return made
     name, part = list(frame.columns)[j], taken(frame, follows)
@@ -276,7 +282,7 @@ def _or_alone(table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCe
     margin = table.conditional(replace(part, columns=gone | {name: part.columns[name]}), j)
     found = list(made)
     for i, one in zip(follows, _suspicious(margin, part.columns[name]), strict=True):
-        if one.p_value < LIKELY:
+        if one.p_value < RARE:
             found[i] = replace(one, alone=True)
     return found
 
