@@ -218,3 +218,16 @@ def test_the_page_answers_ranges_as_counting_does(asked, tmp_path):
             away.append(abs(p - q) / np.hypot(e, f))
     assert max(away) < 5, np.sort(away)
     assert np.sqrt(np.square(away).mean()) < 1.5
+
+
+def test_a_strange_row_whose_amounts_add_up_is_compared_with_any_row(asked, tmp_path):
+    _, model, path = asked
+    large = pd.DataFrame({"bill": [90_000.0], "pay": 90_000.0, "fee": 3000.0, "total": 93_000.0, "kind": "a"})
+    body = """const explorer = new Explorer(data, document.createElement("div"));
+      const [cells, j] = questions[0], question = explorer.model.question(cells);
+      return [explorer.expected(question, cells, j), explorer.summary(question, j).unusual(cells[j])];"""
+    frame = model.as_frame(large.assign(made=None, sent=None, rate=None, again=None, planet=3))
+    j = list(model.schema_.columns).index("bill")
+    words, given = in_page(path, tmp_path, body, [(row_cells(model, frame.columns), j)])
+    assert given >= 0.2
+    assert words.startswith("expected of any row: ")

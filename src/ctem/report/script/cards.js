@@ -1,6 +1,6 @@
 /* ---- the page ---- */
 
-const MOST_BARS = 12, POINTS = 72, STEPS = 200, DRAWN = 6, STRANGE = 0.01, FEW = 40;
+const MOST_BARS = 12, POINTS = 72, STEPS = 200, DRAWN = 6, STRANGE = 0.01, LIKELY = 0.2, RARE = 0.05, FEW = 40;
 
 /* An element with attributes (a function listens) and children; text is text, whatever it says. */
 function element(name, attributes = {}, ...children) {

@@ -128,13 +128,20 @@ class Explorer {
   visit({ row, cells, blamed }) {
     const question = this.model.question(cells), causes = blamed.filter((j) => cells[j] !== null).map((j) => {
       const column = this.model.columns[j];
-      const expected = column.owner.length ? this.summary(question, j).words() : "always the same";
-      return `“${column.name}” is ${column.text(cells[j])} (expected: ${expected})`;
+      const expected = column.owner.length ? this.expected(question, cells, j) : "expected: always the same";
+      return `“${column.name}” is ${column.text(cells[j])} (${expected})`;
     });
     const strange = causes.length ? ` Strange about it: ${causes.join("; ")}.` : "";
     this.load(cells, `Row ${row.toLocaleString("en")} is set.${strange}`);
     document.getElementById("ask").scrollIntoView();
     this.news.focus({ preventScroll: true });
+  }
+
+  /* What was expected in a cell given the others; if it follows from them, of any row: tables/answers/outliers.py. */
+  expected(question, cells, j) {
+    const given = this.summary(question, j), alone = this.before[j];
+    const follows = given.unusual(cells[j]) >= LIKELY && alone.unusual(cells[j]) < RARE;
+    return follows ? `expected of any row: ${alone.words()}` : `expected: ${given.words()}`;
   }
 }
 
