@@ -145,7 +145,9 @@ def rewritten(path, change):
     header = json.loads(metadata["model"])
     change(header, tensors)
     text = json.dumps(header)
-    save_file(tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors)})
+    save_file(
+        tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors, metadata["version"])}
+    )
 
 
 WRONG = {  # what is refused → a change of the header and the tensors

@@ -53,7 +53,9 @@ def parts(path):
 def write(path, tensors, metadata, header):
     """A file whose hash is right, whatever it says."""
     text = json.dumps(header)
-    save_file(tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors)})
+    save_file(
+        tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors, metadata["version"])}
+    )
 
 
 def rewrite(path, change, tensors=None):
@@ -148,6 +150,14 @@ def test_a_flipped_bit_is_refused_wherever_it_is(path):
         path.write_bytes(hurt)
         with pytest.raises(ValueError, match=r"load: .*model\.ctem"):
             CTEM.load(path)
+
+
+@pytest.mark.parametrize("version", range(OLDEST, persistence.FORMAT))
+def test_another_format_than_the_one_that_was_saved_is_refused(path, version):
+    tensors, metadata = parts(path)
+    save_file(tensors, path, {**metadata, "version": str(version)})
+    with pytest.raises(ValueError, match=r"is damaged|is not a whole ctem model"):
+        CTEM.load(path)
 
 
 def test_steps_are_saved(tmp_path):

@@ -197,7 +197,9 @@ def crafted(whole, path, change):
     changed = change(header, tensors)
     header = changed if isinstance(changed, dict) else header
     text = json.dumps(header)
-    save_file(tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors)})
+    save_file(
+        tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors, metadata["version"])}
+    )
 
 
 def answered(path, X):

@@ -15,6 +15,7 @@ __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
 FORMAT = 16  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
+UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
 Header = dict[str, Any]
 
@@ -47,7 +48,7 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
                 raise ValueError(f"load: {path} is a safetensors file, but not a ctem model.")
             header = _migrated(path, metadata)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if digest(metadata["model"], tensors) != metadata.get("sha256"):
+            if digest(metadata["model"], tensors, metadata["version"]) != metadata.get("sha256"):
                 raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
     except SafetensorError as error:
         raise ValueError(f"load: {path} is damaged or not a ctem model ({error}).") from None
@@ -114,13 +115,13 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
 }
 
 
-def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of a header and of every number, so that no flipped bit goes unnoticed.
+def digest(text: str, tensors: Mapping[str, Tensor], version: str) -> str:
+    """SHA-256 of the format, a header and every number, so that no flipped bit goes unnoticed.
 
-    >>> digest("{}", {})[:8]
+    >>> digest("{}", {}, "15")[:8]  # up to 15, without the format
     '44136fa3'
     """
-    found = hashlib.sha256(text.encode())
+    found = hashlib.sha256(text.encode() if version in UNSIGNED else f"{version} {text}".encode())
     for name in sorted(tensors):
         found.update(f"{name}{tuple(tensors[name].shape)}".encode())
         found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())

@@ -40,7 +40,9 @@ def save(model: Fitted, path: str | Path) -> None:
     target = Path(path)
     tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(model).items()}
     text = json.dumps(_header(model), allow_nan=False)
-    metadata = {"format": "ctem", "version": str(FORMAT), "model": text, "sha256": digest(text, tensors)}
+    version = str(FORMAT)
+    signed = {"model": text, "sha256": digest(text, tensors, version)}
+    metadata = {"format": "ctem", "version": version, **signed}
     content = serialize(tensors, metadata)
     try:
         with replacing(target) as file:
