@@ -21,8 +21,8 @@ class Settings:
     """Networks of an any-order density and their training.
 
     Training has two phases (``ctem.densities.anyorder.fitting``): at a constant learning rate until the held-out loss
-    falls slowly or no more, or for two fifths of ``steps``; then half as long again, while the rate falls to zero, or
-    with ``growth`` times as many rows a step and so many times fewer steps.
+    falls slowly or no more, or for two fifths of ``steps``; then for half as many rows again, while the rate falls to
+    zero, in batches ``growth`` times as large and so many times fewer steps.
 
     Arguments:
         width, blocks, harmonics, dropout: of each network.
