@@ -272,14 +272,15 @@ def with_memory(use: Callable[[], Any], device: str) -> tuple[Any, float, Values
     return made, seconds, values
 
 
-def rate(use: Callable[[int], Any], rows: int = 250) -> float:
-    """Rows a second: ever more rows, until a call is long enough to be timed."""
+def rate(use: Callable[[int], Any], rows: int = 250, most: int = MOST) -> float:
+    """Rows a second: ever more rows, until a call is long enough to be timed or there are no more."""
+    rows = min(rows, most)
     use(rows)
     while True:
         _, seconds = timed(partial(use, rows))
-        if rows >= MOST or seconds > (LONG if rows >= ENOUGH else TOO_LONG):
+        if rows >= most or seconds > (LONG if rows >= ENOUGH else TOO_LONG):
             return rows / seconds
-        rows *= 4
+        rows = min(4 * rows, most)
 
 
 def forest(gappy: pd.DataFrame, seed: int, jobs: int) -> pd.DataFrame:

@@ -1,11 +1,12 @@
 """The benchmark of time to quality: curves are read as they say, and a course keeps what the flow was at each look."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from experiments.sweep import MOST, made_up, rate
-from experiments.tables.bench import Counted
+from experiments.tables.bench import Counted, rates
 from experiments.tables.nats import beside_the_flow, flow_course, reached, split
 
 FLOW = [(1.0, -9.0), (4.0, -5.0), (8.0, -5.002), (16.0, -6.0)]  # best at 4 seconds
@@ -59,7 +60,7 @@ def test_operations_are_counted_forward_and_backward():
     assert backward.count > 2
 
 
-def asked_of(seconds_a_row, monkeypatch):
+def asked_of(seconds_a_row, monkeypatch, most=MOST):
     """The rows of each call of a use that takes so long."""
     clock, asked = [0.0], []
 
@@ -68,7 +69,7 @@ def asked_of(seconds_a_row, monkeypatch):
         clock[0] += seconds_a_row * rows
 
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    assert rate(use) == pytest.approx(1 / seconds_a_row)
+    assert rate(use, most=most) == pytest.approx(1 / seconds_a_row)
     return asked
 
 
@@ -76,3 +77,12 @@ def test_a_rate_is_taken_over_many_rows_unless_they_take_long(monkeypatch):
     assert asked_of(1e-9, monkeypatch)[-1] == MOST
     assert asked_of(1e-4, monkeypatch) == [250, 250, 1000, 4000]
     assert asked_of(1e-1, monkeypatch) == [250, 250]
+    assert asked_of(1e-9, monkeypatch, most=1500) == [250, 250, 1000, 1500]
+    assert asked_of(1e-9, monkeypatch, most=100) == [100, 100]
+
+
+def test_no_row_is_scored_twice_where_its_rate_is_taken():
+    table, asked = made_up(700, 3, 0), []
+    rates(pd.concat([table, table]), asked.append, lambda n: None)
+    assert max(map(len, asked)) == len(table.drop_duplicates())
+    assert not any(rows.duplicated().any() for rows in asked)
