@@ -184,11 +184,13 @@ def test_a_file_of_the_format_before_has_means_over_the_whole_tail(path, model):
     pd.testing.assert_frame_equal(same, model.sample(9, random_state=0))
 
 
-def test_a_file_of_format_15_is_read_as_it_is(path, model):
+@pytest.mark.parametrize(("version", "new"), [("15", ("growth", "least_gain")), ("16", ("least_gain",))])
+def test_a_file_of_an_older_format_is_read_as_it_is(path, model, version, new):
     tensors, metadata = parts(path)
     header = json.loads(metadata["model"])
-    del header["trained"]["growth"]
-    write(path, tensors, {**metadata, "version": "15"}, header)
+    for name in new:
+        del header["trained"][name]
+    write(path, tensors, {**metadata, "version": version}, header)
     same = CTEM.load(path).sample(9, random_state=0)
     pd.testing.assert_frame_equal(same, model.sample(9, random_state=0))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 16  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 17  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -108,10 +108,17 @@ def _without_growth(header: Header) -> Header:
     return header
 
 
+def _without_least_gain(header: Header) -> Header:
+    """16: all tables were trained until doubling the steps would have gained less than 0.1 nats."""
+    header["trained"]["least_gain"] = 0.1
+    return header
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
     15: _without_growth,
+    16: _without_least_gain,
 }
 
 

@@ -19,7 +19,6 @@ from ctem.training.processes import team
 __all__ = ["Phases", "Split", "joined_history"]
 
 FIRST = 0.4  # of the steps are for the first phase, at most
-WORTHWHILE = 0.1  # nats a row that the first phase must gain by doubling its steps
 ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a rise in the second
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
@@ -52,6 +51,7 @@ class Phases:
         deadline: moment of ``time.perf_counter`` when training must end.
         refresh: brings other rows in, as ``train`` says; its step counts on from phase to phase.
         growth: how many times as many rows a step of the second phase has; it has so many times fewer steps.
+        least_gain: nats a row that the first phase must gain by doubling its steps, to go on.
 
     >>> import torch
     >>> from ctem.bases import ProductBase
@@ -71,12 +71,13 @@ class Phases:
     deadline: float | None = None
     refresh: Refresh | None = None
     growth: int = 1
+    least_gain: float = 0.1
 
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
         steps = max(round(FIRST * self.recipe.steps), 1)
         recipe = replace(self.recipe, steps=steps, schedule="constant")
-        return self._train("first", objective, replace(recipe, worthwhile=WORTHWHILE / self.net.space.dim))
+        return self._train("first", objective, replace(recipe, worthwhile=self.least_gain / self.net.space.dim))
 
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
         """The second phase: half as many rows again as the first was useful for, while the rate falls to zero.

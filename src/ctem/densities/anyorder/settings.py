@@ -31,6 +31,7 @@ class Settings:
         steps: at most so many.
         batch_size: rows a step for each member.
         growth: of the batch in the second phase.
+        least_gain: nats a row that the first phase must gain by doubling its steps, to go on.
         learning_rate, weight_decay: of AdamW.
         ema: decay of the averaged weights.
         evaluate_every: steps between looks at the held-out loss.
@@ -49,6 +50,7 @@ class Settings:
     steps: int = 8000
     batch_size: int = 1024
     growth: int = 1
+    least_gain: float = 0.1
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
     ema: float = 0.998
@@ -76,14 +78,15 @@ class Settings:
         >>> Settings.suited(rows=100_000, columns=15, effort="best").members
         10
         """
+        patient: dict[str, Any] = {"growth": 2, "least_gain": 0.05} if reals else {}
         if rows <= 1500:
             found = cls(width=64, members=5, orders=4, steps=1200, batch_size=128, evaluate_every=25)
         elif rows <= 5000:
             found = cls(width=96, members=4, orders=4, steps=3000, batch_size=512, evaluate_every=50)
         elif rows <= 12_000:
-            found = cls(members=4, orders=4, batch_size=512, growth=2 if reals else 1)
+            found = cls(members=4, orders=4, batch_size=512, **patient)
         elif rows <= 24_000:
-            found = cls(growth=2 if reals else 1)
+            found = cls(**patient)
         else:
             found = cls(steps=16_000)
         if columns > 50:
