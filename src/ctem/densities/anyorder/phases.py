@@ -76,8 +76,9 @@ class Phases:
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
         steps = max(round(FIRST * self.recipe.steps), 1)
-        recipe = replace(self.recipe, steps=steps, schedule="constant")
-        return self._train("first", objective, replace(recipe, worthwhile=self.least_gain / self.net.space.dim))
+        worthwhile = self.least_gain / self.net.space.dim
+        recipe = replace(self.recipe, steps=steps, schedule="constant", worthwhile=worthwhile)
+        return self._train("first", objective, recipe)
 
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
         """The second phase: half as many rows again as the first was useful for, while the rate falls to zero.
