@@ -103,13 +103,16 @@ def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
 def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
     """Σ_s⁻¹ and log det Σ_s at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
 
+    That one is inverted on the CPU: on a GPU its sweeps would be dozens of launches.
+
     >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
     torch.Size([1, 2, 2])
     """
     capturing = clear.is_cuda and torch.cuda.is_current_stream_capturing()
-    if len(clear) > 1 and not capturing and bool((clear == clear[:1]).all()):
-        clear = clear[:1]
     with torch.no_grad():
+        if len(clear) > 0 and not capturing and bool((clear == clear[:1]).all()):
+            matrix, log_det = _inverted(clear[:1].cpu(), correlation.cpu())
+            return Inverse(matrix.to(clear.device), log_det.to(clear.device))
         return Inverse(*_inverted(clear, correlation))
 
 
