@@ -15,6 +15,7 @@ from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body
 from ctem.densities.anyorder.numbers import NumberHead, Polygon
 from ctem.densities.anyorder.orders import best_orders
+from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.densities.chain import Chain
 from ctem.densities.fast.differences import Differences
 from ctem.densities.fast.network import LevelNet
@@ -525,6 +526,8 @@ def test_a_chain_names_what_it_was_asked_wrongly(message):
 class Ladder:
     """A made-up network: a column costs a nat for each column before it that is hidden, so that one order is best."""
 
+    ties = None
+
     def parted(self, x):
         return x, None
 
@@ -576,3 +579,35 @@ def test_the_best_order_of_all_is_found_where_all_are_tried():
 def test_many_columns_have_random_orders():
     at = LadderAt(Space([Category(2)] * 65))
     assert best_orders(Chain(at), at, torch.zeros(1, 4, 65), 3, seeded()) == Chain(at).orders(3, seeded())
+
+
+class Plain:
+    """A ruler of columns that stand for themselves."""
+
+    def values(self, x, j):
+        return x[:, j].double()
+
+    def cells(self, value, j):
+        return torch.stack([value - 0.01, value + 0.01], -1)
+
+    def width(self, j):
+        return 0.02
+
+
+def test_no_column_of_many_is_left_to_two_sums():
+    """One column is the sum of two and of two others: where it came last, they would contradict each other."""
+    sums = [(2, 0, 1), (2, 3, 4)]
+    ties = [Tie(whole, ((a, 1), (b, 1)), 1.0) for whole, a, b in sums]
+    ties += [Tie(a, ((whole, 1), (b, -1)), 1.0) for whole, *two in sums for a, b in (two, two[::-1])]
+    x = torch.randn(60, 70, generator=seeded())
+    x[:, 2], x[:, 4] = x[:, 0] + x[:, 1], x[:, 0] + x[:, 1] - x[:, 3]
+    space, ties = Space([Real()] * 70), Ties(ties, Plain(), {})
+    at = AtLevel(AnyOrderNet(ProductBase.fit(space, x), width=8, blocks=1, ties=ties), 1e-3)
+    rows = torch.cat([x, ties.all_ends(x).flatten(1)], 1).unsqueeze(0)
+    chain = Chain(at, late=[0.0] * 69 + [0.1])
+    found, random = best_orders(chain, at, rows, 6, seeded()), chain.orders(6, seeded())
+    last = [{max(columns, key=order.index) for columns in sums} for order in found]
+    assert [len(columns) for columns in last] == [2] * 6
+    assert any(len({max(columns, key=order.index) for columns in sums}) == 1 for order in random)
+    for chosen, drawn in zip(found, random, strict=True):
+        assert [j if j > 4 else None for j in chosen] == [j if j > 4 else None for j in drawn]

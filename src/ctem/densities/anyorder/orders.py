@@ -26,7 +26,7 @@ __all__ = ["best_orders", "needed_orders"]
 Order = list[int]
 ROWS = 512  # held-out rows, of all members together, that orders are judged by
 PASSES = 400  # over them, at most; half for random orders, the rest for swaps
-WIDE = 64  # columns beyond which orders are random
+WIDE = 64  # columns beyond which orders are random, but for columns that repeat others or add up
 NEEDED = 0.03  # nats a row that orders must add to the mixture, to be kept
 SURE = 2.0  # standard errors
 
@@ -39,7 +39,11 @@ def best_orders(
     generator: torch.Generator,
     passes: int = PASSES,
 ) -> list[Order]:
-    """``count`` orders under which held-out rows are likely, the best first; random ones where columns are many.
+    """``count`` orders under which held-out rows are likely, the best first.
+
+    Where columns are many, orders are random, but for the columns of ties (``ctem.densities.anyorder.ties``), which
+    are put in the best order among themselves. A sum of which all parts are known is certain; but two sums cannot both
+    decide one column that comes after all the others, so that orders of them differ by nats.
 
     Arguments:
         chain: says which orders are allowed.
@@ -57,17 +61,38 @@ def best_orders(
     [0, 1, 2]
     """
     dim, passes = chain.space.dim, min(passes, PASSES)
-    if dim > WIDE:
+    some = set(range(dim)) if dim <= WIDE else _tied(chain, at)
+    if not some:
         return chain.orders(count, generator)
-    drawn = chain.orders(max(count, passes // 2 // dim), generator)
-    terms = _Terms(at, held_out[:, : max(1, ROWS // len(held_out))])
-    found = sorted(drawn, key=terms.total, reverse=True)[:count]
+    drawn = chain.orders(max(count, passes // 2 // len(some)), generator)
+    rows = ROWS if dim <= WIDE else ROWS * WIDE // dim
+    terms = _Terms(at, held_out[:, : max(1, rows // len(held_out))])
+    parts = [[j for j in order if j in some] for order in drawn]
+    found = sorted(parts, key=terms.total, reverse=True)[:count]
     while terms.passes < passes:  # a sweep is finished
         improved = [_swapped(order, terms, chain) for order in found]
         if improved == found:
             break
         found = improved
-    return sorted(found, key=terms.total, reverse=True)
+    found = sorted(found, key=terms.total, reverse=True)
+    return [_placed(order, part) for order, part in zip(drawn, found, strict=False)]
+
+
+def _tied(chain: Chain, at: AtLevel) -> set[int]:
+    """The columns of ties, with those that say whether they exist; none if these are many, too."""
+    used = set() if at.net.ties is None else set(at.net.ties.used)
+    found = used | {parent for child, parent in chain.parents.items() if child in used}
+    return found if len(found) <= WIDE else set()
+
+
+def _placed(order: Order, part: Order) -> Order:
+    """The order with some of its columns, in their places, in another order.
+
+    >>> _placed([3, 0, 1, 2], [2, 0])
+    [3, 2, 1, 0]
+    """
+    left = iter(part)
+    return [next(left) if j in part else j for j in order]
 
 
 def needed_orders(at: AtLevel, held_out: Sequence[Tensor], orders: Sequence[Order]) -> list[Order]:
