@@ -27,7 +27,7 @@ Order = list[int]
 ROWS = 512  # held-out rows, of all members together, that orders are judged by
 PASSES = 400  # over them, at most; half for random orders, the rest for swaps
 WIDE = 64  # columns beyond which orders are random, but for columns that repeat others or add up
-NEEDED = 0.03  # nats a row that orders must add to the mixture, to be kept
+NEEDED = 0.05  # nats a row that orders must add to the mixture of single networks, to be kept
 SURE = 2.0  # standard errors
 
 
