@@ -1,7 +1,5 @@
 """Settings of a fit that takes a moment, for tests that ask what is done with a model and not how good it is."""
 
-import torch
-
 SMALL = {
     "max_steps": 12,
     "width": 16,
@@ -22,11 +20,3 @@ TINY = {  # where even that is too long
     "max_steps": 2,
     "random_state": 0,
 }
-
-
-def several_orders(model):
-    """The model as a mixture over orders also where the fit has left it with one."""
-    density = model.density_
-    if len(density.orders) == 1:
-        density.orders += density.chain.orders(1, torch.Generator().manual_seed(0))
-    return model

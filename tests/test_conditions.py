@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import chi2_contingency, ks_2samp
-from small import SMALL, several_orders
+from small import SMALL
 
 from ctem import CTEM, Ordinal
 
@@ -31,7 +31,7 @@ def people(n=500, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return several_orders(CTEM(**SMALL, kinds={"size": Ordinal()}).fit(people()))
+    return CTEM(**SMALL, kinds={"size": Ordinal()}).fit(people())
 
 
 @pytest.fixture(scope="module")

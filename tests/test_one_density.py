@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL, several_orders
+from small import SMALL
 
 from ctem import CTEM, estimator
 from ctem.densities.anyorder import Settings
@@ -70,7 +70,7 @@ def fitted(request):
     """A table, and a model of it with nothing said but a seed; in the first tier that it should be quick."""
     name, said = request.param
     X = TABLES[name]()
-    return X, several_orders(CTEM(random_state=0, **said).fit(X))
+    return X, CTEM(random_state=0, **said).fit(X)
 
 
 def column_names(model):

@@ -69,7 +69,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
-        orders: of the columns, in the mixture; at most, since those that add little are left out.
+        orders: of the columns, in the mixture.
         batch_size: rows of a step for every network; of the first phase, where batches grow.
         learning_rate, weight_decay: of the training.
         max_steps: at most this many training steps.

@@ -4,8 +4,8 @@ The rows are cross-fitted: several networks, each blind to another fold of the r
 they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
 steps would gain little. The out-of-fold likelihood then says how finely real columns are resolved and in which orders
 of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
-resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). The density is the mean of the
-networks, and a mixture of those orders that the out-of-fold likelihood needs.
+resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). The density is the mixture of
+the networks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import COARSEST, FINEST, REHEARSED, HiddenColumns
-from ctem.densities.anyorder.orders import best_orders, needed_orders
+from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.phases import Phases, Split, joined_history
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
@@ -41,7 +41,6 @@ LEVELS = 10  # noise levels of real columns from which one is chosen
 STEADY = 2048  # held-out rows of all members together, at least: a row is compared several times if need be
 CELLS = 2**16  # of held-out rows that suffice to compare weights or levels, where columns are many
 LARGEST = 10_000  # held-out rows, at most
-JUDGED = 4096  # held-out rows of all members together that say which orders are needed, at most
 FOLDS = 10  # at least
 COPIES = 20_000  # rows that a small table is jittered to
 GAPS = 0.05  # steps of the share of missing cells by which columns come later
@@ -120,8 +119,6 @@ def fit_anyorder(
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
     level = here.agreed(lambda: best_level(net.eval(), chosen, data.held_out, seed))
-    once = _once(data.held_out, len(x), held_out, space.dim)
-    orders = here.agreed(lambda: needed_orders(AtLevel(net, level), once, orders))
     return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=history)
 
 
@@ -195,34 +192,14 @@ def split_rows(
     if held_out is not None:
         held = held_out if jitter is None else jitter(held_out, noise)
         return Split(rows, weight.repeat(1, copies), _repeated(held[:LARGEST].expand(members, -1, -1)))
-    folds = _folds(n, members)
+    folds = max(members, min(FOLDS, n))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(device)
     fold = torch.empty(n, dtype=torch.long, device=device)
     fold[order] = torch.arange(n, device=device) % folds
     kept = weight * (fold != torch.arange(members, device=device).unsqueeze(1))
-    mine = torch.stack([order[k::folds][: _fold_size(n, members)] for k in range(members)])
+    size = max(1, min(n // folds, LARGEST // members))
+    mine = torch.stack([order[k::folds][:size] for k in range(members)])
     return Split(rows, kept.repeat(1, copies), _repeated(rows[mine]))
-
-
-def _folds(n: int, members: int) -> int:
-    return max(members, min(FOLDS, n))
-
-
-def _fold_size(n: int, members: int) -> int:
-    """Held-out rows of each member, of n rows in all."""
-    return max(1, min(n // _folds(n, members), LARGEST // members))
-
-
-def _once(held_out: Tensor, n: int, given: Tensor | None, dim: int) -> list[Tensor]:
-    """Held-out rows of each member, of those of n rows or of given ones that are ``split_rows``'s (members, h, …).
-
-    No row is there twice: rows that members share are dealt out to them.
-    """
-    members = len(held_out)
-    most = max(1, min(JUDGED, CELLS // dim) // members)
-    if given is None:
-        return list(held_out[:, : min(_fold_size(n, members), most)])
-    return [rows[: min(len(given), LARGEST)][k::members][:most] for k, rows in enumerate(held_out)]
 
 
 def _repeated(held_out: Tensor) -> Tensor:

@@ -4,14 +4,10 @@ log ρ(x) = Σ_j log ρ(x_j | columns before j) in every order, were the conditi
 have easier ones than others: on tables of numbers their held-out nats differ by tenths. So random orders are compared
 on held-out rows, and the best are improved by swapping neighbours, which changes two terms of the sum alone. One pass
 gives the terms of all columns that a visible set hides.
-
-To score a row takes as many passes as there are orders. So after training the orders are left out that their mixture
-does not need.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -21,14 +17,12 @@ from ctem.densities.anyorder.conditionals import AtLevel
 from ctem.densities.anyorder.network import Clear
 from ctem.densities.chain import Chain
 
-__all__ = ["best_orders", "needed_orders"]
+__all__ = ["best_orders"]
 
 Order = list[int]
 ROWS = 512  # held-out rows, of all members together, that orders are judged by
 PASSES = 400  # over them, at most; half for random orders, the rest for swaps
 WIDE = 64  # columns beyond which orders are random, but for columns that repeat others or add up
-NEEDED = 0.05  # nats a row that orders must add to the mixture of single networks, to be kept
-SURE = 2.0  # standard errors
 
 
 def best_orders(
@@ -93,60 +87,6 @@ def _placed(order: Order, part: Order) -> Order:
     """
     left = iter(part)
     return [next(left) if j in part else j for j in order]
-
-
-def needed_orders(at: AtLevel, held_out: Sequence[Tensor], orders: Sequence[Order]) -> list[Order]:
-    """The best of the orders, as many as their mixture needs: all of them would surely add less than ``NEEDED``.
-
-    Where columns are many all are needed: random orders of them differ by nats.
-
-    Arguments:
-        at: the network, trained, and its level.
-        held_out: rows (n, d) of each member, which may be of different numbers, none twice; nan marks a missing cell.
-        orders: to choose from; one that is there twice counts once.
-
-    >>> from ctem.densities.anyorder import AnyOrderNet
-    >>> from ctem.bases import ProductBase
-    >>> from ctem.spaces import Category, Space
-    >>> at = AtLevel(AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8), 1e-3)  # untrained: independent
-    >>> needed_orders(at, [torch.zeros(4, 2)], [[1, 0], [0, 1], [1, 0]])
-    [[1, 0]]
-    """
-    orders = [list(order) for order in dict.fromkeys(map(tuple, orders))]
-    if len(orders) == 1 or at.net.space.dim > WIDE:
-        return orders
-    each = torch.stack([_by_own_member(at, held_out, order) for order in orders])
-    best = each.mean(1).argsort(descending=True, stable=True).tolist()
-    return [orders[c] for c in best[: _enough(each[best])]]
-
-
-def _by_own_member(at: AtLevel, held_out: Sequence[Tensor], order: Order) -> Tensor:
-    """log ρ of all rows in one order, each by the member that has not seen it, float64."""
-    chains = [Chain(AtLevel(at.net, at.level, k)) for k in range(len(held_out))]
-    with torch.no_grad():
-        each = [c.log_prob(at.net.parted(rows)[0], order) for c, rows in zip(chains, held_out, strict=True)]
-    return torch.cat(each).double()
-
-
-def _enough(each: Tensor) -> int:
-    """How many orders their mixture needs, by the log-densities (orders, n) of rows in each of them, the best first.
-
-    What all orders would add to the first few, in the mean over rows and with two standard errors, is less than
-    ``NEEDED``.
-
-    >>> _enough(torch.tensor([[0.0, -9.0], [-9.0, 0.0], [-9.0, -9.0]]))
-    2
-    >>> _enough(torch.tensor([[0.0, -1.0], [0.0, -1.0], [0.0, -1.0]]))
-    1
-    """
-    count, n = each.shape
-    if n < 2:
-        return count
-    numbers = torch.arange(1, count + 1, device=each.device, dtype=each.dtype).unsqueeze(1)
-    mixture = each.logcumsumexp(0) - numbers.log()
-    gain = mixture[-1] - mixture
-    sure = gain.mean(1) + SURE * gain.std(1) / math.sqrt(n) < NEEDED
-    return next((k for k in range(1, count) if sure[k - 1]), count)
 
 
 class _Terms:

@@ -27,7 +27,7 @@ class Settings:
     Arguments:
         width, blocks, harmonics, dropout: of each network.
         members: networks; with more than one the rows are cross-fitted.
-        orders: of the columns, in the mixture, at most.
+        orders: of the columns, in the mixture.
         steps: at most so many.
         batch_size: rows a step for each member.
         growth: of the batch in the second phase.
