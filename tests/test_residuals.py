@@ -131,3 +131,22 @@ def test_duplicated_and_constant_columns_give_finite_inputs(d):
     c = correlation_of(x)
     for clear in (torch.ones(300, d), torch.full((300, d), 0.999)):
         assert bool(residuals(x, clear, inverses(clear, c)).isfinite().all())
+
+
+def test_rows_that_show_the_same_scores_share_an_inverse():
+    generator = torch.Generator().manual_seed(0)
+    correlation = correlation_of(
+        torch.randn(200, 5, generator=generator) @ torch.randn(5, 5, generator=generator)
+    )
+    clear = 0.9 * (torch.rand(500, 5, generator=generator) < 0.5)
+    shared, alone = inverses(clear, correlation), [inverses(row[None], correlation) for row in clear]
+    assert torch.equal(shared.matrix, torch.cat([each.matrix for each in alone]))
+    assert torch.equal(shared.log_det, torch.cat([each.log_det for each in alone]))
+
+
+def test_rows_at_different_levels_have_their_own_inverses():
+    correlation = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
+    clear = torch.tensor([[0.9, 0.0], [0.5, 0.5], [0.9, 0.9]])
+    for row, matrix in zip(clear, inverses(clear, correlation).matrix, strict=True):
+        expected = torch.linalg.inv(row[:, None] * correlation * row + torch.diag(1 - row**2))
+        torch.testing.assert_close(matrix, expected)

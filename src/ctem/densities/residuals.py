@@ -18,6 +18,7 @@ __all__ = ["MAX_SCORES", "Inverse", "correlation_of", "inverses", "predictions",
 
 MAX_SCORES = 32  # beyond, d³ operations for each row are too many
 LEAST = 1e-4  # smallest eigenvalue of a correlation
+FEW = 256  # different rows whose inverses are worth a look-up
 TAME = 3.0  # |r| from which a square is bent down
 
 
@@ -103,17 +104,38 @@ def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
 def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
     """Σ_s⁻¹ and log det Σ_s at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
 
-    That one is inverted on the CPU: on a GPU its sweeps would be dozens of launches.
+    Rows at one level that show the same scores share an inverse. So few are made on the CPU: on a GPU the sweeps would
+    be dozens of launches.
 
     >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
     torch.Size([1, 2, 2])
     """
     capturing = clear.is_cuda and torch.cuda.is_current_stream_capturing()
     with torch.no_grad():
-        if len(clear) > 0 and not capturing and bool((clear == clear[:1]).all()):
-            matrix, log_det = _inverted(clear[:1].cpu(), correlation.cpu())
-            return Inverse(matrix.to(clear.device), log_det.to(clear.device))
-        return Inverse(*_inverted(clear, correlation))
+        kinds = None if capturing else _kinds(clear)
+        if kinds is None:
+            return Inverse(*_inverted(clear, correlation))
+        few, kind = kinds
+        matrix, log_det = (found.to(clear.device) for found in _inverted(few.cpu(), correlation.cpu()))
+        return Inverse(matrix, log_det) if len(few) == 1 else Inverse(matrix[kind], log_det[kind])
+
+
+def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The different rows of clear (n, d), and which of them each row is; None if levels differ, or these are many.
+
+    >>> _kinds(torch.tensor([[0.9, 0.0], [0.0, 0.0], [0.9, 0.0]]))
+    (tensor([[0.0000, 0.0000],
+            [0.9000, 0.0000]]), tensor([1, 0, 1]))
+    """
+    seen = clear > 0
+    if not len(clear) or not bool((~seen | (clear == clear.amax(0))).all()):
+        return None
+    key = (seen * 2 ** torch.arange(clear.shape[1], device=clear.device)).sum(1)
+    values, kind = key.unique(return_inverse=True)
+    if len(values) > FEW:
+        return None
+    row = torch.arange(len(key), device=key.device)
+    return clear[torch.zeros_like(values).scatter_(0, kind, row)], kind
 
 
 def _inverted(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,8 @@ from ctem.training import History
 __all__ = ["AnyOrderDensity"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
-BATCH, CUDA_BATCH = 2**13, 2**17  # rows at a time: what fits a CPU's cache, what fills a GPU
+BATCH, CUDA_BATCH = 2**13, 2**17  # rows at a time: what is fast on a CPU, what fills a GPU
+UNITS = 2**22  # of a layer, of all members and rows: so many rows at a time on a CPU, if these are more
 
 
 class AnyOrderDensity:
@@ -203,4 +204,6 @@ class AnyOrderDensity:
         return torch.stack(every).double()
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
-        return x.split(CUDA_BATCH if x.is_cuda else BATCH)
+        if x.is_cuda:
+            return x.split(CUDA_BATCH)
+        return x.split(max(BATCH, UNITS // (self.net.members * self.net.options["width"])))
