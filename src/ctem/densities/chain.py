@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 
-__all__ = ["Chain", "Conditional", "Conditionals", "Drawn", "Probabilities"]
+__all__ = ["Chain", "Conditional", "Conditionals", "Drawn", "Probabilities", "numbered"]
 
 SHARED = 0.5  # contexts a row, up to which rows share their passes
 
@@ -322,7 +322,7 @@ class _Contexts:
         if self.first is None:
             return
         _, code = torch.where(column.isnan(), math.inf, column).unique(return_inverse=True)
-        self.first, self.kind = _numbered(self.kind * (code.max() + 1) + code)
+        self.first, self.kind = numbered(self.kind * (code.max() + 1) + code)
         if len(self.first) > SHARED * len(column):
             self.first = None
 
@@ -330,12 +330,16 @@ class _Contexts:
         """One of some rows (m,) for each kind, and their kinds (m,); all of them and None where little is in common."""
         if self.first is None:
             return rows, None
-        first, kind = _numbered(self.kind[rows])
+        first, kind = numbered(self.kind[rows])
         return rows[first], kind
 
 
-def _numbered(key: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal keys (n,) as kinds 0, 1, …: a row of each, and the kind of every row."""
+def numbered(key: Tensor) -> tuple[Tensor, Tensor]:
+    """Equal keys (n,) as kinds 0, 1, …: a row of each, and the kind of every row.
+
+    >>> numbered(torch.tensor([7, 5, 7]))[1]
+    tensor([1, 0, 1])
+    """
     kinds, kind = key.unique(return_inverse=True)
     row = torch.arange(len(key), device=key.device)
     return torch.zeros_like(kinds).scatter_(0, kind, row), kind

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ctem.densities.chain import numbered
+
 __all__ = ["MAX_SCORES", "Inverse", "correlation_of", "inverses", "predictions", "residuals"]
 
 MAX_SCORES = 32  # beyond, d³ operations for each row are too many
@@ -130,12 +132,8 @@ def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
     seen = clear > 0
     if not len(clear) or not bool((~seen | (clear == clear.amax(0))).all()):
         return None
-    key = (seen * 2 ** torch.arange(clear.shape[1], device=clear.device)).sum(1)
-    values, kind = key.unique(return_inverse=True)
-    if len(values) > FEW:
-        return None
-    row = torch.arange(len(key), device=key.device)
-    return clear[torch.zeros_like(values).scatter_(0, kind, row)], kind
+    first, kind = numbered((seen * 2 ** torch.arange(clear.shape[1], device=clear.device)).sum(1))
+    return (clear[first], kind) if len(first) <= FEW else None
 
 
 def _inverted(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:

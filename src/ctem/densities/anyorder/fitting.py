@@ -100,9 +100,16 @@ def fit_anyorder(
     correlation = Inputs(base).correlation_among(x)
     beside = {} if ties is None else {"ties": ties}
     net = network(base, **settings.network, **beside, correlation=correlation, seed=seed)
-    recipe = settings.recipe(seed)
-    phases = Phases(net, data, recipe, checkpoint, progress, refresh=refresh)
-    phases = replace(phases, growth=settings.growth, least_gain=settings.least_gain)
+    phases = Phases(
+        net,
+        data,
+        settings.recipe(seed),
+        checkpoint,
+        progress,
+        refresh=refresh,
+        growth=settings.growth,
+        least_gain=settings.least_gain,
+    )
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
     some = late.to(x.dtype) if bool(late.any()) else None
