@@ -195,6 +195,27 @@ def test_a_file_of_an_older_format_is_read_as_it_is(path, model, version, new):
     pd.testing.assert_frame_equal(same, model.sample(9, random_state=0))
 
 
+def test_curves_of_an_older_format_have_straight_tails(path, model):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    for column in header["schema"]["columns"]:
+        inner = column["codec"].get("transform")
+        while inner is not None and "slopes" not in inner:
+            inner = inner.get("inner") or inner.get("smooth") or inner.get("curve")
+        if inner is not None:
+            del inner["bends"]
+    write(path, tensors, {**metadata, "version": "17"}, header)
+    curves = [
+        column.codec.transform
+        for column in CTEM.load(path).schema_.columns.values()
+        if hasattr(column.codec, "transform")
+    ]
+    assert curves
+    for curve in curves:
+        smooth = curve.smooth
+        assert getattr(smooth, "inner", smooth).bends == (0.0, 0.0)
+
+
 def test_an_unfinished_file_is_refused(path):
     tensors, metadata = parts(path)
     write(path, tensors, metadata, {})

@@ -580,6 +580,14 @@ def test_the_tails_fall_but_never_off_a_cliff():
         assert float(log_density.min() - log_density.max()) > -1000, name
 
 
+def test_a_tail_that_ends_is_not_carried_on_as_one_of_incomes():
+    rng = np.random.default_rng(0)
+    ages, incomes = 80 * rng.beta(2, 4, 2000), rng.lognormal(3, 1, 2000)
+    far = torch.tensor([-4.5, 4.5], dtype=torch.float64)
+    assert float(MonotoneMap.fit(ages).inverse(far)[1]) < 1.2 * ages.max()
+    assert float(MonotoneMap.fit(incomes).inverse(far)[1]) > 1.5 * incomes.max()
+
+
 def test_codecs_can_be_told_apart():
     kinds = {type(c.codec) for c in Schema.fit(read_frame(pandas_table())).columns.values()}
     assert kinds == {Constant, Labels, Numbers}

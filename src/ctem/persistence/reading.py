@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 17  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 18  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -114,11 +114,26 @@ def _without_least_gain(header: Header) -> Header:
     return header
 
 
+def _without_bends(header: Header) -> Header:
+    """17: every tail of a column went on as that of a logarithm."""
+    _straighten(header["schema"])
+    return header
+
+
+def _straighten(part: Any) -> None:
+    """Give every curve within part of a header straight tails."""
+    if isinstance(part, dict) and "slopes" in part:
+        part.setdefault("bends", [0.0, 0.0])
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _straighten(inner)
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
     15: _without_growth,
     16: _without_least_gain,
+    17: _without_bends,
 }
 
 

@@ -20,6 +20,9 @@ MAX_KNOTS = 33
 TAIL_ROWS = 8  # a knot further out needs this many rows beyond it
 REACH = 30.0  # |x| at most, one range beyond the data
 GENTLEST = 0.02  # least slope dx/du of a tail, so that x = ±40 still decodes to a number
+BENDS = (0.0, 0.5, 1.0, 2.0)  # of a tail, from which one is chosen
+OUTER, ENOUGH = 0.1, 20  # share of the rows by which it is chosen, and how many they must be
+BENT = 1.0  # how far in u a tail bends; beyond, it goes on straight
 CHUNK = 16_384  # rows at a time, so that the steps between stay in the cache
 LARGEST = float(np.finfo(np.float64).max)
 LARGEST_ASINH = 709.0
@@ -39,8 +42,10 @@ class MonotoneMap:
         T(X) = R( asinh((X − location) / scale) )
 
     asinh tames heavy tails; R runs through ``knots`` → ``scores`` by rational-quadratic pieces with the given
-    ``slopes`` at the knots (increasing for any positive slopes, C¹, inverse in closed form) and goes on linearly beyond
-    them. T depends on X only through (X − location)/scale, so a change of units changes nothing but log T′.
+    ``slopes`` at the knots (increasing for any positive slopes, C¹, inverse in closed form). Beyond the last knot k, of
+    slope s, it goes on as s (e^{b (u − k)} − 1)/b: with bend b = 0 a normal x makes a log-normal tail of X, with 1 a
+    normal one, with 2 one that nearly ends, as ages do. T depends on X only through (X − location)/scale, so a change
+    of units changes nothing but log T′.
 
     Reference: J. A. Gregory and R. Delbourgo, Piecewise rational quadratic interpolation to monotonic data, 1982.
 
@@ -56,6 +61,7 @@ class MonotoneMap:
     knots: tuple[float, ...]
     scores: tuple[float, ...]
     slopes: tuple[float, ...]
+    bends: tuple[float, float] = (0.0, 0.0)  # of the tail below and above
 
     @property
     def smooth(self) -> MonotoneMap:
@@ -73,10 +79,13 @@ class MonotoneMap:
         span = values[-1] - values[0]
         beyond = torch.tensor([values[-1] + span, values[0] - span], dtype=torch.float64)
         top, bottom = _squash(beyond, location, scale)[0].tolist()
-        high = _tail(u, knots[-1], scores[-1], inner[-1], top - knots[-1])
-        low = _tail(-u, -knots[0], -scores[0], inner[0], knots[0] - bottom)
+        bends = _bend(-u[::-1]), _bend(u)
+        low = _tail(-u, -knots[0], -scores[0], inner[0], knots[0] - bottom, bends[0])
+        high = _tail(u, knots[-1], scores[-1], inner[-1], top - knots[-1], bends[1])
         slopes = np.concatenate([[low], _inner_slopes(np.diff(knots), inner), [high]])
-        return cls(location, scale, tuple(knots.tolist()), tuple(scores.tolist()), tuple(slopes.tolist()))
+        return cls(
+            location, scale, tuple(knots.tolist()), tuple(scores.tolist()), tuple(slopes.tolist()), bends
+        )
 
     def __call__(self, X: Tensor) -> Tensor:
         """x = T(X), float64."""
@@ -107,7 +116,8 @@ class MonotoneMap:
         bend = d0 + d1 - 2 * s
         a, b, c = height * (s - d0) + rise * bend, height * d0 - rise * bend, -s * rise
         part = 2 * c / (-b - (b * b - 4 * a * c).clamp(min=0).sqrt())
-        u = left + part * width + (x - ends[0]).clamp(max=0) / d0 + (x - ends[1]).clamp(min=0) / d1
+        below, above = (ends[0] - x).clamp(min=0) / d0, (x - ends[1]).clamp(min=0) / d1
+        u = left + part * width - _unbent(below, self.bends[0]) + _unbent(above, self.bends[1])
         X = self.location + self.scale * torch.sinh(u.clamp(-LARGEST_ASINH, LARGEST_ASINH))
         return X.clamp(-LARGEST, LARGEST)
 
@@ -124,7 +134,8 @@ class MonotoneMap:
         True
         """
         lists = {key: tuple(map(float, data[key])) for key in ("knots", "scores", "slopes")}
-        curve = cls(float(data["location"]), float(data["scale"]), **lists)
+        low, high = map(float, data["bends"])
+        curve = cls(float(data["location"]), float(data["scale"]), **lists, bends=(low, high))
         sizes = {len(values) for values in lists.values()}
         flat = np.array([curve.location, curve.scale, *curve.knots, *curve.scores, *curve.slopes])
         rising = bool((np.diff(curve.knots) > 0).all() and (np.diff(curve.scores) > 0).all())
@@ -134,8 +145,9 @@ class MonotoneMap:
                 "curve: expected increasing knots and scores, positive scale and slopes, all finite."
             )
         far = max(map(abs, curve.scores)) > FARTHEST or max(map(abs, curve.knots)) > 1 + LARGEST_ASINH
-        if far or not STEEPEST**-1 <= min(curve.slopes) <= max(curve.slopes) <= STEEPEST:
-            raise ValueError("curve: expected knots, scores and slopes that a column can have.")
+        steep = not STEEPEST**-1 <= min(curve.slopes) <= max(curve.slopes) <= STEEPEST
+        if far or steep or not all(0 <= bend <= BENDS[-1] for bend in curve.bends):
+            raise ValueError("curve: expected knots, scores, slopes and bends that a column can have.")
         return curve
 
     def _forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +159,11 @@ class MonotoneMap:
         x = bottom + height * part * (s * part + d0 * rest) / base
         slope = (s / base) ** 2 * (d1 * part**2 + 2 * s * part * rest + d0 * rest**2)
         # relu, not clamp: at a knot the slope is that of one side, not of both
-        return x - d0 * (ends[0] - u).relu() + d1 * (u - ends[1]).relu(), slope
+        below, above = (ends[0] - u).relu(), (u - ends[1]).relu()
+        x = x - d0 * _bent(below, self.bends[0]) + d1 * _bent(above, self.bends[1])
+        for outside, bend in zip((below, above), self.bends, strict=True):
+            slope = slope * (bend * outside.clamp(max=BENT)).exp() if bend else slope
+        return x, slope
 
     def _squash(self, X: Tensor) -> tuple[Tensor, Tensor]:
         return _squash(X, self.location, self.scale)
@@ -169,6 +185,26 @@ def _tables(curve: MonotoneMap, device: torch.device) -> tuple[list[Tensor], lis
     )
     bins = [u[:-1], u.diff(), x[:-1], x.diff(), d[:-1], d[1:], x.diff() / u.diff()]
     return [u[1:-1], x[1:-1]], bins
+
+
+def _bent(outside: Tensor, bend: float) -> Tensor:
+    """(e^{bend · u} − 1)/bend of the distance u from the last knot, straight beyond ``BENT``."""
+    if not bend:
+        return outside
+    far = (outside - BENT).relu()
+    return torch.expm1(bend * (outside - far)) / bend + math.exp(bend * BENT) * far
+
+
+def _unbent(rise: Tensor, bend: float) -> Tensor:
+    """The inverse of ``_bent``.
+
+    >>> _unbent(_bent(torch.tensor([0.5, 3.0]), 2.0), 2.0)
+    tensor([0.5000, 3.0000])
+    """
+    if not bend:
+        return rise
+    far = (rise - math.expm1(bend * BENT) / bend).relu()
+    return torch.log1p(bend * (rise - far)) / bend + math.exp(-bend * BENT) * far
 
 
 def _chunks(x: Tensor) -> tuple[Tensor, ...]:
@@ -246,13 +282,41 @@ def _inner_slopes(widths: Vector, secants: Vector) -> Vector:
     return np.asarray((w0 + w1) / (w0 / secants[:-1] + w1 / secants[1:]))
 
 
-def _tail(u: Vector, knot: float, score: float, secant: float, reach: float) -> float:
+def _tail(u: Vector, knot: float, score: float, secant: float, reach: float, bend: float) -> float:
     """The slope beyond the last knot under which the mean excess is that of N(0, 1).
 
     Kept near the last secant, and below what would send x past ``REACH`` one range beyond the data.
     """
     beyond = u[u > knot] - knot
-    excess = math.exp(-(score**2) / 2 - math.log(2 * math.pi) / 2 - float(log_ndtr(-score))) - score
-    slope = float(excess) / float(beyond.mean()) if len(beyond) and beyond.mean() > 0 else math.inf
+    slope = _fitting(_bent(torch.as_tensor(beyond), bend), score) if len(beyond) else math.inf
     slope = min(max(slope, secant / 10), secant * 3)  # steeper would dent the last piece
-    return max(min(slope, (REACH - score) / reach), GENTLEST)
+    farthest = float(_bent(torch.tensor(reach, dtype=torch.float64), bend))
+    return max(min(slope, (REACH - score) / farthest), GENTLEST)
+
+
+def _fitting(excess: Tensor, score: float) -> float:
+    """What excesses are multiplied by to have the mean of those of N(0, 1) beyond a score."""
+    wanted = math.exp(-(score**2) / 2 - math.log(2 * math.pi) / 2 - float(log_ndtr(-score))) - score
+    mean = float(excess.mean())
+    return wanted / mean if mean > 0 else math.inf
+
+
+def _bend(u: Vector) -> float:
+    """The bend of the upper tail of sorted u under which its outer rows are likeliest; 0 if they are few.
+
+    >>> draws = np.sort(np.random.default_rng(2).standard_normal(5000))
+    >>> _bend(draws), _bend(np.log1p(np.maximum(draws, 0.01)))
+    (0.0, 1.0)
+    """
+    start = np.quantile(u, 1 - OUTER)
+    outside, score = torch.as_tensor(u[u > start] - start), float(ndtri(1 - OUTER))
+    if len(outside) < ENOUGH:
+        return 0.0
+
+    def likelihood(bend: float) -> float:
+        excess = _bent(outside, bend)
+        slope = _fitting(excess, score)
+        x = score + slope * excess
+        return float((math.log(slope) + bend * outside.clamp(max=BENT) - x**2 / 2).sum())
+
+    return max(BENDS, key=likelihood)
