@@ -192,7 +192,7 @@ def test_the_written_out_gradient_of_numbers_is_that_of_their_density(wild):
     expected = head.log_prob(t.unsqueeze(-1), found, mean, spread).squeeze(-1)
     scaled = found / head.scale + head.start
     inside = expected > -30  # beyond, float32 does not resolve the smaller of two tiny parts
-    mine = head.log_prob_of_scaled(t, scaled, mean, spread)
+    mine = head.log_prob_of_scaled(t, scaled.T, mean, spread)
     torch.testing.assert_close(mine[inside], expected[inside], atol=1e-3, rtol=1e-4)
     (one,), (other,) = (torch.autograd.grad(each[inside].sum(), found) for each in (mine, expected))
     torch.testing.assert_close(one, other, atol=2e-3 * float(other.abs().max()), rtol=1e-2)

@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from ctem.bases import ProductBase
 from ctem.densities.fast.network import LevelNet
-from ctem.densities.residuals import _factored, _swept, correlation_of, inverses, predictions, residuals
+from ctem.densities.residuals import _swept, correlation_of, inverses, predictions, residuals
 from ctem.spaces import Category, Ordinal, Real, Space
 
 
@@ -113,14 +113,15 @@ def test_a_correlation_is_positive_whatever_is_missing():
 
 
 @pytest.mark.parametrize("d", [1, 5, 32])
-def test_sweeps_and_factors_invert_alike(d):
+def test_sweeps_invert_matrices_and_know_their_determinants(d):
     (clear, _), generator = levels(30, d), torch.Generator().manual_seed(0)
     c = correlation_of(
         torch.randn(200, 3, generator=generator) @ torch.randn(3, d, generator=generator)
     ).double()
     a = clear[:, :, None] * c * clear[:, None] + torch.diag_embed(1 - clear**2)
-    for swept, factored in zip(_swept(a), _factored(a), strict=True):
-        assert torch.allclose(swept, factored, rtol=1e-6, atol=1e-8)
+    inverse, log_det = _swept(a.movedim(0, -1).clone())
+    assert torch.allclose(inverse.movedim(-1, 0), torch.linalg.inv(a), rtol=1e-6, atol=1e-8)
+    assert torch.allclose(log_det, torch.logdet(a), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("d", [2, 32])
@@ -140,13 +141,13 @@ def test_rows_that_show_the_same_scores_share_an_inverse():
     )
     clear = 0.9 * (torch.rand(500, 5, generator=generator) < 0.5)
     shared, alone = inverses(clear, correlation), [inverses(row[None], correlation) for row in clear]
-    assert torch.equal(shared.matrix, torch.cat([each.matrix for each in alone]))
+    assert torch.equal(shared.matrix, torch.cat([each.matrix for each in alone], -1))
     assert torch.equal(shared.log_det, torch.cat([each.log_det for each in alone]))
 
 
 def test_rows_at_different_levels_have_their_own_inverses():
     correlation = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     clear = torch.tensor([[0.9, 0.0], [0.5, 0.5], [0.9, 0.9]])
-    for row, matrix in zip(clear, inverses(clear, correlation).matrix, strict=True):
+    for row, matrix in zip(clear, inverses(clear, correlation).matrix.movedim(-1, 0), strict=True):
         expected = torch.linalg.inv(row[:, None] * correlation * row + torch.diag(1 - row**2))
         torch.testing.assert_close(matrix, expected)

@@ -102,7 +102,7 @@ class _Fixed(NumberHead):
         return super()._parts(torch.cat(fixed, -1), mean, spread)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-        found = (scaled - self.start) * self.scale
+        found = (scaled.mT - self.start) * self.scale
         return self.log_prob(t.unsqueeze(-1), found, mean, spread).squeeze(-1)
 
 

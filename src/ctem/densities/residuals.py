@@ -49,10 +49,12 @@ def correlation_of(value: Tensor) -> Tensor:
 
 
 class Inverse(NamedTuple):
-    """Σ_s⁻¹ (n, d, d) and log det Σ_s (n,), or those of one row if all have the same levels.
+    """Σ_s⁻¹ (d, d, n) and log det Σ_s (n,), or those of one row if all have the same levels.
 
-    >>> Inverse(torch.eye(2).unsqueeze(0), torch.zeros(1)).matrix.shape
-    torch.Size([1, 2, 2])
+    Rows come last: an operation on all rows of a few columns is fast, many small matrices are not.
+
+    >>> Inverse(torch.eye(2).unsqueeze(-1), torch.zeros(1)).matrix.shape
+    torch.Size([2, 2, 1])
     """
 
     matrix: Tensor
@@ -71,11 +73,11 @@ def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
     tensor([[0.3333, 0.3333],
             [1.0000, 0.0000]])
     """
-    matrix, log_det = inverse
-    pulled = _pulled(value, matrix)
-    r = torch.where(clear > 0, pulled * matrix.diagonal(dim1=1, dim2=2).rsqrt(), 0.0)
-    excess = ((value - pulled) * value).sum(1) - log_det
-    return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh().unsqueeze(1)], 1)
+    value = value.T.contiguous()
+    pulled = _pulled(value, inverse.matrix)
+    r = torch.where(clear.T > 0, pulled * inverse.matrix.diagonal().T.rsqrt(), 0.0)
+    excess = ((value - pulled) * value).sum(0, keepdim=True) - inverse.log_det
+    return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh()]).T
 
 
 def predictions(
@@ -91,35 +93,37 @@ def predictions(
     >>> mean[0, 1], spread[0, 1]
     (tensor(0.8000), tensor(0.6000))
     """
-    pulled = clear * _pulled(value, inverse.matrix)
-    # Σ_jk C_ij C_ik a_j (Σ⁻¹)_jk a_k as one product of matrices: many small ones are slow
+    clear, ahead = clear.T.contiguous(), ahead.T
+    pulled = clear * _pulled(value.T.contiguous(), inverse.matrix)
+    # Σ_jk C_ij C_ik a_j (Σ⁻¹)_jk a_k as one product of matrices
     pairs = (correlation.unsqueeze(2) * correlation.unsqueeze(1)).flatten(1)
-    told = (clear.unsqueeze(2) * inverse.matrix * clear.unsqueeze(1)).flatten(1) @ pairs.T
-    return ahead * (pulled @ correlation), (1 - ahead**2 * told).clamp_min(LEAST).sqrt()
+    told = pairs @ (clear.unsqueeze(1) * inverse.matrix * clear).flatten(0, 1)
+    return (ahead * (correlation @ pulled)).T, (1 - ahead**2 * told).clamp_min(LEAST).sqrt().T
 
 
 def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
-    """Σ⁻¹x for every row (n, d), Σ⁻¹ (n, d, d) or the same for all, (1, d, d)."""
-    return value @ matrix[0] if len(matrix) == 1 else (matrix * value.unsqueeze(1)).sum(-1)
+    """Σ⁻¹x for every row of x (d, n), Σ⁻¹ (d, d, n) or the same for all, (d, d, 1)."""
+    return matrix[..., 0] @ value if matrix.shape[-1] == 1 else (matrix * value).sum(1)
 
 
 def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
     """Σ_s⁻¹ and log det Σ_s at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
 
-    Rows at one level that show the same scores share an inverse. So few are made on the CPU: on a GPU the sweeps would
-    be dozens of launches.
+    Rows at one level that show the same scores share an inverse. So few are made in float64 on the CPU: on a GPU the
+    sweeps would be dozens of launches.
 
     >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
-    torch.Size([1, 2, 2])
+    torch.Size([2, 2, 1])
     """
     capturing = clear.is_cuda and torch.cuda.is_current_stream_capturing()
     with torch.no_grad():
         kinds = None if capturing else _kinds(clear)
         if kinds is None:
-            return Inverse(*_inverted(clear, correlation))
+            return Inverse(*_swept(_covariance(clear, correlation)))
         few, kind = kinds
-        matrix, log_det = (found.to(clear.device) for found in _inverted(few.cpu(), correlation.cpu()))
-        return Inverse(matrix, log_det) if len(few) == 1 else Inverse(matrix[kind], log_det[kind])
+        found = _swept(_covariance(few.double().cpu(), correlation.double().cpu()))
+        matrix, log_det = (each.to(clear) for each in found)
+        return Inverse(matrix, log_det) if len(few) == 1 else Inverse(matrix[..., kind], log_det[kind])
 
 
 def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -136,27 +140,24 @@ def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
     return (clear[first], kind) if len(first) <= FEW else None
 
 
-def _inverted(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:
-    a = clear.unsqueeze(2) * correlation * clear.unsqueeze(1) + torch.diag_embed(1 - clear**2)
-    return _swept(a) if a.is_cuda else _factored(a)
-
-
-def _factored(a: Tensor) -> tuple[Tensor, Tensor]:
-    """a⁻¹ and log det a by LAPACK, in float64: on a CPU several times faster than sweeps."""
-    dtype, a = a.dtype, a.double()
-    root = torch.linalg.cholesky(a)
-    log_det = 2 * root.diagonal(dim1=1, dim2=2).log().sum(1)
-    return torch.cholesky_inverse(root).to(dtype), log_det.to(dtype)
+def _covariance(clear: Tensor, correlation: Tensor) -> Tensor:
+    """Σ_s (d, d, n)."""
+    clear = clear.T.contiguous()
+    return clear.unsqueeze(1) * correlation.unsqueeze(2) * clear + torch.diag_embed((1 - clear**2).T).movedim(
+        0, -1
+    )
 
 
 def _swept(a: Tensor) -> tuple[Tensor, Tensor]:
-    """a⁻¹ and log det a by d sweeps, without a wait for the device and without pivoting: Σ_s is positive."""
-    log_det = torch.zeros_like(a[:, 0, 0])
-    for k in range(a.shape[1]):
-        pivot = a[:, k, k].clone()
-        row = a[:, k] / pivot.unsqueeze(1)
-        log_det = log_det + pivot.log()
-        a = a - a[:, :, k].unsqueeze(2) * row.unsqueeze(1)
-        a[:, k], a[:, :, k] = row, row
-        a[:, k, k] = -1 / pivot
-    return -a, log_det
+    """a⁻¹ and log det a of matrices (d, d, n), which are overwritten, by d sweeps over all of them at once.
+
+    There is no pivoting, for which a GPU would have to be waited for: Σ_s is positive.
+    """
+    pivots = []
+    for k in range(len(a)):
+        pivots.append(a[k, k].clone())
+        row = a[k] / pivots[-1]
+        a.addcmul_(a[:, k].clone().unsqueeze(1), row, value=-1)
+        a[k], a[:, k] = row, row
+        a[k, k] = -1 / pivots[-1]
+    return a.neg_(), torch.stack(pivots).log().sum(0)

@@ -48,6 +48,11 @@ class Linear(nn.Module):
         """start + scale · outputs, of all members: the weights are multiplied, which are fewer than the outputs."""
         return affine(h, self.weight * scale, torch.addcmul(start, self.bias, scale))
 
+    def stretched_columns(self, h: Tensor, scale: Tensor, start: Tensor) -> Tensor:
+        """The same, (members, outputs, n)."""
+        weight, bias = self.weight * scale, torch.addcmul(start, self.bias, scale)
+        return cast("Tensor", _Columns.apply(h, weight, bias))
+
 
 def affine(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """h W + b for every member, as ``torch.baddbmm``.
@@ -69,6 +74,21 @@ class _Affine(torch.autograd.Function):
         h, weight = ctx.saved_tensors
         of_h = _times_transposed(grad, weight) if ctx.needs_input_grad[0] else None
         return of_h, torch.bmm(h.mT, grad), grad.sum(1, keepdim=True)
+
+
+class _Columns(torch.autograd.Function):
+    """(h W + b)ᵀ for every member, (members, outputs, n), from factors that are not transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(h, weight)
+        return torch.baddbmm(bias.mT, weight.mT.contiguous(), h.mT.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        return torch.bmm(weight, grad).mT, torch.bmm(grad, h).mT, grad.sum(2).unsqueeze(1)
 
 
 def _times_transposed(grad: Tensor, weight: Tensor) -> Tensor:

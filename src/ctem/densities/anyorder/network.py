@@ -141,8 +141,9 @@ class AnyOrderNet(nn.Module):
 
     def _log_prob_of_numbers(self, t: Tensor, h: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         head, count = self.numbers, len(self.space.reals)
-        scaled = self.of_numbers.stretched(h, (1 / head.scale).repeat(count), head.start.repeat(count))
-        return head.log_prob_of_scaled(t, scaled.unflatten(-1, (count, -1)), mean, spread)
+        scale, start = (1 / head.scale).repeat(count), head.start.repeat(count)
+        scaled = self.of_numbers.stretched_columns(h, scale, start).unflatten(1, (count, -1))
+        return head.log_prob_of_scaled(t.mT, scaled, mean.mT, spread.mT).mT
 
     def said(self, x: Tensor, visible: Tensor) -> Said | None:
         """What the ties say of rows x (n, d) of which some columns are visible (n, d); None without any."""

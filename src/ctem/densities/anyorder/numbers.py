@@ -147,9 +147,10 @@ class NumberHead(nn.Module):
         return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-        """log ρ of a number each (…) from ``found / scale + start`` (…, size), for training.
+        """log ρ of a number each (…, n) from ``found / scale + start`` (…, size, n), for training.
 
-        Equal to ``log_prob`` but for rounding. Its gradient is written out, and is of the coefficients alone.
+        Equal to ``log_prob`` but for rounding. Its gradient is written out, and is of the coefficients alone. Rows come
+        last: there are dozens of operations on a few coefficients of many rows.
         """
         return cast("Tensor", _LogProb.apply(scaled, t, mean, spread, self))
 
@@ -176,46 +177,49 @@ class NumberHead(nn.Module):
 
 
 class _LogProb(torch.autograd.Function):
-    """``NumberHead.log_prob_of_scaled``; what the parts are called is said in ``_Parts``."""
+    """``NumberHead.log_prob_of_scaled``; what the parts are called is said in ``_Parts``. Here rows are last."""
 
     @staticmethod
     def forward(
         ctx: Any, scaled: Tensor, t: Tensor, mean: Tensor, spread: Tensor, head: NumberHead
     ) -> Tensor:
-        weight, shift, stretch, heights = scaled.split((*head.lengths[:3], sum(head.lengths[3:])), -1)
-        t, mean, spread = t.unsqueeze(-1), mean.unsqueeze(-1), spread.unsqueeze(-1)
+        weight, shift, stretch, heights = scaled.split((*head.lengths[:3], sum(head.lengths[3:])), -2)
+        t, mean, spread = t.unsqueeze(-2), mean.unsqueeze(-2), spread.unsqueeze(-2)
         at = torch.addcmul(mean, spread, shift).clamp_(-FAR, FAR)
         bend = torch.tanh(stretch / 3)
         log_s = torch.add(spread.log(), bend, alpha=3).clamp_(math.log(NARROWEST), math.log(WIDEST))
         u = (t - at).mul_((-log_s).exp_())
-        cell, place = _places(head, t, u[..., :1])
+        near, modes = u.split((1, MODES), -2)
+        cell, place = _places(head, t, near)
         height = heights.clamp(-STEEPEST, STEEPEST).exp_()
-        total = height @ head.shares
-        left, right = height.gather(-1, cell), height.gather(-1, cell + 1)
+        total = head.shares.T @ height
+        left, right = height.gather(-2, cell), height.gather(-2, cell + 1)
         here = torch.lerp(left, right, place)
-        log_p = torch.cat([_log_normal(t), _log_density(u[..., :1]), _log_normal(u[..., 1:])], -1)
-        log_p[..., :2] += here.log() - total.log()
-        log_p[..., 1:] -= log_s
+        log_p = torch.cat([_log_normal(t), _log_density(near), _log_normal(modes)], -2)
+        log_p[..., :2, :] += here.log() - total.log()
+        log_p[..., 1:, :] -= log_s
         log_p += weight
+        whole, weights = log_p.logsumexp(-2, keepdim=True), weight.logsumexp(-2, keepdim=True)
         ctx.head = head
-        ctx.save_for_backward(weight, heights, spread, at, bend, log_s, u, log_p)
+        ctx.save_for_backward(weight - weights, heights, spread, at, bend, log_s, u, log_p.sub_(whole))
         ctx.polygons = cell, place, height, total, here, right - left
-        return log_p.logsumexp(-1) - weight.logsumexp(-1)
+        return (whole - weights).squeeze(-2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, heights, spread, at, bend, log_s, u, log_p = ctx.saved_tensors
-        grad = grad.unsqueeze(-1)
-        part = log_p.softmax(-1)  # of the density there, that each part has
-        of_weight = (part - weight.softmax(-1)).mul_(grad)
+        log_weight, heights, spread, at, bend, log_s, u, log_part = ctx.saved_tensors
+        grad = grad.unsqueeze(-2)
+        part = log_part.exp()  # of the density there, that each part has
+        of_weight = (part - log_weight.exp_()).mul_(grad)
         part.mul_(grad)
-        of_heights, slope = _polygons_backward(ctx.head, part[..., :2], heights, u[..., :1], *ctx.polygons)
-        of_u = part[..., 1:] * torch.cat([slope, -u[..., 1:]], -1)
+        near, modes = u.split((1, MODES), -2)
+        of_heights, slope = _polygons_backward(ctx.head, part[..., :2, :], heights, near, *ctx.polygons)
+        of_u = part[..., 1:, :] * torch.cat([slope, -modes], -2)
         of_shift = torch.where(at.abs() < FAR, -of_u * (-log_s).exp() * spread, 0.0)
         free = (log_s > math.log(NARROWEST)) & (log_s < math.log(WIDEST))
-        of_stretch = torch.where(free, (of_u * u + part[..., 1:]) * (bend**2 - 1), 0.0)
-        return torch.cat([of_weight, of_shift, of_stretch, of_heights], -1), None, None, None, None
+        of_stretch = torch.where(free, (of_u * u + part[..., 1:, :]) * (bend**2 - 1), 0.0)
+        return torch.cat([of_weight, of_shift, of_stretch, of_heights], -2), None, None, None, None
 
 
 def _polygons_backward(
@@ -231,22 +235,23 @@ def _polygons_backward(
     rise: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The gradient w.r.t. the log-heights of both polygons, and the slope of the log-density of B at u."""
-    found = (-part / total) @ head.shares.T
+    found = head.shares @ (-part / total)
     both = part / here
     high = both * place
-    found.scatter_add_(-1, cell, both - high).scatter_add_(-1, cell + 1, high)
+    found.scatter_add_(-2, cell, both - high).scatter_add_(-2, cell + 1, high)
     found = torch.ops.aten.hardtanh_backward(found.mul_(height), heights, -STEEPEST, STEEPEST)
-    inside = (place[..., 1:] > TIGHT) & (place[..., 1:] < 1 - TIGHT)
-    steep = rise[..., 1:] * head.steepness[cell[..., 1:]] / here[..., 1:]
+    second = place[..., 1:, :]
+    inside = (second > TIGHT) & (second < 1 - TIGHT)
+    steep = rise[..., 1:, :] * head.steepness[cell[..., 1:, :]] / here[..., 1:, :]
     q = 2 + u**2
     return found, torch.where(inside, steep * q**-1.5, 0.0) - 3 * u / q
 
 
 def _places(head: NumberHead, t: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-    """The cells of the two polygons among all knots, and the places in them on (0, 1): (…, 2) each."""
+    """The cells of the two polygons among all knots, and the places in them on (0, 1): (…, 2, n) each."""
     first, second = head.lengths[3:]
-    cell = torch.cat([_cell(t / ENDS_A, first), _cell(near.asinh() / ENDS_B, second) + first], -1)
-    y = torch.cat([torch.special.ndtr(t), _cdf(near)], -1)
+    cell = torch.cat([_cell(t / ENDS_A, first), _cell(near.asinh() / ENDS_B, second) + first], -2)
+    y = torch.cat([torch.special.ndtr(t), _cdf(near)], -2)
     return cell, ((y - head.knots[cell]) * head.steepness[cell]).clamp_(TIGHT, 1 - TIGHT)
 
 
