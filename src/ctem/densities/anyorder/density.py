@@ -24,8 +24,12 @@ from ctem.training import History
 __all__ = ["AnyOrderDensity"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
-BATCH, CUDA_BATCH = 2**13, 2**17  # rows at a time: what is fast on a CPU, what fills a GPU
-UNITS = 2**22  # of a layer, of all members and rows: so many rows at a time on a CPU, if these are more
+BATCH = 2**13  # rows at a time, at least
+UNITS, CUDA_UNITS = (
+    2**22,
+    2**27,
+)  # of a layer, of all members and rows: what is fast on a CPU, what fills a GPU
+BYTES = 128  # of a GPU's free memory for each of them: thrice what scoring takes
 
 
 class AnyOrderDensity:
@@ -102,7 +106,7 @@ class AnyOrderDensity:
         if not self.space.reals:
             return torch.zeros_like(x)
         parts = []
-        for part in self._split(x):
+        for part in x.split(BATCH):
             rows = part.clone().requires_grad_()
             (grad,) = torch.autograd.grad(self._log_prob(rows, range(self.space.dim), []).sum(), rows)
             parts.append(torch.where(self.base.is_real & ~part.isnan(), grad, 0.0))
@@ -204,6 +208,5 @@ class AnyOrderDensity:
         return torch.stack(every).double()
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
-        if x.is_cuda:
-            return x.split(CUDA_BATCH)
-        return x.split(max(BATCH, UNITS // (self.net.members * self.net.options["width"])))
+        units = min(CUDA_UNITS, torch.cuda.mem_get_info(x.device)[0] // BYTES) if x.is_cuda else UNITS
+        return x.split(max(BATCH, units // (self.net.members * self.net.options["width"])))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import torch
@@ -35,8 +36,8 @@ __all__ = ["TableDensity", "find_device", "in_float32"]
 Vector = NDArray[np.float64]
 TYPICAL = 512  # draws over which an average surprise is taken
 CELLS = 2**20  # that are encoded and answered at a time, at most
-CUDA_CELLS, CUDA_ROWS = 2**22, 2**17  # the same of scores on a GPU, which rows of a density's batch fill
-ENCODING = 2  # threads that encode rows while a GPU answers those before
+CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
+ENCODED, ENCODING = 2**17, 4  # rows that a thread encodes while a GPU answers those before, and threads
 
 
 def find_device(name: str) -> torch.device:
@@ -150,7 +151,7 @@ class TableDensity:
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n new rows."""
-        most = self._at_a_time
+        most = self._filling
         sizes = [min(most, n - start) for start in range(0, n, most)]
         x = torch.cat([self.density.sample(size, generator).cpu() for size in sizes])
         return self.schema.decode(x, generator)
@@ -293,18 +294,30 @@ class TableDensity:
         return self.density
 
     def _answers(
-        self, frame: Frame, answer: Callable[[Tensor, Vector], Vector], most: int = CUDA_ROWS
+        self, frame: Frame, answer: Callable[[Tensor, Vector], Vector], most: int | None = None
     ) -> Vector:
-        """The answers to all rows; at most so many of them at a time on a GPU."""
+        """The answers to all rows, at most so many of them at a time."""
+        rows = self._filling if most is None else most
         if self.device.type != "cuda":
-            return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, self._at_a_time)])
-        rows = min(most, max(self._at_a_time, CUDA_CELLS // self.schema.space.dim))
-        encoded = ahead(self.schema.encode, chunks(frame, rows), ENCODING)
-        return np.concatenate([answer(each.x.to(self.device), each.log_det.numpy()) for each in encoded])
+            return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, rows)])
+        size = min(rows, ENCODED)
+        encoded = ahead(self.schema.encode, chunks(frame, size), ENCODING)
+        found = []
+        while parts := list(islice(encoded, rows // size)):
+            x = torch.cat([each.x.to(self.device) for each in parts])
+            found.append(answer(x, torch.cat([each.log_det for each in parts]).numpy()))
+        return np.concatenate(found)
+
+    @property
+    def _filling(self) -> int:
+        """Rows that are answered at a time where nothing is kept for a gradient."""
+        if self.device.type != "cuda":
+            return self._at_a_time
+        return max(self._at_a_time, min(CUDA_ROWS, CUDA_CELLS // self.schema.space.dim))
 
     @property
     def _at_a_time(self) -> int:
-        """Rows that are encoded and answered at a time: several chunks of a narrow table, so that a GPU is filled."""
+        """Rows that are encoded and answered at a time: several chunks of a narrow table."""
         return CHUNK * max(1, CELLS // (CHUNK * self.schema.space.dim))
 
 

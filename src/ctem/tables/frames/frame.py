@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = ["Field", "Frame", "TableType", "build_frame", "read_frame"]
 
 READ = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_arrow}
 BACKENDS = ("numpy", *READ)
+LONG = 2**16  # rows from which on columns are read side by side
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,19 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
     names = [_text_name(original) for original in originals]
     if len(set(names)) < len(names):
         raise _duplicates(names)
-    fields, columns = [], {}
-    for j, (name, original) in enumerate(zip(names, originals, strict=True)):
-        column = native.iloc[:, j] if backend == "pandas" else native[original]
-        dtype, cells = READ[backend](name, column)
-        fields.append(Field(name, original if isinstance(original, str) else int(original), dtype))
-        columns[name] = cells
+    each = [
+        native.iloc[:, j] if backend == "pandas" else native[original] for j, original in enumerate(originals)
+    ]
+    if len(table) < LONG:
+        found = list(map(READ[backend], names, each))
+    else:
+        with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
+            found = list(pool.map(READ[backend], names, each))
+    fields = [
+        Field(name, original if isinstance(original, str) else int(original), dtype)
+        for name, original, (dtype, _) in zip(names, originals, found, strict=True)
+    ]
+    columns = {name: cells for name, (_, cells) in zip(names, found, strict=True)}
     return Frame(TableType(backend, tuple(fields)), columns)
 
 
