@@ -109,8 +109,8 @@ def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
 def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
     """Σ_s⁻¹ and log det Σ_s at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
 
-    Rows at one level that show the same scores share an inverse. So few are made in float64 on the CPU: on a GPU the
-    sweeps would be dozens of launches.
+    Rows at one level that show the same scores share an inverse. So few are made in float64 on the CPU: sweeps
+    would be dozens of operations.
 
     >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
     torch.Size([2, 2, 1])
@@ -121,8 +121,8 @@ def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
         if kinds is None:
             return Inverse(*_swept(_covariance(clear, correlation)))
         few, kind = kinds
-        found = _swept(_covariance(few.double().cpu(), correlation.double().cpu()))
-        matrix, log_det = (each.to(clear) for each in found)
+        a = _covariance(few.double().cpu(), correlation.double().cpu()).movedim(-1, 0)
+        matrix, log_det = torch.linalg.inv(a).movedim(0, -1).to(clear), torch.logdet(a).to(clear)
         return Inverse(matrix, log_det) if len(few) == 1 else Inverse(matrix[..., kind], log_det[kind])
 
 
