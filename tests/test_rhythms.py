@@ -101,6 +101,23 @@ def test_drawn_weekdays_follow_those_of_the_table():
     assert np.abs(share[:5] - 0.2).max() < 3 * error + ALLOWED
 
 
+def test_drawn_dates_follow_the_weekdays_of_the_table():
+    rng = np.random.default_rng(0)
+    X = table(pd.Series(rng.choice(pd.bdate_range("2021-01-01", "2022-12-31"), ROWS)))
+    model = CTEM(**SMALL).fit(X)
+    assert "on 5 of 7 days" in model.schema_.columns["ordered_at"].reason
+    drawn = model.sample(DRAWN, random_state=1)["ordered_at"]
+    assert (drawn == drawn.dt.normalize()).all()
+    assert np.mean(drawn.dt.day_of_week >= 5) < 0.005
+    strange = X.head(3).assign(ordered_at=pd.to_datetime(["2021-05-05", "2021-05-08", "2021-05-06"]))
+    assert model.score_samples(strange).argmin() == 1  # a Saturday
+
+
+def test_dates_of_all_weekdays_have_no_rhythm():
+    every = pd.date_range("2021-01-01", "2022-12-31").to_series()
+    assert rhythm_of(every.sample(ROWS, replace=True, random_state=0).reset_index(drop=True)) is None
+
+
 def test_the_density_of_moments_with_a_rhythm_integrates_to_one(fitted):
     _, model = fitted
     every = pd.date_range("2021-01-01", "2026-01-01", freq="7min")

@@ -1,4 +1,4 @@
-"""Whether the moments of a column follow a daily or a weekly rhythm, and which."""
+"""Whether the moments of a column follow a daily or a weekly rhythm, or its dates a weekly one, and which."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) 
         smooth: T, fitted to the values.
         X: the values, sorted.
         even: the same, those that share a cell of the lattice laid out over it.
-        lattice: what they lie on; only moments have a rhythm.
+        lattice: what they lie on; only moments and dates have a rhythm.
 
     >>> rng = np.random.default_rng(0)
     >>> X = np.sort(np.round((rng.integers(0, 100, 500) + rng.uniform(8, 18, 500) / 24) * 1440) / 1440)
@@ -43,11 +43,11 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) 
     >>> with_rhythm(smooth, X, X, Lattice("float", width=1 / 1440)) is smooth
     True
     """
-    if lattice.type != "moment" or lattice.width > COARSEST or len(X) < FEWEST:
+    if lattice.type != "moment" or lattice.width > DAY or len(X) < FEWEST:
         return smooth
     found: Rhythm | None = None
     some = X if len(X) <= ROWS else np.sort(np.random.default_rng(0).choice(X, ROWS, replace=False))
-    for period in (DAY, WEEK):
+    for period in (DAY, WEEK) if lattice.width <= COARSEST else (WEEK,):
         rhythm = _rhythm(smooth, X, lattice, period)
         if len(rhythm.edges) > 2 and _better(rhythm, found, some, lattice):
             found = rhythm

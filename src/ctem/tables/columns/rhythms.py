@@ -1,10 +1,12 @@
-"""The map of a column of moments that knows which hours of the day, or of the week, are busy.
+"""The map of a column of moments that knows which hours of the day, or hours or days of the week, are busy.
 
-Orders are made by day and hardly ever at night. A smooth density over the calendar would spread them over both.
+Orders are made by day and hardly ever at night, and shares are traded on no Sunday. A smooth density over the calendar
+would spread them over all.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -121,7 +123,7 @@ class Rhythm:
         return np.where(np.isnan(X), np.nan, (share * (rate <= own + 1e-9)).sum(1))
 
     def in_words(self) -> str:
-        """What is rhythmic, and in how many hours most rows lie.
+        """What is rhythmic, and in how many hours, or on how many days of the week, most rows lie.
 
         >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
         >>> Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0)).in_words()
@@ -130,6 +132,9 @@ class Rhythm:
         width, share = np.diff(self.edges), np.diff(self.below)
         busiest = np.argsort(-share / width, kind="stable")
         rows, room = (np.concatenate([[0.0], np.cumsum(values[busiest])]) for values in (share, width))
+        if self.period == WEEK and np.allclose(np.array(self.edges) * WEEK % 1, 0):
+            days = math.ceil(float(np.interp(MOST, rows, room)) * WEEK - 1e-6)
+            return f"the weekday follows a weekly rhythm: nine in ten rows on {days} of 7 days"
         whole = 24 * self.period
         least = max(1.0, float(np.interp(MOST, rows, room)) * whole)
         hours = f"nine in ten rows within {least:.0f} of {whole:.0f} hours"
