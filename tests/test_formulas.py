@@ -28,7 +28,7 @@ def bills(n=N, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**{**SMALL, "max_steps": 150, "width": 32, "batch_size": 128}).fit(bills())
+    return CTEM(**{**SMALL, "max_steps": 300, "width": 32, "batch_size": 128}).fit(bills())
 
 
 def test_formulas_are_found_in_both_directions_and_said():
