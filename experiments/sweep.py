@@ -26,6 +26,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
+from ctem.datasets.downloads import root
 from experiments.results import EXPERIMENTS, Code, Record, arguments, count, executed, summarise, write
 
 Values = dict[str, float]  # metric → value
@@ -185,9 +186,9 @@ def toy_table(n: int, seed: int) -> pd.DataFrame:
 
 def wild(name: str, folder: str | None, naming: Sequence[str] = ()) -> pd.DataFrame:
     """A table of FOLDER/wild (Rdatasets), without the columns that name its rows."""
-    path = Path(folder or "") / "wild" / f"{name}.csv.gz"
+    path = root(folder) / "wild" / f"{name}.csv.gz"
     if not path.exists():
-        raise SystemExit(f"--data: expected a folder with wild/{path.name}; got {folder}.")
+        raise SystemExit(f"--data: expected a folder with wild/{path.name}; got {root(folder)}.")
     return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"]).drop(columns=list(naming))
 
 
