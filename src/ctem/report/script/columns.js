@@ -1,8 +1,22 @@
 /* ---- columns: tables/columns/monotone.py, rhythms.py, preferred.py and codecs.py ---- */
 
+const BENT = 1.0;  /* how far in u a tail bends */
+
+function bent(outside, bend) {
+  if (!bend) return outside;
+  const far = Math.max(outside - BENT, 0);
+  return Math.expm1(bend * (outside - far)) / bend + Math.exp(bend * BENT) * far;
+}
+
+function unbent(rise, bend) {
+  if (!bend) return rise;
+  const far = Math.max(rise - Math.expm1(bend * BENT) / bend, 0);
+  return Math.log1p(bend * (rise - far)) / bend + Math.exp(-bend * BENT) * far;
+}
+
 class MonotoneMap {
-  constructor({ location, scale, knots, scores, slopes }) {
-    Object.assign(this, { location, scale, knots, scores, slopes });
+  constructor({ location, scale, knots, scores, slopes, bends }) {
+    Object.assign(this, { location, scale, knots, scores, slopes, bends });
     this.inner = [knots.slice(1, -1), scores.slice(1, -1)];
   }
 
@@ -15,8 +29,10 @@ class MonotoneMap {
     const base = s + (d0 + d1 - 2 * s) * part * rest;
     const slope = (s / base) ** 2 * (d1 * part ** 2 + 2 * s * part * rest + d0 * rest ** 2);
     const inside = bottom + (height * part * (s * part + d0 * rest)) / base;
-    const beyond = d1 * Math.max(u - this.knots.at(-1), 0) - d0 * Math.max(this.knots[0] - u, 0);
-    return [inside + beyond, Math.log(slope / r) - Math.log(this.scale)];
+    const [low, high] = this.bends, below = Math.max(this.knots[0] - u, 0), above = Math.max(u - this.knots.at(-1), 0);
+    const beyond = d1 * bent(above, high) - d0 * bent(below, low);
+    const steeper = low * Math.min(below, BENT) + high * Math.min(above, BENT);
+    return [inside + beyond, Math.log(slope / r) + steeper - Math.log(this.scale)];
   }
 
   inverse(x) {
@@ -24,8 +40,9 @@ class MonotoneMap {
     const rise = Math.min(Math.max(x - bottom, 0), height), bend = d0 + d1 - 2 * s;
     const a = height * (s - d0) + rise * bend, b = height * d0 - rise * bend, c = -s * rise;
     const part = (2 * c) / (-b - Math.sqrt(Math.max(b * b - 4 * a * c, 0)));
-    const beyond = Math.min(x - this.scores[0], 0) / d0 + Math.max(x - this.scores.at(-1), 0) / d1;
-    const u = clamp(left + part * width + beyond, -709, 709);
+    const below = Math.max(this.scores[0] - x, 0) / d0, above = Math.max(x - this.scores.at(-1), 0) / d1;
+    const [low, high] = this.bends;
+    const u = clamp(left + part * width - unbent(below, low) + unbent(above, high), -709, 709);
     return clamp(this.location + this.scale * Math.sinh(u), -Number.MAX_VALUE, Number.MAX_VALUE);
   }
 

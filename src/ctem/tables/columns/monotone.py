@@ -146,7 +146,7 @@ class MonotoneMap:
             )
         far = max(map(abs, curve.scores)) > FARTHEST or max(map(abs, curve.knots)) > 1 + LARGEST_ASINH
         steep = not STEEPEST**-1 <= min(curve.slopes) <= max(curve.slopes) <= STEEPEST
-        if far or steep or not all(0 <= bend <= BENDS[-1] for bend in curve.bends):
+        if far or steep or not {*curve.bends} <= {*BENDS}:
             raise ValueError("curve: expected knots, scores, slopes and bends that a column can have.")
         return curve
 
@@ -298,7 +298,7 @@ def _fitting(excess: Tensor, score: float) -> float:
     """What excesses are multiplied by to have the mean of those of N(0, 1) beyond a score."""
     wanted = math.exp(-(score**2) / 2 - math.log(2 * math.pi) / 2 - float(log_ndtr(-score))) - score
     mean = float(excess.mean())
-    return wanted / mean if mean > 0 else math.inf
+    return float(wanted) / mean if mean > 0 else math.inf
 
 
 def _bend(u: Vector) -> float:
