@@ -48,6 +48,7 @@ __all__ = ["load"]
 SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
 MOST_HARMONICS = 64
+LONGEST_NAME = 99  # characters of a method of log Z
 FINEST_LEVEL, FINEST_FAST = 1e-7, 1e-5  # of real columns: the finer, the more nodes a column is resolved into
 
 
@@ -335,7 +336,7 @@ def _history(data: Header) -> History:
 
 def _log_z(data: Header) -> LogZ:
     stderr, ess = data["stderr"], data["ess"]
-    if not isinstance(data["method"], str):
+    if not isinstance(data["method"], str) or len(data["method"]) > LONGEST_NAME:
         raise ValueError(f"log_z: expected the name of a method; got {data['method']!r:.40}.")
     return LogZ(
         number("log_z.value", data["value"], -LARGEST, LARGEST),
