@@ -143,9 +143,8 @@ def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
 def _covariance(clear: Tensor, correlation: Tensor) -> Tensor:
     """Σ_s (d, d, n)."""
     clear = clear.T.contiguous()
-    return clear.unsqueeze(1) * correlation.unsqueeze(2) * clear + torch.diag_embed((1 - clear**2).T).movedim(
-        0, -1
-    )
+    noise = torch.diag_embed((1 - clear**2).T).movedim(0, -1)
+    return clear.unsqueeze(1) * correlation.unsqueeze(2) * clear + noise
 
 
 def _swept(a: Tensor) -> tuple[Tensor, Tensor]:

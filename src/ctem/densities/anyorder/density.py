@@ -25,10 +25,7 @@ __all__ = ["AnyOrderDensity"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
 BATCH = 2**13  # rows at a time, at least
-UNITS, CUDA_UNITS = (
-    2**22,
-    2**27,
-)  # of a layer, of all members and rows: what is fast on a CPU, what fills a GPU
+UNITS, CUDA_UNITS = 2**22, 2**27  # of a layer, all members and rows: what is fast on a CPU, what fills a GPU
 BYTES = 128  # of a GPU's free memory for each of them: thrice what scoring takes
 
 

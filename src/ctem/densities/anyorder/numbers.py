@@ -211,7 +211,7 @@ class _LogProb(torch.autograd.Function):
         log_weight, heights, spread, at, bend, log_s, u, log_part = ctx.saved_tensors
         grad = grad.unsqueeze(-2)
         part = log_part.exp()  # of the density there, that each part has
-        of_weight = (part - log_weight.exp_()).mul_(grad)
+        of_weight = (part - log_weight.exp()).mul_(grad)
         part.mul_(grad)
         near, modes = u.split((1, MODES), -2)
         of_heights, slope = _polygons_backward(ctx.head, part[..., :2, :], heights, near, *ctx.polygons)
