@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 import ctem
-from experiments import ENTERED, EQUAL, NEUTRAL, Function, functions
+from experiments import ENTERED, EQUAL, GONE, NEUTRAL, Function, functions
 
 __all__ = [
     "QUICK",
@@ -237,7 +237,9 @@ def changed(code: Code, library: Path = LIBRARY) -> list[str]:
         f"{module}.{name}"
         for module, names in code.items()
         for name, digest in names.items()
-        if not {(name, digest), (name, EQUAL.get(digest))} & here and name not in NEUTRAL.get(module, ())
+        if not {(name, digest), (name, EQUAL.get(digest))} & here
+        and EQUAL.get(digest) != GONE
+        and name not in NEUTRAL.get(module, ())
     ]
 
 

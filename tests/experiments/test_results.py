@@ -197,6 +197,8 @@ def test_an_edit_that_moved_no_number_makes_nothing_stale_until_the_next_one(mon
     assert results.changed(before) == []
     monkeypatch.setattr(results, "EQUAL", {"0" * 12: "1" * 12})
     assert results.changed(before) == [f"ctem.spaces.{name}"]
+    monkeypatch.setattr(results, "EQUAL", {"0" * 12: results.GONE})
+    assert results.changed(before) == []
 
 
 def test_moved_code_makes_nothing_stale(tmp_path, code):

@@ -181,12 +181,6 @@ class Chain:
             out[:, j] = term
         return out
 
-    def term(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
-        """log ρ(x_j | x_visible), and 0 where x_j is missing, shape (n,)."""
-        value = x[:, j]
-        found = self.conditionals.given(_filled(x, visible), visible, j)
-        return torch.where(value.isnan(), 0.0, found.log_prob(value.nan_to_num()))
-
     def sample(
         self,
         n: int,
@@ -248,13 +242,15 @@ class Chain:
             contexts.show(x[:, j])
 
     def _term(self, x: Tensor, visible: Tensor, j: int, contexts: _Contexts) -> Tensor:
-        """As ``term``, rows that show the same cells sharing a pass."""
-        first = contexts.first
-        if first is None:
-            return self.term(x, visible, j)
-        rows, shown, value = x[first], visible[first], x[:, j]
-        found = self.conditionals.given(_filled(rows, shown), shown, j).rows(contexts.kind)
-        return torch.where(value.isnan(), 0.0, found.log_prob(value.nan_to_num()))
+        """log ρ(x_j | x_visible) of the rows that have x_j, those with the same cells sharing a pass; 0 of others."""
+        known = (~x[:, j].isnan()).nonzero().squeeze(1)
+        if not len(known):
+            return x.new_zeros(len(x))
+        first, kind = contexts.among(known)
+        shown = visible[first]
+        found = self.conditionals.given(_filled(x[first], shown), shown, j)
+        found = found if kind is None else found.rows(kind)
+        return x.new_zeros(len(x)).index_copy(0, known, found.log_prob(x[known, j]))
 
     def _given(self, x: Tensor, todo: Tensor, j: int, contexts: _Contexts) -> Conditional:
         """ρ(x_j | the other cells) of the rows ``todo`` of x, those with the same cells sharing a pass."""
