@@ -55,10 +55,25 @@ def test_a_row_of_large_amounts_that_add_up_is_strange_for_its_amounts(model):
     assert strange.why().startswith(f"{first.name} 9")
 
 
+def test_rows_are_not_strange_for_missing_a_formula_that_many_rows_miss(model):
+    X = bills(seed=1)
+    paid = (X["pay"] == X["bill"]).to_numpy()
+    denser = np.median(model.score_samples(X)[paid]) - np.median(model.score_samples(X)[~paid])
+    stranger = np.median(model.outlier_scores(X)[~paid]) - np.median(model.outlier_scores(X)[paid])
+    assert denser > 4  # the cell is narrow
+    assert abs(stranger) < 2
+
+
 def test_shuffled_columns_have_none():
     rng = np.random.default_rng(1)
     X = bills(2000).apply(lambda column: rng.permutation(column.to_numpy()))
     assert Schema.fit(read_frame(X)).formulas == ()
+
+
+def test_copied_rows_make_no_formula():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(150, 1)) + rng.normal(size=(150, 12))
+    assert Schema.fit(read_frame(np.repeat(rows, 3, axis=0))).formulas == ()
 
 
 def test_a_value_that_many_rows_share_makes_no_formula():

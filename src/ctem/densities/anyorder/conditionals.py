@@ -30,6 +30,7 @@ class AtLevel:
         net: the network.
         level: the noise level.
         member: the one that answers; all of them when left out.
+        counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
 
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(4)] * 2)), width=8)
@@ -38,8 +39,8 @@ class AtLevel:
     tensor([0.2500, 0.2500, 0.2500], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, net: AnyOrderNet, level: float, member: int | None = None):
-        self.net, self.level, self.member = net, level, member
+    def __init__(self, net: AnyOrderNet, level: float, member: int | None = None, counted: bool = False):
+        self.net, self.level, self.member, self.counted = net, level, member, counted
         self.asked = slice(None) if member is None else slice(member, member + 1)
 
     @property
@@ -53,6 +54,7 @@ class AtLevel:
         if self.net.space.sizes[j]:
             return Probabilities(_mean(self.net.label_log_probs(*rows)))
         found, mean, spread, tied = self.net.number_coefficients(*rows)
+        tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
         return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:

@@ -62,6 +62,7 @@ class AnyOrderDensity:
         self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
+        self.member = member
         self.chain = Chain(AtLevel(net, level, member), self.parents, late)
 
     def altered(self, *, level: float | None = None, member: int | None = None) -> AnyOrderDensity:
@@ -71,6 +72,18 @@ class AnyOrderDensity:
         return AnyOrderDensity(
             self.net, level, self.orders, parents=self.parents, late=late, member=member, history=self.history
         )
+
+    def counted(self) -> AnyOrderDensity:
+        """What is exactly as a formula says counts by the probability of that: no density any more, but how rare it is.
+
+        Where a column is rounded a thousand times as finely, such a cell is a thousand times as dense and no less rare.
+        """
+        if self.net.ties is None:
+            return self
+        found = self.altered(member=self.member)
+        at = AtLevel(self.net, self.level, self.member, counted=True)
+        found.chain = Chain(at, self.parents, self.chain.late)
+        return found
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""

@@ -90,6 +90,7 @@ class TiedParts(NamedTuple):
     known: Tensor  # (n, …, slots)
     ends: Tensor  # (n, …, slots, 2), of the cells
     exact: bool = True  # with the cells; else what they leave, which has less mass than 1
+    counted: bool = False  # a cell has its probability for its density, as if it were as wide as 1
 
     def log_prob(self, log_p: Tensor, exact_at: Tensor, near_at: Tensor) -> Tensor:
         """log ρ(t) from log ρ₀(t) (members, n, …), at t (n, …), with noise on it and without."""
@@ -97,7 +98,8 @@ class TiedParts(NamedTuple):
         low, high = self.ends.nan_to_num().unbind(-1)
         t, middle = exact_at.unsqueeze(-1), ((low + high) / 2).unsqueeze(-1)
         inside = self.known & (t >= low) & (t <= high) & self.exact
-        log_exact = torch.where(inside, -(high - low).clamp_min(1e-12).log(), -math.inf).unsqueeze(-1)
+        width = torch.ones_like(low) if self.counted else (high - low).clamp_min(1e-12)
+        log_exact = torch.where(inside, -width.log(), -math.inf).unsqueeze(-1)
         u = (near_at.unsqueeze(-1).unsqueeze(-1) - middle) * (-log_spread).exp() - shift
         log_near = -0.5 * u**2 - log_spread - LOG_SQRT_2PI
         parts = weight + torch.cat([log_exact.expand_as(log_near[..., :1]), log_near], -1)
@@ -106,8 +108,8 @@ class TiedParts(NamedTuple):
 
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
-        wide = TiedParts(self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1), self.exact)
-        return wide.log_prob(log_p, t, t)
+        found, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)
+        return self._replace(found=found, known=known, ends=ends).log_prob(log_p, t, t)
 
     def draw(self, other: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row (n,) of one member: of a tied part, or ``other`` (n,), which is drawn from ρ₀."""
@@ -134,9 +136,13 @@ class TiedParts(NamedTuple):
         found = torch.cat([weight, shift * spread / wide, wide.log()], -1)
         return self._replace(found=found, exact=False)
 
+    def counting(self, width: float) -> TiedParts:
+        """With probabilities of the cells for their densities, and no part narrower than this."""
+        return self.smooth(width)._replace(exact=True, counted=True)
+
     def rows(self, index: Tensor) -> TiedParts:
         """Those of these rows."""
-        return TiedParts(self.found[:, index], self.known[index], self.ends[index], self.exact)
+        return self._replace(found=self.found[:, index], known=self.known[index], ends=self.ends[index])
 
     def of_members(self, who: Tensor) -> TiedParts:
         """Of one member for each row (n,)."""

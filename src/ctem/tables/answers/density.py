@@ -37,7 +37,7 @@ Vector = NDArray[np.float64]
 TYPICAL = 512  # draws over which an average surprise is taken
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
-ENCODED, ENCODING = 2**17, 4  # rows that a thread encodes while a GPU answers those before, and threads
+ENCODED, ENCODING = 2**16, 8  # rows that a thread encodes while a GPU answers those before, and threads
 
 
 def find_device(name: str) -> torch.device:
@@ -245,7 +245,7 @@ class TableDensity:
         return np.concatenate(found) - (self._typical if centred else 0.0)
 
     def log_prob_and_surprise(self, frame: Frame) -> tuple[Vector, Vector]:
-        """``log_prob`` and the row sums of ``surprises(centred=False)`` by one pass of the chain rule, (n,) each."""
+        """``log_prob`` and the row sums of ``surprises(centred=False)``, (n,) each, by one pass without formulas."""
         density, log_p, strange = self.any_order("the surprise of a column"), [], []
         for part in chunks(frame):
             x, log_det = self.encode(part)

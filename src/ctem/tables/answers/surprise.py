@@ -4,9 +4,10 @@ r"""How surprising a row is, in units that compare, and what each of its cells a
 
 A log-density per unit of the table cannot rank rows: it depends on the unit and on how finely a column was rounded, and
 a number that was written down three times is three times as dense as its neighbours. So numbers are measured in robust
-standard deviations σ_j of their column, and T_j is its smooth curve, without the steps of preferred values. A missing
-cell adds what it would add on average, given the cells that are there, so that rows with gaps compare with others.
-A label that shares its code with others (``columns.codecs.Labels``) also adds −log of its share of the code.
+standard deviations σ_j of their column, T_j is its smooth curve, without the steps of preferred values, and a number
+that is exactly what a formula says counts by the probability of that, not by the width of its cell. A missing cell adds
+what it would add on average, given the cells that are there, so that rows with gaps compare with others. A label that
+shares its code with others (``columns.codecs.Labels``) also adds −log of its share of the code.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor
     >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
     tensor([1])
     """
-    terms = density.log_terms(x) if terms is None else terms
+    counted = density.counted()
+    terms = counted.log_terms(x) if terms is None or counted is not density else terms
     seen = measure(schema, x) - torch.where(x.isnan(), 0.0, terms)
-    return by_column(schema, seen + _expected_terms(schema, density, x))
+    return by_column(schema, seen + _expected_terms(schema, counted, x))
 
 
 def by_column(schema: Schema, terms: Tensor) -> Tensor:

@@ -123,6 +123,7 @@ class _Search:
         atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in each]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
         self.free = np.stack(free, 1)
+        self.first = _first_of_copies(self.values)
         self.codecs = each
         self.summed = len(each) <= SUMS and all(codec.lattice.type != "moment" for codec in each)
 
@@ -160,7 +161,10 @@ class _Search:
         return len(counts) >= DISTINCT and bool(counts.max() <= ALIKE * counts.sum())
 
     def _near(self, j: int) -> Iterator[tuple[Terms, float]]:
-        """The columns that are close to column j, and what that is worth in nats a row."""
+        """The columns that are close to column j, and what that is worth in nats a row.
+
+        Rows that are copies of others count once: the differences in them are the same, which looks like a peak.
+        """
         rng = np.random.default_rng(0)
         if len(self.names) > SUMS:
             return
@@ -168,10 +172,12 @@ class _Search:
         for i in range(len(self.names)):
             other = self._scores(j, self.values[:, i])
             apart = ~self._hits(((i, 1),))[0][:, j]
-            rows = self.free[:, j] & ~np.isnan(other) & apart
+            rows = self.free[:, j] & ~np.isnan(other) & apart & self.first
             if i != j and rows.sum() >= 10 * LEAST:
                 chance = _sharpness(own[rows] - rng.permutation(other[rows]))
-                worth = (_sharpness(own[rows] - other[rows]) - chance - NEAR) / self.free[:, j].sum()
+                worth = (_sharpness(own[rows] - other[rows]) - chance - NEAR) / (
+                    self.free[:, j] & self.first
+                ).sum()
                 if worth >= WORTH:
                     yield ((i, 1),), worth
 
@@ -213,6 +219,17 @@ class _Search:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.device == b.device and a.shape == b.shape and torch.equal(a, b)
+
+
+def _first_of_copies(values: Vector) -> NDArray[np.bool_]:
+    """Which rows (n, d) are no copy of an earlier one.
+
+    >>> _first_of_copies(np.array([[1.0, np.nan], [2.0, 0.0], [1.0, np.nan]]))
+    array([ True,  True, False])
+    """
+    first = np.zeros(len(values), bool)
+    first[np.unique(np.where(np.isnan(values), np.inf, values), axis=0, return_index=True)[1]] = True
+    return first
 
 
 def _sharpness(gap: Vector) -> float:
