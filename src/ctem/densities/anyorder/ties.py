@@ -250,8 +250,12 @@ class Ties(nn.Module):
 
     def said(self, x: Tensor, visible: Tensor) -> Said:
         """What the formulas say of rows (n, d), given what is visible (n, d)."""
-        each = [self.ruler.values(x, j) for j in self.used]
-        value = torch.stack([*each, torch.zeros_like(each[0])], -1)  # the last is for no term
+        some = visible[:, self.columns] | ((self.parent >= 0) & visible[:, self.parent])
+        none = torch.zeros(
+            len(x), dtype=torch.float64, device=x.device
+        )  # for no term, and for what no row shows
+        pairs = zip(self.used, some.any(0).tolist(), strict=True)
+        value = torch.stack([*(self.ruler.values(x, j) if shown else none for j, shown in pairs), none], -1)
         formula, known = (value[:, self.terms] * self.signs).sum(-1), self.known(x, visible)
         equal = (value[:, self.own].unsqueeze(-1) - formula).abs() <= self.finest / 2
         return Said(formula, known, equal & known & visible[:, self.reals].unsqueeze(-1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, combinations
 from typing import Any, NamedTuple
 
@@ -217,10 +218,6 @@ class _Search:
         return hits, (gap <= 3.5 * finest) & self.free[rows] & ~hits
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.device == b.device and a.shape == b.shape and torch.equal(a, b)
-
-
 def _first_of_copies(values: Vector) -> NDArray[np.bool_]:
     """Which rows (n, d) are no copy of an earlier one.
 
@@ -274,15 +271,12 @@ class CodecRuler:
 
     def __init__(self, codecs: Mapping[int, Numbers], parents: Mapping[int, int]):
         self.codecs, self.parents = dict(codecs), dict(parents)
-        self.latest: dict[int, tuple[Tensor, Tensor]] = {}  # the chain rule asks for the same rows many times
+        self.decoded = {j: _Kept(partial(_decoded, codec)) for j, codec in self.codecs.items()}
+        self.ends = {j: _Kept(partial(_ends, codec)) for j, codec in self.codecs.items()}
 
     def values(self, x: Tensor, j: int) -> Tensor:
         """The values, float64 (n,), of a real column j of rows x (n, d)."""
-        codec, column = self.codecs[j], x[:, j].detach()
-        before, X = self.latest.get(j, (None, None))
-        if X is None or before is None or not _same(before, column):
-            X = codec.lattice.snap(codec.transform.inverse(column.double()))
-            self.latest[j] = column.clone(), X
+        codec, X = self.codecs[j], self.decoded[j](x[:, j].detach().contiguous())
         if j in self.parents:
             atoms = torch.tensor([0.0, *codec.atoms, math.nan], dtype=torch.float64, device=x.device)
             code = x[:, self.parents[j]].long().clamp(0, len(atoms) - 1)
@@ -291,21 +285,52 @@ class CodecRuler:
 
     def cells(self, value: Tensor, j: int) -> Tensor:
         """The ends of the cell of a value in the encoded column j, (n, 2); nan where it has none."""
-        codec = self.codecs[j]
-        X, width = value - _shift(codec), _width(codec)
-        low, high = codec.transform.edges if isinstance(codec.transform, Bounded) else (-math.inf, math.inf)
-        point = codec.lattice.snap(X)
-        fits = (point > low) & (point < high) & ((point - X).abs() < OFF * width)
-        for atom in codec.atoms:
-            fits &= (point - atom).abs() > OFF * width
-        point = torch.where(fits, point, codec.transform.location)
-        both = torch.cat([point - width / 2, point + width / 2]).clamp(low, high)
-        ends = codec.transform(both).view(2, -1).T
-        middle = ends.mean(1, keepdim=True)
-        half = (ends[:, 1:] - middle).clamp_min(CLOSEST)
-        fits = fits & (middle.squeeze(1).abs() < FAR)
-        return torch.where(fits.unsqueeze(1), torch.cat([middle - half, middle + half], 1), math.nan)
+        return self.ends[j](value - _shift(self.codecs[j]))
 
     def width(self, j: int) -> float:
         """Of the cell of a value of column j."""
         return _width(self.codecs[j])
+
+
+class _Kept:
+    """A function of numbers (n,), each by itself; the chain rule asks it for the same ones many times."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]):
+        self.function = function
+        self.known: Tensor | None = None
+        self.found: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if (
+            self.known is not None
+            and self.found is not None
+            and self.known.device == x.device
+            and len(self.known)
+        ):
+            place = torch.searchsorted(self.known, x).clamp_max(len(self.known) - 1)
+            if torch.equal(self.known[place], x):
+                return self.found[place]
+        self.known, place = x.unique(return_inverse=True)
+        self.found = self.function(self.known)
+        return self.found[place]
+
+
+def _decoded(codec: Numbers, x: Tensor) -> Tensor:
+    return codec.lattice.snap(codec.transform.inverse(x.double()))
+
+
+def _ends(codec: Numbers, X: Tensor) -> Tensor:
+    """The ends of the cells of values (n,) in the encoded column, (n, 2); nan for those that have none."""
+    width = _width(codec)
+    low, high = codec.transform.edges if isinstance(codec.transform, Bounded) else (-math.inf, math.inf)
+    point = codec.lattice.snap(X)
+    fits = (point > low) & (point < high) & ((point - X).abs() < OFF * width)
+    for atom in codec.atoms:
+        fits &= (point - atom).abs() > OFF * width
+    point = torch.where(fits, point, codec.transform.location)
+    both = torch.cat([point - width / 2, point + width / 2]).clamp(low, high)
+    ends = codec.transform(both).view(2, -1).T
+    middle = ends.mean(1, keepdim=True)
+    half = (ends[:, 1:] - middle).clamp_min(CLOSEST)
+    fits = fits & (middle.squeeze(1).abs() < FAR)
+    return torch.where(fits.unsqueeze(1), torch.cat([middle - half, middle + half], 1), math.nan)
