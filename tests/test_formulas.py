@@ -64,6 +64,19 @@ def test_rows_are_not_strange_for_missing_a_formula_that_many_rows_miss(model):
     assert abs(stranger) < 2
 
 
+def test_a_missing_cell_of_a_formula_adds_what_it_would_on_average(model):
+    X = bills(300, seed=2)
+    without = X.assign(pay=np.nan)
+    full = [
+        model.outlier_scores(model.impute(without, random_state=seed), by_column=True) for seed in range(4)
+    ]
+    pay = list(X.columns).index("pay")
+    expected = np.asarray(full)[..., pay].mean()
+    assert np.asarray(model.outlier_scores(without, by_column=True))[:, pay].mean() == pytest.approx(
+        expected, abs=0.6
+    )
+
+
 def test_shuffled_columns_have_none():
     rng = np.random.default_rng(1)
     X = bills(2000).apply(lambda column: rng.permutation(column.to_numpy()))

@@ -18,7 +18,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.conditionals import WIDTH, NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.chain import Conditional
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
 
@@ -146,12 +148,19 @@ def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | L
         codec = codecs[j]
         scale = 0.0 if codec is None else _column_measure(codec, values)
         often = 1.0 if parent is None else continuous[rows, parent]
-        out[rows, j] = often * (p * (scale - log_p.double())).sum(1)
+        out[rows, j] = often * ((p * (scale - log_p.double())).sum(1) + _counted(found))
         best = values[log_p.argmax(1)].to(x.dtype)
         there = torch.ones_like(best, dtype=torch.bool) if parent is None else filled[rows, parent] == 0
         filled[rows, j] = torch.where(there, best, math.nan)
         continuous[rows, j] = p[:, 0]
     return out
+
+
+def _counted(found: Conditional) -> Tensor | float:
+    """What a table of nodes takes off, which has the cells of formulas as wide as the nodes are apart, not as 1."""
+    if not isinstance(found, NumberDensity) or found.tied is None:
+        return 0.0
+    return -math.log(WIDTH) * found.tied.points()[1].sum(1).double()
 
 
 def _masses(log_p: Tensor, real: bool) -> Tensor:
