@@ -39,6 +39,7 @@ class AnyOrderDensity:
         parents: for a real column that exists only where a category has code 0, that category.
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
         member: the one that answers; all of them when left out.
+        counted: what is exactly as a formula says counts by the probability of that: no density, but how rare it is.
         history: of the training.
 
     >>> from ctem.bases import ProductBase
@@ -57,33 +58,34 @@ class AnyOrderDensity:
         parents: Mapping[int, int] | None = None,
         late: Sequence[float] | None = None,
         member: int | None = None,
+        counted: bool = False,
         history: History | None = None,
     ):
         self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
         self.member = member
-        self.chain = Chain(AtLevel(net, level, member), self.parents, late)
+        self.chain = Chain(AtLevel(net, level, member, counted), self.parents, late)
 
-    def altered(self, *, level: float | None = None, member: int | None = None) -> AnyOrderDensity:
+    def altered(
+        self, *, level: float | None = None, member: int | None = None, counted: bool = False
+    ) -> AnyOrderDensity:
         """The same density at another noise level, or by one member alone."""
         level = self.level if level is None else level
-        late = self.chain.late
         return AnyOrderDensity(
-            self.net, level, self.orders, parents=self.parents, late=late, member=member, history=self.history
+            self.net,
+            level,
+            self.orders,
+            parents=self.parents,
+            late=self.chain.late,
+            member=member,
+            counted=counted,
+            history=self.history,
         )
 
     def counted(self) -> AnyOrderDensity:
-        """What is exactly as a formula says counts by the probability of that: no density any more, but how rare it is.
-
-        Where a column is rounded a thousand times as finely, such a cell is a thousand times as dense and no less rare.
-        """
-        if self.net.ties is None:
-            return self
-        found = self.altered(member=self.member)
-        at = AtLevel(self.net, self.level, self.member, counted=True)
-        found.chain = Chain(at, self.parents, self.chain.late)
-        return found
+        """This for surprises: a number that is as a formula says is no less rare for being written more finely."""
+        return self if self.net.ties is None else self.altered(member=self.member, counted=True)
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""
