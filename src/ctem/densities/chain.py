@@ -246,17 +246,16 @@ class Chain:
         known = (~x[:, j].isnan()).nonzero().squeeze(1)
         if not len(known):
             return x.new_zeros(len(x))
-        first, kind = contexts.among(known)
-        shown = visible[first]
-        found = self.conditionals.given(_filled(x[first], shown), shown, j)
-        found = found if kind is None else found.rows(kind)
+        found = self._given(x, known, j, contexts, visible)
         return x.new_zeros(len(x)).index_copy(0, known, found.log_prob(x[known, j]))
 
-    def _given(self, x: Tensor, todo: Tensor, j: int, contexts: _Contexts) -> Conditional:
-        """ρ(x_j | the other cells) of the rows ``todo`` of x, those with the same cells sharing a pass."""
-        first, kind = contexts.among(todo)
-        visible = ~x[first].isnan()
-        found = self.conditionals.given(_filled(x[first], visible), visible, j)
+    def _given(
+        self, x: Tensor, rows: Tensor, j: int, contexts: _Contexts, visible: Tensor | None = None
+    ) -> Conditional:
+        """ρ(x_j | what is visible, or all other cells) of some rows of x, those with the same cells sharing a pass."""
+        first, kind = contexts.among(rows)
+        shown = ~x[first].isnan() if visible is None else visible[first]
+        found = self.conditionals.given(_filled(x[first], shown), shown, j)
         return found if kind is None else found.rows(kind)
 
     def _draw(

@@ -251,9 +251,8 @@ class Ties(nn.Module):
     def said(self, x: Tensor, visible: Tensor) -> Said:
         """What the formulas say of rows (n, d), given what is visible (n, d)."""
         some = visible[:, self.columns] | ((self.parent >= 0) & visible[:, self.parent])
-        none = torch.zeros(
-            len(x), dtype=torch.float64, device=x.device
-        )  # for no term, and for what no row shows
+        # for no term, and for what no row shows
+        none = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         pairs = zip(self.used, some.any(0).tolist(), strict=True)
         value = torch.stack([*(self.ruler.values(x, j) if shown else none for j, shown in pairs), none], -1)
         formula, known = (value[:, self.terms] * self.signs).sum(-1), self.known(x, visible)

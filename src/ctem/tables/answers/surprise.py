@@ -148,7 +148,7 @@ def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | L
         codec = codecs[j]
         scale = 0.0 if codec is None else _column_measure(codec, values)
         often = 1.0 if parent is None else continuous[rows, parent]
-        out[rows, j] = often * ((p * (scale - log_p.double())).sum(1) + _counted(found))
+        out[rows, j] = often * ((p * (scale - log_p.double())).sum(1) + _of_cells(found))
         best = values[log_p.argmax(1)].to(x.dtype)
         there = torch.ones_like(best, dtype=torch.bool) if parent is None else filled[rows, parent] == 0
         filled[rows, j] = torch.where(there, best, math.nan)
@@ -156,7 +156,7 @@ def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | L
     return out
 
 
-def _counted(found: Conditional) -> Tensor | float:
+def _of_cells(found: Conditional) -> Tensor | float:
     """What a table of nodes takes off, which has the cells of formulas as wide as the nodes are apart, not as 1."""
     if not isinstance(found, NumberDensity) or found.tied is None:
         return 0.0

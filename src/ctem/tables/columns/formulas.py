@@ -169,16 +169,15 @@ class _Search:
         rng = np.random.default_rng(0)
         if len(self.names) > SUMS:
             return
-        own = self._scores(j, self.values[:, j])
+        own, total = self._scores(j, self.values[:, j]), (self.free[:, j] & self.first).sum()
         for i in range(len(self.names)):
             other = self._scores(j, self.values[:, i])
             apart = ~self._hits(((i, 1),))[0][:, j]
-            rows = self.free[:, j] & ~np.isnan(other) & apart & self.first
-            if i != j and rows.sum() >= 10 * LEAST:
-                chance = _sharpness(own[rows] - rng.permutation(other[rows]))
-                worth = (_sharpness(own[rows] - other[rows]) - chance - NEAR) / (
-                    self.free[:, j] & self.first
-                ).sum()
+            rows = self.free[:, j] & ~np.isnan(other) & apart
+            first = self.first[rows]
+            if i != j and first.sum() >= 10 * LEAST:
+                chance = _sharpness((own[rows] - rng.permutation(other[rows]))[first])
+                worth = (_sharpness((own[rows] - other[rows])[first]) - chance - NEAR) / total
                 if worth >= WORTH:
                     yield ((i, 1),), worth
 
@@ -297,16 +296,10 @@ class _Kept:
 
     def __init__(self, function: Callable[[Tensor], Tensor]):
         self.function = function
-        self.known: Tensor | None = None
-        self.found: Tensor | None = None
+        self.known = self.found = torch.zeros(0)  # numbers in order, and what was found for each
 
     def __call__(self, x: Tensor) -> Tensor:
-        if (
-            self.known is not None
-            and self.found is not None
-            and self.known.device == x.device
-            and len(self.known)
-        ):
+        if len(self.known) and self.known.device == x.device:
             place = torch.searchsorted(self.known, x).clamp_max(len(self.known) - 1)
             if torch.equal(self.known[place], x):
                 return self.found[place]
