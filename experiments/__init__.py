@@ -55,7 +55,7 @@ EQUAL = {
     "2783d293e388": "d11a5139ae06",  # ties.TiedParts.rows: the new field goes along
     "769fb4d60d52": "65a5af83ee45",  # density.ENCODED: smaller pieces
     "6d5db4843b4d": "24ccd3b8ac47",  # formulas._Search.__init__: knows which rows are copies
-    "de37142f277e": "58e08a8c148b",  # formulas._Search._near: copies count once; in the whole of default two formulas change places
+    "de37142f277e": "58e08a8c148b",  # formulas._Search._near: copies count once; in all of default two change places
     "531c5241ec33": "4a7066f0ea05",  # surprise.surprises: other with formulas, of which Titanic has none
     "cc208f14567b": "7f77e18784e6",  # Chain._term: only the rows that have the cell are asked
     "23cc1f4e10bc": GONE,  # Chain.term: Chain._term does both
