@@ -11,6 +11,9 @@ import argparse
 import importlib
 import json
 import multiprocessing
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -36,6 +39,7 @@ FACTORS = 4  # behind the columns of a made-up table
 MOST = 256_000  # rows of the call that a rate is taken over (250 · 4⁵); fewer if it is long
 LONG, TOO_LONG, ENOUGH = 0.2, 3.0, 4000  # seconds: with enough rows, and with any
 ROUNDS, TREES = 5, 100  # of MissForest
+GROUP = 65_536  # rows of a long file written at a time
 
 
 class Task(NamedTuple):
@@ -282,6 +286,28 @@ def rate(use: Callable[[int], Any], rows: int = 250, most: int = MOST) -> float:
         if rows >= most or seconds > (LONG if rows >= ENOUGH else TOO_LONG):
             return rows / seconds
         rows = min(4 * rows, most)
+
+
+def repeated(frame: pd.DataFrame, rows: int, path: Path) -> None:
+    """A Parquet file of so many complete rows, written in groups."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    rng, whole = np.random.default_rng(0), pa.Table.from_pandas(frame.dropna(), preserve_index=False)
+    with parquet.ParquetWriter(path, whole.schema) as sink:
+        for start in range(0, rows, GROUP):
+            sink.write_table(whole.take(rng.integers(len(whole), size=min(GROUP, rows - start))))
+
+
+def scored(model: Path, table: Path, device: str) -> tuple[float, float]:
+    """Seconds and peak memory (MB) of ``ctem score --fast`` on a file."""
+    scores = table.with_suffix(".scores.parquet")
+    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--fast", "--quiet"]
+    began = time.perf_counter()
+    child = subprocess.Popen([*command, "--device", device, "-o", str(scores)])
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"ctem score ended with {child.returncode}: {' '.join(command)}")
+    return time.perf_counter() - began, usage.ru_maxrss / 1024
 
 
 def forest(gappy: pd.DataFrame, seed: int, jobs: int) -> pd.DataFrame:

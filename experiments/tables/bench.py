@@ -13,8 +13,8 @@ first within 0.01 of the best that the flow reaches at any look: ours over the f
 growth: a made-up table of 10³ … 10⁶ rows and of 5 … 500 columns. step: what one training step consists of.
 file: peak memory of ``ctem score --fast`` on a Parquet file at a tenth of the rows and at all of them.
 One result for each of ``--what`` and device, bench-….json, and the figure bench-….png. Peers other than the flow run on
-the CPU; of a peer's draws only the dependence is timed, since its margins are ours and slow to invert. arfpy and
-NRGBoost have no place here: neither gives a normalised probability of a row (``nats.py`` times arfpy).
+the CPU; of a peer's draws only the dependence is timed, since its margins are ours and slow to invert. A peer whose
+package is not here is left out, and that is said.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +43,20 @@ from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import read_frame
 from experiments.results import arguments, replace_bytes, summarise, write
-from experiments.sweep import MOST, TINY, Values, made_up, need, rate, timed, toy_table, with_memory
+from experiments.sweep import (
+    MOST,
+    TINY,
+    Values,
+    made_up,
+    need,
+    rate,
+    repeated,
+    scored,
+    timed,
+    toy_table,
+    with_memory,
+)
+from experiments.tables.forests import Boosted, Forest
 from experiments.tables.nats import (
     DRAWS,
     FLOW_STEPS,
@@ -59,8 +70,10 @@ from experiments.tables.nats import (
 from experiments.tables.peers import Kernels, Mixture
 
 SETS = ("penguins", "abalone", "california", "adult", "default")
-ONE_POINT = {**PEERS, "Gaussian mixture": Mixture, "kernel density": Kernels}
+GROWN = {"arfpy": Forest, "NRGBoost": Boosted}
+ONE_POINT = {**PEERS, "Gaussian mixture": Mixture, "kernel density": Kernels, **GROWN}
 SYSTEMS = ("CTEM", "spline flow", *ONE_POINT)
+PACKAGES = {"spline flow": "zuko", "arfpy": "arfpy", "NRGBoost": "nrgboost"}
 WHAT = ("nats", "growth", "step", "file", "figure")
 SHARES = (1 / 8, 1 / 4, 1 / 2)  # of the seconds of a default fit, for the shorter ones
 JUDGED = 2000  # test rows, at most
@@ -68,9 +81,9 @@ LOOKS = 10  # at the flow, of those that it takes
 ROWS, COLUMNS = (1000, 10_000, 100_000, 1_000_000), (5, 50, 500)  # of the made-up table
 SHOWN, TICKS = 12, (1, 2, 5)  # of the figure: nats below the best, and seconds that are named in a decade
 WIDTH, LENGTH = 15, 5000  # columns where rows grow, rows where columns grow
-GROUP = 65_536  # rows of the long file written at a time
 PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_"))
 
+Args = argparse.Namespace
 Found = dict[tuple[str, str, str], list[float]]  # (data, system, metric) → one value a seed
 
 
@@ -84,7 +97,7 @@ class Measured(NamedTuple):
 class Book:
     """What is measured by one ``--what``, printed and saved as it comes."""
 
-    def __init__(self, what: str, args: argparse.Namespace):
+    def __init__(self, what: str, args: Args):
         self.name, self.args = "-".join(filter(None, ["bench", what, args.name, args.device])), args
         self.began, self.found = time.perf_counter(), Found()
         self.curves: dict[str, dict[str, Curve]] = {}
@@ -100,7 +113,7 @@ class Book:
         write(self.name, settings, records, args.device, seconds, args.out, quick=args.quick, **more)
 
 
-def tables(args: argparse.Namespace) -> Iterable[tuple[str, pd.DataFrame]]:
+def tables(args: Args) -> Iterable[tuple[str, pd.DataFrame]]:
     if args.quick:
         yield from (("penguins", load_penguins().dropna()), ("made up", toy_table(1500, 0)))
         return
@@ -109,7 +122,7 @@ def tables(args: argparse.Namespace) -> Iterable[tuple[str, pd.DataFrame]]:
         yield name, frame.dropna()
 
 
-def default(args: argparse.Namespace, seed: int, **more: Any) -> CTEM:
+def default(args: Args, seed: int, **more: Any) -> CTEM:
     brief = {"effort": "quick", "max_steps": 200} if args.quick else {}
     return CTEM(random_state=seed, device=args.device, **brief | more)
 
@@ -122,7 +135,7 @@ def rates(rows: pd.DataFrame, score: Callable[[pd.DataFrame], Any], draw: Callab
     }
 
 
-def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: argparse.Namespace) -> Measured:
+def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: Args) -> Measured:
     """The default fit, and shorter ones."""
 
     def judged(model: CTEM) -> float:
@@ -138,7 +151,7 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: argparse.Name
     return Measured(curve, {"test nats": curve[-1][1], "fit, seconds": seconds, **speed, **memory})
 
 
-def spline_flow(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: argparse.Namespace) -> Measured:
+def spline_flow(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: Args) -> Measured:
     """The flow at several moments of one training, and as its own held-out rows choose it."""
     how = {"steps": 200, "every": 20} if args.quick else {"steps": FLOW_STEPS, "every": 100, "patience": 12}
     (flow, kept), seconds, memory = with_memory(
@@ -158,15 +171,16 @@ def spline_flow(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: argpar
     return Measured(curve, values)
 
 
-def one_point(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int) -> Measured:
+def one_point(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args: Args) -> Measured:
     """A peer whose fit has no course: on the CPU, whatever the device."""
-    peer, seconds, memory = with_memory(lambda: ONE_POINT[name](train, seed), "cpu")
+    how = {"trees": 3} if args.quick and name in GROWN else {}
+    peer, seconds, memory = with_memory(lambda: ONE_POINT[name](train, seed, **how), "cpu")
     nats = float(peer.log_prob(test, DRAWS).mean())
     speed = rates(pd.concat([test, train]), lambda rows: peer.log_prob(rows, 1), peer.uniforms)
     return Measured([(seconds, nats)], {"test nats": nats, "fit, seconds": seconds, **speed, **memory})
 
 
-def nats(book: Book, args: argparse.Namespace) -> None:
+def nats(book: Book, args: Args) -> None:
     """Every system on every table."""
     # what a process does once is nobody's time
     CTEM(**TINY, random_state=0, device=args.device).fit(toy_table(300, 0))
@@ -181,17 +195,15 @@ def nats(book: Book, args: argparse.Namespace) -> None:
                 book.note(data, "CTEM", beside_the_flow(curves["CTEM"], curves["spline flow"]))
 
 
-def measured(
-    name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args: argparse.Namespace
-) -> Measured:
+def measured(name: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, args: Args) -> Measured:
     if name == "CTEM":
         return ours(train, test, seed, args)
     if name == "spline flow":
         return spline_flow(train, test, seed, args)
-    return one_point(name, train, test, seed)
+    return one_point(name, train, test, seed, args)
 
 
-def growth(book: Book, args: argparse.Namespace) -> None:
+def growth(book: Book, args: Args) -> None:
     """The default on ever longer and wider tables, within a time."""
     by_rows, by_columns = ((1000, 3000), (5, 20)) if args.quick else (args.rows, COLUMNS)
     limit = 5 if args.quick else args.longest
@@ -222,7 +234,7 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def step(book: Book, args: argparse.Namespace) -> None:
+def step(book: Book, args: Args) -> None:
     """What a training step of the default on Adult consists of: operations, products, milliseconds."""
     frame = toy_table(1500, 0) if args.quick else load_table("adult", args.data).dropna()
     model = CTEM(max_steps=2, random_state=0, device=args.device).fit(frame)
@@ -287,29 +299,7 @@ def shares(steps: Callable[[int], None], device: str) -> Values:
     return {f"share of the time: {name}": value / total for name, value in found.items()}
 
 
-def repeated(frame: pd.DataFrame, rows: int, path: Path) -> None:
-    """A Parquet file of so many complete rows, written in groups."""
-    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
-    rng, whole = np.random.default_rng(0), pa.Table.from_pandas(frame.dropna(), preserve_index=False)
-    with parquet.ParquetWriter(path, whole.schema) as sink:
-        for start in range(0, rows, GROUP):
-            sink.write_table(whole.take(rng.integers(len(whole), size=min(GROUP, rows - start))))
-
-
-def scored(model: Path, table: Path, device: str) -> tuple[float, float]:
-    """Seconds and peak memory (MB) of ``ctem score --fast`` on a file."""
-    scores = table.with_suffix(".scores.parquet")
-    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--fast", "--quiet"]
-    began = time.perf_counter()
-    child = subprocess.Popen([*command, "--device", device, "-o", str(scores)])
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"ctem score ended with {child.returncode}: {' '.join(command)}")
-    return time.perf_counter() - began, usage.ru_maxrss / 1024
-
-
-def file(book: Book, args: argparse.Namespace) -> None:
+def file(book: Book, args: Args) -> None:
     """A long file and a tenth of it: peak memory that does not grow is flat."""
     frame = toy_table(300, 0) if args.quick else load_table("adult", args.data)
     rows = 4000 if args.quick else args.lines
@@ -329,7 +319,7 @@ def file(book: Book, args: argparse.Namespace) -> None:
     book.note("adult, repeated", "CTEM", values)
 
 
-def figure(_: Book, args: argparse.Namespace) -> None:
+def figure(_: Book, args: Args) -> None:
     """Nats against seconds for every table, and seconds and memory against rows and columns, from the files."""
     plt = need("matplotlib.pyplot")
     end = f"{args.device}{'-quick' * args.quick}"
@@ -380,17 +370,26 @@ def draw_growth(axis: Any, word: str, grown: Mapping[tuple[str, str], float]) ->
         axis.legend(fontsize="small")
 
 
+def all_here() -> list[str]:
+    gone = [name for name, package in PACKAGES.items() if find_spec(package) is None]
+    print(*(f"{name} is left out: pip install 'ctem[baselines]'\n" for name in gone), end="", flush=True)
+    return [name for name in SYSTEMS if name not in gone]
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--data", help="folder with tables/ (default: $CTEM_DATA, else downloaded)")
     parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS, help="which tables")
-    parser.add_argument("--systems", nargs="*", default=SYSTEMS, choices=SYSTEMS, help="which systems")
+    parser.add_argument(
+        "--systems", nargs="*", choices=SYSTEMS, help="which systems (default: all that are here)"
+    )
     parser.add_argument("--what", nargs="*", default=WHAT, choices=WHAT, help="what is measured")
     parser.add_argument("--rows", nargs="*", type=int, default=ROWS, help="of the made-up table that grows")
     parser.add_argument("--longest", type=float, default=60.0, help="seconds of a fit to the made-up table")
     parser.add_argument("--lines", type=int, default=200_000, help="rows of the long file")
     parser.add_argument("--name", help="in the name of the file, for a part of the sets or systems")
     args = parser.parse_args()
+    args.systems = args.systems or all_here()
     measures = {"nats": nats, "growth": growth, "step": step, "file": file, "figure": figure}
     for what in args.what:
         measures[what](Book(what, args), args)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.sweep import toy_table
+from experiments.tables.forests import Boosted, Forest
 from experiments.tables.imputation import filler
 from experiments.tables.nats import boosted, shuffled, snapped
 from experiments.tables.peers import Copula, Flow, Independent, Kernels, Margins, Mixture, Tree
@@ -35,26 +36,34 @@ def every_row(reach: float):
     return pd.DataFrame(rows, columns=["side", "grade", "size"])
 
 
-@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels, Flow])
+PACKAGES = {Flow: "zuko", Forest: "arfpy", Boosted: "nrgboost"}
+BRIEF = {Flow: {"steps": 20}, Boosted: {"trees": 10}}
+
+
+def fitted(system, rows, seed):
+    if system in PACKAGES:
+        pytest.importorskip(PACKAGES[system])
+    return system(rows, seed, **BRIEF.get(system, {}))
+
+
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels, Flow, Forest, Boosted])
 def test_the_probabilities_of_all_rows_sum_to_one(system):
-    if system is Flow:
-        pytest.importorskip("zuko")
-    peer = system(small_table(600), seed=0, **({"steps": 20} if system is Flow else {}))
+    peer = fitted(system, small_table(600), 0)
     total = np.exp(peer.log_prob(every_row(20.0), draws=64)).sum()
     assert total == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("system", [Copula, Tree, Mixture, Kernels])
+@pytest.mark.parametrize("system", [Copula, Tree, Mixture, Kernels, Forest, Boosted])
 def test_dependence_is_worth_nats_on_new_rows(system):
     rows = small_table(2000)
     train, test = rows[:1500], rows[1500:]
-    gain = system(train, 0).log_prob(test, 16) - Independent(train, 0).log_prob(test, 1)
+    gain = fitted(system, train, 0).log_prob(test, 16) - Independent(train, 0).log_prob(test, 1)
     assert gain.mean() > 4 * gain.std() / np.sqrt(len(gain))
 
 
-@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels])
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels, Forest, Boosted])
 def test_samples_have_the_frequencies_that_the_probabilities_say(system):
-    peer = system(small_table(600), seed=1)
+    peer = fitted(system, small_table(600), 1)
     every = every_row(20.0)
     p = np.exp(peer.log_prob(every, draws=64))
     sample = peer.sample(20_000)
