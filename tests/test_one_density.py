@@ -14,6 +14,8 @@ from small import SMALL
 from ctem import CTEM, estimator
 from ctem.densities.anyorder import Settings
 from ctem.learning import settings_for
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.surprise import surprises
 from ctem.tables.columns.codecs import Labels, Numbers
 
 DRAWS = 4000
@@ -210,16 +212,20 @@ def test_outliers_are_ranked_by_p_value_then_by_their_score_which_their_columns_
     assert np.allclose([each.log_density for each in found], model.score_samples(X)[rows], rtol=0, atol=1e-4)
 
 
-def test_of_complete_rows_a_score_is_the_log_density_in_standard_deviations(fitted):
+def test_a_cell_scores_the_more_the_less_likely_it_is_in_standard_deviations(fitted):
     X, model = fitted
     whole = X.dropna()
-    score, expected = model.outlier_scores(whole), -model.score_samples(whole)
+    table = TableDensity(model.schema_, model.density_)
+    nats = surprises(model.schema_, model.density_, table.encode(model.as_frame(whole))[0]).numpy()
+    expected = -model.score_samples(whole)
     for choice, name in zip(model.schema_.columns.values(), whole, strict=True):
         if isinstance(choice.codec, Numbers) and name != "born":
             there = ~whole[name].isin(choice.codec.atoms).to_numpy()
             expected = expected - there * np.log(choice.codec.transform.scale)
     if "born" not in whole:  # its steps are smoothed
-        assert np.ptp(score - expected) < 1e-3
+        assert np.ptp(nats.sum(1) - expected) < 1e-3
+    for cells, of in zip(model.outlier_scores(whole, by_column=True).T, nats.T, strict=True):
+        assert np.diff(cells[of.argsort()]).min() > -1e-3
 
 
 def test_imputing_keeps_what_was_observed_bit_for_bit(fitted):

@@ -7,6 +7,7 @@ from scipy.stats import spearmanr
 from small import SMALL
 
 from ctem import CTEM, CTEMOutlier
+from ctem.tables.answers.surprise import Rarity
 
 LONGER = {**SMALL, "max_steps": 100, "width": 32}
 
@@ -94,6 +95,27 @@ def test_wrong_cells_are_named(fitted):
     rows = X[:40].assign(copy=X["copy"][:40].map({"L": "M", "M": "R", "R": "L"}))
     blamed = [next(iter(each.columns)) for each in model.outliers(rows, 40)]
     assert np.mean([name in ("side", "copy") for name in blamed]) > 0.8
+
+
+def test_a_cell_counts_by_its_nats_or_by_how_rare_they_are_in_its_column():
+    rng = np.random.default_rng(0)
+    scale = np.array([0.3, 1.0, 30.0])  # columns of little and of much noise
+    of = Rarity(rng.exponential(size=(512, 1)) * scale)
+    new = rng.exponential(size=(4000, 1)) * scale
+    added = of(new)
+    assert (np.abs(added.mean(0)) < 4 * np.sqrt(1 / 512 + 1 / 4000) * added.std(0)).all()
+    assert (np.diff(added[new[:, 0].argsort()], axis=0) >= 0).all()
+    rarest = new[:, 0] > np.quantile(new[:, 0], 0.98)
+    assert (added[rarest, 0] > 1.5).all()  # a nat or so above the average: −log 0.05 is 3
+    assert (added[rarest, 2] > 60).all()
+    far = of.cut + np.array([[30.0], [32.5]])
+    assert np.allclose(np.diff(of(far), axis=0), 2.5)
+
+
+def test_cells_that_are_as_good_as_sure_add_as_good_as_nothing():
+    """Their surprises differ, by thousandths of a nat."""
+    drawn = np.random.default_rng(0).exponential(1e-3, size=(512, 1))
+    assert np.ptp(Rarity(drawn)(drawn)) < 0.01
 
 
 def test_the_outlier_estimator_calls_the_highest_scores_outliers():

@@ -22,28 +22,22 @@ hold copies of training rows among the test rows, so the others have a mean of t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-from scipy.stats import norm, rankdata
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
 from ctem import CTEM
 from ctem.datasets.downloads import root
-from ctem.densities.anyorder import AnyOrderDensity
 from ctem.tables.answers import surprise
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.heldout import blind, unseen_rows
 from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
 from experiments.results import Record, summarise
 from experiments.sweep import TINY, Task, Values, need, published, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.nats import load as load_whole
@@ -75,13 +69,11 @@ SMALL = ("breastw", "glass", "ionosphere", "stamps", "vertebral", "wdbc", "wine"
 CHOOSING = ADBENCH[::2]
 LEAST, MOST = 1000, 50_000  # rows
 NEIGHBOURS = 5
-SHOWN = (1, 2, 4, 8)  # other cells on average, given which a cell is asked for
-GLIMPSES = 16  # times that they are drawn
-ROWS = 8192  # at a time
-DRAWN = 20_000  # rows of the model, of which the nearest count
-TAIL = 0.05  # of the held-out scores, beyond which an exponential law takes over
+DRAWN, FAR = (
+    512,
+    20_000,
+)  # rows of the model: beside which cells are rare or not, and of which the nearest count
 Labelled = tuple[pd.DataFrame, np.ndarray]
-Cellwise = dict[str, np.ndarray]  # kind → surprise of every cell (n, columns)
 
 
 def one_class_rare(data: str, seed: int) -> Labelled:
@@ -185,137 +177,32 @@ def neighbours(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
     return {"fifth distance": found[:, -1], "mean distance": found.mean(1)}
 
 
-def cellwise(table: TableDensity, frame: Frame) -> Cellwise:
-    """Nats of every cell by itself, after the columns before it, and given all other cells of its row."""
-    density, unseen = table.any_order("surprises"), table.schema.unseen(frame).numpy()
-    x, log_det = table.encode(frame)
-    scale = surprise.measure(table.schema, x)
-    alone = torch.where(x.isnan(), 0.0, density.base.column_log_prob(x.nan_to_num())).double()
-    found = {
-        "alone": surprise.by_column(table.schema, scale - alone),
-        "others": given_others(table, density, x),
-    }
-    cells = {kind: np.where(unseen, -log_det, nats.cpu().numpy()) for kind, nats in found.items()}
-    return cells | {"chain": table.surprises(frame, centred=False)}
+def cells(table: TableDensity, frame: Frame) -> np.ndarray:
+    """Nats of every cell after the columns before it, numbers in deviations of their column: (n, columns)."""
+    return surprise.surprises(table.schema, table.any_order("cells"), table.encode(frame)[0]).cpu().numpy()
 
 
-def given_others(table: TableDensity, density: AnyOrderDensity, x: Tensor) -> Tensor:
-    """−log ρ(x_j | all other cells), numbers in deviations of their column: (n, columns)."""
-    scale, owner = surprise.measure(table.schema, x), table.schema.owner
-    out = torch.zeros(len(x), len(owner), dtype=torch.float64, device=x.device)
-    with torch.no_grad():
-        for i, own in ((i, own) for i, own in enumerate(owner) if own):
-            rest = [j for j in range(x.shape[1]) if j not in own]
-            out[:, i] = scale[:, list(own)].sum(1) - density.chain.log_prob(x, list(own), rest).double()
-    return out
-
-
-def rarity(held: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """−log of the share of held-out scores above new ones; beyond the TAIL highest, those of an exponential law."""
-    held = np.sort(held)
-    cut = held[int(np.ceil((1 - TAIL) * len(held))) - 1]
-    excess = held[held > cut] - cut
-    scale = max(excess.mean(), 1e-3) if len(excess) else 1.0
-    above = (1 + len(held) - np.searchsorted(held, new, side="left")) / (1 + len(held))
-    return np.where(new > cut, -np.log(TAIL) + (new - cut) / scale, -np.log(np.maximum(above, TAIL)))
-
-
-def calibrated(table: TableDensity, train: Frame, test: Frame, seed: int) -> Cellwise:
-    """Rarity of the cells of test rows, the mean over members, each against the rows that it has not seen."""
-    density = table.any_order("held-out rows")
-    folds, each = unseen_rows(len(train), density.net.members, seed), []
-    for member in range(density.net.members):
-        part = blind(table, member)
-        held, new = cellwise(part, taken(train, folds[member])), cellwise(part, test)
-        each.append({kind: np.stack(list(map(rarity, held[kind].T, new[kind].T)), 1) for kind in new})
-    return {kind: np.mean([found[kind] for found in each], axis=0) for kind in each[0]}
-
-
-def stouffer(nats: np.ndarray) -> np.ndarray:
-    """Σ_j Φ⁻¹(1 − p_j) of p-values that are given as −log p."""
-    return norm.isf(np.exp(-np.clip(nats, 1e-6, 700))).sum(1)
-
-
-def highest(nats: np.ndarray, k: int) -> np.ndarray:
-    return np.sort(nats, axis=1)[:, -k:].mean(1)
-
-
-COMBINED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "Fisher": lambda nats: nats.sum(1),
-    "Stouffer": stouffer,
-    "highest": partial(highest, k=1),
-    "two highest": partial(highest, k=2),
-    "five highest": partial(highest, k=5),
-}
-
-
-def glimpsed(table: TableDensity, density: AnyOrderDensity, frame: Frame, share: float) -> np.ndarray:
-    """Mean nats of every cell given random few of the others, each of which is shown with this probability."""
-    (x, log_det), owner, members = table.encode(frame), table.schema.owner, density.net.members
-    scale, there, generator = surprise.measure(table.schema, x), ~x.isnan(), torch.Generator().manual_seed(0)
-    total, count = torch.zeros_like(scale), torch.zeros_like(scale)
-    columns = torch.tensor([i for i, own in enumerate(owner) for _ in own])  # of the table, for encoded ones
-    for _ in range(GLIMPSES):
-        shown = (torch.rand(len(x), len(owner), generator=generator) < share)[:, columns].to(x.device) & there
-        for rows in torch.arange(len(x), device=x.device).split(ROWS):
-            parts = (part[rows].expand(members, -1, -1) for part in (x.nan_to_num(), shown))
-            with torch.no_grad():
-                log_p = density.net.log_conditionals(
-                    *parts, x.new_full((members, len(rows), 1), density.level)
-                )
-            mean = log_p.double().logsumexp(0) - np.log(members)
-            hidden = there[rows] & ~shown[rows]
-            total[rows] += torch.where(hidden, scale[rows] - mean, 0.0)
-            count[rows] += hidden
-    nats = surprise.by_column(table.schema, total / count.clamp_min(1)).cpu().numpy()
-    return np.where(table.schema.unseen(frame).numpy(), -log_det, nats)
+def drawn_rows(model: CTEM, n: int) -> np.ndarray:
+    return np.asarray(model.sample(n, random_state=0), np.float64)
 
 
 def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
     """Every candidate for a score of test rows, from one fit."""
     model = CTEM(random_state=seed, device=args.device, **settings_of(args)).fit(rows.train)
     table, test = TableDensity(model.schema_, model.density_), model.as_frame(rows.test)
-    x, cells = table.encode(test)[0], cellwise(table, test)
-    found = {
-        "density": -model.score_samples(rows.test),
-        "encoded density": -table.density.log_prob(x).cpu().numpy(),
+    nats, drawn = (cells(table, model.as_frame(part)) for part in (rows.test, drawn_rows(model, DRAWN)))
+    rarity = surprise.Rarity(drawn)
+    near, far = distances(rows.train, rows.test), distances(drawn_rows(model, FAR), rows.test)
+    return {
         "outlier_scores": model.outlier_scores(rows.test),
-        "independent columns": cells["alone"].sum(1),
-        "others, sum": cells["others"].sum(1),
-        "density and independent columns": cells["chain"].sum(1) + cells["alone"].sum(1),
+        "density": -model.score_samples(rows.test),
+        "independent columns": -table.independent(test),
+        "nats": nats.sum(1),
+        "rarity": rarity.rare(nats).sum(1),
+        "highest nats": (nats - rarity.usual).max(1),
+        "mean distance": near.mean(1),
+        "mean distance to samples": far.mean(1),
     }
-    shares = {k: min(k / max(rows.test.shape[1] - 1, 1), 0.5) for k in SHOWN}
-    found |= {f"glimpses of {k}": glimpsed(table, table.density, test, q).sum(1) for k, q in shares.items()}
-    nats = calibrated(table, model.as_frame(rows.train), test, model.seed_)
-    for kind, of in nats.items():
-        found |= {f"{kind}, {name}": combine(of) for name, combine in COMBINED.items()}
-    found |= {f"all, {name}": combine(np.hstack(list(nats.values()))) for name, combine in COMBINED.items()}
-    drawn = np.asarray(model.sample(DRAWN, random_state=seed), np.float64)
-    near = distances(rows.train, rows.test), distances(drawn, rows.test)
-    found |= {"mean distance": near[0].mean(1), "mean distance to samples": near[1].mean(1)}
-    return found | mixtures(found)
-
-
-ALONE = (
-    "independent columns",
-    "outlier_scores",
-    "others, Fisher",
-    "chain, Fisher",
-    "all, Fisher",
-    "glimpses of 2",
-)
-PAIRS = [(score, other) for score in ALONE for other in ("mean distance", "mean distance to samples")]
-MIXED = [
-    *PAIRS,
-    ("glimpses of 1", "mean distance"),
-    ("outlier_scores", "independent columns"),
-    ("outlier_scores", "independent columns", "mean distance"),
-]
-
-
-def mixtures(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Mean ranks of several scores among the test rows."""
-    return {f"ranks of {' and '.join(names)}": sum(rankdata(found[n]) for n in names) for names in MIXED}
 
 
 def settings_of(args) -> dict:
@@ -345,8 +232,7 @@ def means(found: Mapping[Task, Values], sets: Collection[str]) -> list[Record]:
     return [summarise("mean of the sets", system, "ROC-AUC", values) for system, values in whole.items()]
 
 
-BOTH = tuple(f"ranks of {which}, Fisher and mean distance" for which in ("chain", "others"))
-SCORES = ("density", "independent columns", "others, sum", "chain, Fisher", "mean distance", *BOTH)
+SCORES = ("density", "independent columns", "nats", "rarity", "highest nats", "mean distance")
 WRITTEN = ("AUC", *(f"AUC, {name}" for name in SCORES))
 GROUPS = {
     "mean of the 22": ADBENCH,
@@ -373,7 +259,7 @@ def adbench(args) -> None:
     systems = [name for name in args.systems if name in ADBENCH_SYSTEMS]
     sets = [data for data in args.sets if data in ADBENCH]
     args.sets = [data for data in sets if data in CHOOSING] if args.choosing else sets
-    settings = {"model": f"CTEM(effort={args.effort!r})", "shown": SHOWN, "drawn": DRAWN, "tail": TAIL}
+    settings = {"model": f"CTEM(effort={args.effort!r})", "drawn": DRAWN, "near": FAR}
     name = args.name or f"adbench-{args.effort}"
     sweep(ranked, tasks(args, systems), args, name, settings, group_means, metrics=("AUC", "seconds"))
 

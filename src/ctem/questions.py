@@ -223,8 +223,9 @@ class Questions:
     def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
 
-        −log ρ with numbers in robust standard deviations of their column and repeated values smoothed, so that neither
-        a column's unit nor its rounding says who is strange. Missing cells count as much as they would on average,
+        Every cell adds how unlikely it is given the cells before it, numbers in robust standard deviations of their
+        column and repeated values smoothed, so that neither a column's unit nor its rounding says who is strange; or
+        how rare so unlikely a cell is in its column, if that is more. A missing cell adds 0, as an average one does,
         so that rows with gaps compare with complete ones. ``ctem.tables.answers.surprise`` has the formula.
 
         Arguments:

@@ -9,19 +9,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from ctem import CTEM
-from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.surprise import by_column, measure
 from experiments.sweep import errors, mask, published, toy_table
-from experiments.tables.anomalies import (
-    LEAST,
-    MOST,
-    distances,
-    given_others,
-    glimpsed,
-    one_class,
-    rarity,
-    stouffer,
-)
+from experiments.tables.anomalies import LEAST, MOST, distances, one_class
 from experiments.tables.imputation import at_means_and_modes
 from experiments.tables.nats import RARELY, TOLERANCE, beyond_chance
 from experiments.tables.samples import (
@@ -174,49 +163,11 @@ def test_distances_are_those_of_all_pairs_in_training_units():
     assert np.allclose(distances(train, test), everything)
 
 
-def test_rarity_of_ordinary_scores_is_exponential_and_grows_beyond_the_held_out_ones():
-    rng = np.random.default_rng(0)
-    held, new = rng.exponential(size=5000), rng.exponential(size=5000)
-    found = rarity(held, new)
-    assert found.mean() == pytest.approx(1.0, abs=5 / np.sqrt(5000))
-    assert np.all(np.diff(rarity(held, np.linspace(0, 50, 100))) >= 0)
-    assert rarity(held, np.array([60.0]))[0] > rarity(held, np.array([50.0]))[0]
-
-
-def test_stouffer_scores_of_uniform_p_values_are_normal():
-    nats = np.random.default_rng(0).exponential(size=(4000, 4))
-    found = stouffer(nats) / 2
-    assert found.mean() == pytest.approx(0.0, abs=5 / np.sqrt(4000))
-    assert found.std() == pytest.approx(1.0, abs=0.05)
-
-
 def small_model(members: int) -> tuple[CTEM, pd.DataFrame]:
     frame = toy_table(200, 0)
     return CTEM(max_steps=20, width=8, members=members, orders=2, batch_size=32, random_state=0).fit(
         frame
     ), frame
-
-
-def test_conditionals_given_all_others_are_those_of_the_density():
-    model, frame = small_model(1)
-    table = TableDensity(model.schema_, model.density_)
-    x, _ = table.encode(model.as_frame(frame[:20]))
-    exact = model.density_.log_prob_given_others(x, model.schema_.owner)
-    found = by_column(model.schema_, measure(model.schema_, x)) - given_others(table, model.density_, x)
-    assert torch.allclose(found, exact, atol=1e-4)
-
-
-def test_cells_without_a_glimpse_of_others_have_the_margins_of_the_density():
-    model, frame = small_model(1)
-    table, rows = TableDensity(model.schema_, model.density_), model.as_frame(frame[:20])
-    x, _ = table.encode(rows)
-    found = glimpsed(table, model.density_, rows, 0.0)
-    single = [i for i, own in enumerate(model.schema_.owner) if len(own) == 1]
-    assert len(single) >= 3
-    scale = by_column(model.schema_, measure(model.schema_, x)).numpy()
-    for i in single:
-        exact = scale[:, i] - model.density_.log_prob(x, model.schema_.owner[i]).numpy()
-        assert np.allclose(found[:, i], exact, atol=1e-4)
 
 
 def test_hidden_cells_are_filled_in_at_means_and_modes_and_judged_in_training_units():

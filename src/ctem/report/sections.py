@@ -250,8 +250,9 @@ def _overview(found: Findings) -> str:
 def _outliers(found: Findings) -> tuple[str, str]:
     about = tag(
         "p",
-        "The strangest rows first, counted from 0. The score of a row is in nats beyond the average row, with numbers "
-        "in standard deviations, so that neither units nor rounding matter; bars are what single cells add to it.",
+        "The strangest rows first, counted from 0. The score of a row is in nats beyond the average row: how unlikely "
+        "its cells are, or how rare so unlikely a cell is in its column. Neither units nor rounding matter; bars are "
+        "what single cells add to it.",
     )
     if not any(row.surprises for row in found.outliers):
         about += tag("p", "This model knows whole rows only, so no single column can be blamed.")

@@ -23,6 +23,7 @@ ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
 RESERVE = 0.2  # share of the time that is for everything but steps
+TIMED = 4  # steps by which the time of one is judged: a GPU records the fourth
 
 
 class Split(NamedTuple):
@@ -137,20 +138,29 @@ class Phases:
     def _affordable(self, objective: HiddenColumns, deadline: float) -> int:
         """How many steps fit until then, judged by a few whose weights are forgotten."""
         start = {name: value.clone() for name, value in self.net.state_dict().items()}
-        self._timed(objective, steps=2, held_out=None)
-        look = self._timed(objective, steps=2, held_out=self.data.held_out)
-        each = self._timed(objective, steps=6, held_out=None) + look / self.recipe.evaluate_every
+        look = self._timed(objective, steps=1, held_out=self.data.held_out)
+        each = self._timed(objective, steps=TIMED, held_out=None) / TIMED + look / self.recipe.evaluate_every
         self.net.load_state_dict(start)
         left = max(deadline - time.perf_counter(), 0.0)
         return max(1, min(self.recipe.steps, int((1 - RESERVE) * left / each)))
 
     def _timed(self, objective: HiddenColumns, steps: int, held_out: Tensor | None) -> float:
-        """Seconds a step, a look at held-out rows after each if there are any."""
-        every = steps if held_out is None else 1
-        brief = replace(self.recipe, steps=steps, evaluate_every=every, patience=None)
-        began = time.perf_counter()
-        train(self.net, objective, self.data.rows, brief, weights=self.data.weights, held_out=held_out)
-        return (time.perf_counter() - began) / steps
+        """Seconds of so many steps, and a look at held-out rows if there are any, after as many that are not timed.
+
+        On a GPU the first ones are plain, and then a step is recorded, to be played back from there on.
+        """
+        began: list[float] = []
+        train(
+            self.net,
+            objective,
+            self.data.rows,
+            replace(self.recipe, steps=3 * steps, evaluate_every=steps, patience=None),
+            weights=self.data.weights,
+            held_out=held_out,
+            cuda_graph=self.data.rows.is_cuda,
+            refresh=lambda _, step: began.append(time.perf_counter()),
+        )
+        return began[-1] - began[-2]  # the moments before the third stretch and the second
 
 
 def _counting_on(refresh: Refresh, before: int) -> Refresh:

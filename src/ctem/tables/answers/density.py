@@ -23,7 +23,7 @@ from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
-from ctem.tables.answers.surprise import measure, of_shared_codes, surprises
+from ctem.tables.answers.surprise import Rarity, measure, of_shared_codes, surprises
 from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
@@ -34,10 +34,11 @@ from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
-TYPICAL = 512  # draws over which an average surprise is taken
+TYPICAL, LEAST = 512, 64  # draws beside which a surprise is rare or not, at most and at least
+TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
-ENCODED, ENCODING = 2**16, 8  # rows that a thread encodes while a GPU answers those before, and threads
+ENCODED, ENCODING = 2**17, 4  # rows that a thread encodes while a GPU answers those before, and threads
 
 
 def find_device(name: str) -> torch.device:
@@ -227,36 +228,35 @@ class TableDensity:
         ends = codec.ends() if isinstance(codec, Numbers) else None
         return ColumnDistribution(cells, p.double().cpu().numpy(), group.cpu().numpy(), numeric, ends)
 
-    def surprises(self, frame: Frame, centred: bool = True) -> Vector:
-        """What every cell adds to the surprise of its row (n, columns), beyond what its column adds on average.
+    def surprises(self, frame: Frame) -> Vector:
+        """What every cell adds to the score of its row (n, columns), beyond what its column adds on average.
 
-        ``ctem.tables.answers.surprise`` has the formula. The average is over rows that the density draws. A value that
-        fit never saw adds −log of the probability that is kept for such.
-
-        Arguments:
-            centred: take the average off.
+        ``ctem.tables.answers.surprise`` has the formula. A missing cell adds 0, a value that fit never saw −log of the
+        probability that is kept for such.
         """
-        density = self.any_order("the surprise of a column")
-        found = []
-        for part in chunks(frame):
-            x, log_det = self.encode(part)
-            seen = surprises(self.schema, density, x).cpu().numpy() + self._shared(x, log_det)
-            found.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen))
-        return np.concatenate(found) - (self._typical if centred else 0.0)
+        return np.concatenate([self._added(part, *self.encode(part)) for part in chunks(frame)])
 
     def log_prob_and_surprise(self, frame: Frame) -> tuple[Vector, Vector]:
-        """``log_prob`` and the row sums of ``surprises(centred=False)``, (n,) each, by one pass without formulas."""
+        """``log_prob`` and ``surprise``, (n,) each, by one pass where there are no formulas and gaps."""
         density, log_p, strange = self.any_order("the surprise of a column"), [], []
         for part in chunks(frame):
             x, log_det = self.encode(part)
             terms = density.log_terms(x)
-            seen = surprises(self.schema, density, x, terms).cpu().numpy() + self._shared(x, log_det)
-            strange.append(np.where(self.schema.unseen(part).numpy(), -log_det, seen).sum(1))
+            strange.append(self._added(part, x, log_det, terms).sum(1))
             log_p.append(terms.sum(1).cpu().numpy() + log_det.sum(1))
         return np.concatenate(log_p), np.concatenate(strange)
 
+    def _added(self, part: Frame, x: Tensor, log_det: Vector, terms: Tensor | None = None) -> Vector:
+        """``surprises`` of rows that are encoded already."""
+        density = self.any_order("the surprise of a column")
+        seen = surprises(self.schema, density, x, terms).cpu().numpy() + self._shared(x, log_det)
+        added = self._rarity(seen)
+        for j, own in enumerate(self.schema.owner):
+            added[:, j] *= not own or ~x[:, own[0]].isnan().cpu().numpy()
+        return np.where(self.schema.unseen(part).numpy(), -log_det, added)
+
     def surprise(self, frame: Frame) -> Vector:
-        """The surprise of every row: the sum of its cells'; of whole rows where the density knows no others."""
+        """The score of every row: the sum of its cells'; −log ρ of whole rows where the density knows no others."""
         if isinstance(self.density, AnyOrderDensity):
             return np.asarray(self.surprises(frame).sum(1))
 
@@ -270,11 +270,12 @@ class TableDensity:
         return of_shared_codes(self.schema, x, torch.from_numpy(log_det)).numpy()
 
     @cached_property
-    def _typical(self) -> Vector:
-        """The mean surprise of every column over rows that the density draws."""
+    def _rarity(self) -> Rarity:
+        """How rare surprises are among those of rows that the density draws."""
         density = self.any_order("the surprise of a column")
-        drawn = density.sample(TYPICAL, torch.Generator(self.device).manual_seed(0))
-        return np.asarray(surprises(self.schema, density, drawn).mean(0).cpu().numpy())
+        rows = max(LEAST, min(TYPICAL, TYPICAL_CELLS // self.schema.space.dim))
+        drawn = density.sample(rows, torch.Generator(self.device).manual_seed(0))
+        return Rarity(surprises(self.schema, density, drawn).cpu().numpy())
 
     def independent(self, frame: Frame) -> Vector:
         """log b(x) + log|dx/dX|: the log-density of independent columns."""

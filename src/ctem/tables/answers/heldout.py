@@ -77,7 +77,7 @@ class HeldOut:
 
     def p_values(self, table: TableDensity, frame: Frame, score: Score | None = None) -> Vector:
         """The conformal p-value of every row; the score must be that of the folds."""
-        new = [(score or _strangeness)(blind(table, fold.member), frame) for fold in self.folds]
+        new = [(score or TableDensity.surprise)(blind(table, fold.member), frame) for fold in self.folds]
         return rank_p_values([fold.scores for fold in self.folds], new)
 
     def summary(self) -> dict[str, Any]:
@@ -157,11 +157,6 @@ def blind(table: TableDensity, member: int) -> TableDensity:
     if member == EVERY or not isinstance(density, AnyOrderDensity):
         return table
     return TableDensity(table.schema, density.altered(member=member))
-
-
-def _strangeness(table: TableDensity, frame: Frame) -> Vector:
-    """``TableDensity.surprise`` of every row, but for a constant."""
-    return np.asarray(table.surprises(frame, centred=False).sum(1))
 
 
 def check_held_out(

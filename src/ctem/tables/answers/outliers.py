@@ -84,8 +84,7 @@ class SuspiciousCell:
 class Outlier:
     """A strange row: its score, and what each of its columns adds to that, the most surprising first.
 
-    The score is the sum over the columns, in nats beyond the average row; ``ctem.tables.answers.surprise`` says of
-    what.
+    The score is the sum over the columns, in nats beyond the average row: ``ctem.tables.answers.surprise``.
 
     Arguments:
         row: its number, from 0.

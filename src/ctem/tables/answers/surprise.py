@@ -1,43 +1,81 @@
-r"""How surprising a row is, in units that compare, and what each of its cells adds to that.
+r"""How strange a row is: how unlikely each of its cells is given the cells before it, beside rows that the model draws.
 
-    s(row) = Σ_j s_j,      s_j = − log ρ(x_j | columns before j) − log( σ_j T_j′(X_j) )
+    s_j = − log ρ(x_j | columns before j) − log( σ_j T_j′(X_j) ),      score(row) = Σ_j a_j(s_j)
 
 A log-density per unit of the table cannot rank rows: it depends on the unit and on how finely a column was rounded, and
 a number that was written down three times is three times as dense as its neighbours. So numbers are measured in robust
 standard deviations σ_j of their column, T_j is its smooth curve, without the steps of preferred values, and a number
-that is exactly what a formula says counts by the probability of that, not by the width of its cell. A missing cell adds
-what it would add on average, given the cells that are there, so that rows with gaps compare with others. A label that
-shares its code with others (``columns.codecs.Labels``) also adds −log of its share of the code.
+that is exactly what a formula says counts by the probability of that, not by the width of its cell. Nor do nats of
+different columns compare: a noisy column drowns what another one hardly ever does. So what a cell adds, a_j, is its
+nats above the average of its column, or −log of the probability of so many nats there (as R. A. Fisher would combine
+columns), whichever is more (``Rarity``). A missing cell adds nothing, and is at a value as rare as the average where
+others are judged. A label that shares its code with others (``columns.codecs.Labels``) also has −log of its share.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.densities.anyorder.conditionals import WIDTH, NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.densities.chain import Conditional
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
 
-__all__ = ["by_column", "measure", "of_shared_codes", "surprises"]
+__all__ = ["Rarity", "by_column", "measure", "of_shared_codes", "surprises"]
 
+Vector = NDArray[np.float64]
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
+TAIL = 0.05  # of the draws, beyond which a nat is a nat
+TIE = 0.1  # nats: surprises that are nearly alike count as equal
+
+
+class Rarity:
+    """What surprises add to a score in every column, beside those of rows that the model draws, (m, columns).
+
+    Nats above the mean of the draws; or how rare they are, if that says more: −log of the share of draws that are as
+    surprising, and beyond nearly all of them −log ``TAIL`` and what is above in nats, since the tail probability of
+    −log ρ falls about as e^{−s}. Either is less its mean over the draws, and so is what comes out.
+
+    >>> of = Rarity(np.array([[0.0], [0.0], [0.0], [1.0]]))
+    >>> of(np.array([[0.0], [1.0], [9.0]])).round(2)
+    array([[-0.24],
+           [ 0.73],
+           [ 8.73]])
+    """
+
+    def __init__(self, drawn: Vector):
+        self.drawn = np.sort(drawn, axis=0)
+        self.cut = self.drawn[math.ceil((1 - TAIL) * len(drawn)) - 1]
+        self.usual, self.often = drawn.mean(0), self.rare(drawn).mean(0)
+        self.mean = np.zeros_like(self.usual)
+        self.mean = self(drawn).mean(0)
+
+    def __call__(self, surprise: Vector) -> Vector:
+        most = np.maximum(self.rare(surprise) - self.often, surprise - self.usual)
+        return np.asarray(most - self.mean)
+
+    def rare(self, surprise: Vector) -> Vector:
+        """−log of the share of draws that are as surprising, and nats beyond nearly all of them."""
+        less = surprise - TIE
+        rank = np.arange(len(self.drawn))
+        below = [np.interp(new, held, rank) for new, held in zip(less.T, self.drawn.T, strict=True)]
+        share = 1 - np.stack(below, 1) / (1 + len(self.drawn))
+        return np.asarray(np.maximum(less - self.cut, 0.0) - np.log(np.maximum(share, TAIL)))
 
 
 def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor | None = None) -> Tensor:
     """s_j of every cell of encoded rows, float64 of shape (n, columns of the table); 0 for a constant column.
 
-    Encoded rows do not tell labels that share a code apart: such a cell adds what they add on average.
+    Missing cells are taken at values as rare as the average. Encoded rows do not tell labels that share a code apart:
+    such a cell has what they have on average.
 
     Arguments:
         terms: ``density.log_terms(x)``, if it is known already.
 
-    >>> import numpy as np
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.tables.frames.frame import read_frame
@@ -46,10 +84,12 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor
     >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
     tensor([1])
     """
-    counted = density.counted()
-    terms = counted.log_terms(x) if terms is None or counted is not density else terms
-    seen = measure(schema, x) - torch.where(x.isnan(), 0.0, terms)
-    return by_column(schema, seen + _expected_terms(schema, counted, x))
+    counted, (whole, gaps) = density.counted(), _completed(density, x)
+    if terms is None or counted is not density:
+        terms = counted.log_terms(whole)
+    elif len(gaps):
+        terms = terms.index_copy(0, gaps, counted.log_terms(whole[gaps]))
+    return by_column(schema, measure(schema, whole) - torch.where(whole.isnan(), 0.0, terms))
 
 
 def by_column(schema: Schema, terms: Tensor) -> Tensor:
@@ -113,62 +153,45 @@ def _column_measure(codec: Numbers | Labels, x: Tensor) -> Tensor:
     return -(log_slope + math.log(transform.scale)).nan_to_num(nan=0.0).to(x.device)
 
 
-def _expected_terms(schema: Schema, density: AnyOrderDensity, x: Tensor) -> Tensor:
-    """What the missing cells of encoded rows would add on average, float64 of shape (n, d); 0 for the others.
-
-        E[ −log ρ(x_j | observed cells, missing cells before j at their modes) − log(σ_j T_j′) ]
-
-    in the first order of the density, by its network. The continuous part of a column with atoms counts as often as
-    there is one.
-    """
-    out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    gone = x.isnan().any(1).nonzero().squeeze(1)
-    codecs = _measured(schema)
+def _completed(density: AnyOrderDensity, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Encoded rows with missing cells at values as rare as the average, one after the other, and which rows had any."""
+    absent = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for j in (j for j in range(x.shape[1]) if j not in density.parents):
+        absent |= x[:, j].isnan()
+    out, gaps = x.clone(), absent.nonzero().squeeze(1)
     with torch.no_grad():
-        for rows in gone.split(TABULATED):
-            out[rows] = _filled_in(density, x[rows], codecs)
-    return out
+        for rows in gaps.split(TABULATED):
+            out[rows] = _filled_in(density, x[rows])
+    return out, gaps
 
 
-def _filled_in(density: AnyOrderDensity, x: Tensor, codecs: Sequence[Numbers | Labels | None]) -> Tensor:
-    filled, out = x.clone(), torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    continuous = torch.ones_like(out)  # of atom columns: the probability that there is a continuous part
+def _filled_in(density: AnyOrderDensity, x: Tensor) -> Tensor:
+    filled = x.clone()
     for j in density.orders[0]:
         parent = density.parents.get(j)
-        rows = x[:, j if parent is None else parent].isnan().nonzero().squeeze(1)
-        if not len(rows):
-            continue
-        shown = filled[rows]
-        if parent is not None:
-            shown[:, parent] = 0.0
-        visible = ~shown.isnan()
-        found = density.chain.conditionals.given(shown.nan_to_num(), visible, j)
-        values, log_p = found.table()
-        p = _masses(log_p, density.space.sizes[j] == 0)
-        codec = codecs[j]
-        scale = 0.0 if codec is None else _column_measure(codec, values)
-        often = 1.0 if parent is None else continuous[rows, parent]
-        out[rows, j] = often * ((p * (scale - log_p.double())).sum(1) + _of_cells(found))
-        best = values[log_p.argmax(1)].to(x.dtype)
-        there = torch.ones_like(best, dtype=torch.bool) if parent is None else filled[rows, parent] == 0
-        filled[rows, j] = torch.where(there, best, math.nan)
-        continuous[rows, j] = p[:, 0]
-    return out
+        gone = x[:, j if parent is None else parent].isnan()
+        rows = (gone if parent is None else gone & (filled[:, parent] == 0)).nonzero().squeeze(1)
+        if len(rows):
+            values, log_p = density.conditional(filled[rows], j)
+            filled[rows, j] = values[_middling(log_p, density.space.sizes[j] == 0)].to(x.dtype)
+    return filled
 
 
-def _of_cells(found: Conditional) -> Tensor | float:
-    """What a table of nodes takes off, which has the cells of formulas as wide as the nodes are apart, not as 1."""
-    if not isinstance(found, NumberDensity) or found.tied is None:
-        return 0.0
-    return -math.log(WIDTH) * found.tied.points()[1].sum(1).double()
+def _middling(log_p: Tensor, real: bool) -> Tensor:
+    """The value (n,) of each row of log-probabilities (n, q), or of densities at nodes, that is as rare as the average.
 
+    The likeliest would be too good: what depends on it would surprise less than it does on average. −log of the mass
+    of what is as unlikely is 1 on average, so that is asked for.
 
-def _masses(log_p: Tensor, real: bool) -> Tensor:
-    """Probabilities of values, or of the nodes of a real column by the trapezoidal rule: (n, q), float64."""
+    >>> _middling(torch.tensor([[0.9, 0.1], [0.4, 0.6]]).log(), real=False)
+    tensor([0, 0])
+    """
     p = log_p.double().exp()
     if real:
         p[:, [0, -1]] /= 2
-    return p / p.sum(1, keepdim=True)
+    p, order = p.sort(1)
+    upto = p.cumsum(1)
+    return order.gather(1, (upto < upto[:, -1:] / math.e).sum(1, keepdim=True)).squeeze(1)
 
 
 def _measured(schema: Schema) -> list[Numbers | Labels | None]:
