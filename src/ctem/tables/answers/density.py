@@ -38,7 +38,7 @@ TYPICAL, LEAST = 512, 64  # draws beside which a surprise is rare or not, at mos
 TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
-ENCODED, ENCODING = 2**17, 4  # rows that a thread encodes while a GPU answers those before, and threads
+ENCODED, ENCODING = 2**18, 2  # rows that a thread encodes while a GPU answers those before, and threads
 
 
 def find_device(name: str) -> torch.device:
