@@ -138,8 +138,8 @@ def save(picture, path: Path) -> None:
 
 
 def blank(axis) -> None:
-    """A panel of a system that the set has no fit of."""
-    axis.text(0.5, 0.5, "not fitted", color="grey", fontsize=7, ha="center", va="center")
+    """A panel of a system that was not run on the set."""
+    axis.text(0.5, 0.5, "not run", color="grey", fontsize=7, ha="center", va="center")
     axis.set(frame_on=False, box_aspect=1)
     bare(axis)
 
