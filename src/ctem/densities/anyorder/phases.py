@@ -23,6 +23,8 @@ ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
 RESERVE = 0.2  # share of the time that is for everything but steps
+MOST = 0.25  # of the time, for what comes after the training
+AFTER = 2  # steps with looks that everything after the training takes for a column, about
 TIMED = 4  # steps by which the time of one is judged: a GPU records the fourth
 
 
@@ -109,11 +111,18 @@ class Phases:
 
     def within(self, max_time: float, objective: HiddenColumns) -> Phases:
         """The same with as many steps as fit into the time; a run that goes on keeps the number it began with."""
-        deadline = time.perf_counter() + (1 - RESERVE / 2) * max_time
+        end, look = (
+            time.perf_counter() + max_time,
+            self._timed(objective, steps=1, held_out=self.data.held_out),
+        )
+        after = (
+            self.net.space.dim * AFTER * look
+        )  # for every column some passes, to choose orders and to judge
+        deadline = end - min(max(after, RESERVE / 2 * max_time), MOST * max_time)
         note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
         here = team()
         known = here.agreed(lambda: int(note.read_text("utf8")) if note is not None and note.exists() else 0)
-        found = known or self._affordable(objective, deadline)
+        found = known or self._affordable(objective, look, deadline)
         steps = here.agreed(lambda: found)
         if note is not None and here.first:
             with replacing(note) as file:
@@ -135,20 +144,19 @@ class Phases:
             refresh=None if self.refresh is None else _counting_on(self.refresh, before),
         )
 
-    def _affordable(self, objective: HiddenColumns, deadline: float) -> int:
-        """How many steps fit until then, judged by a few whose weights are forgotten."""
-        start = {name: value.clone() for name, value in self.net.state_dict().items()}
-        look = self._timed(objective, steps=1, held_out=self.data.held_out)
+    def _affordable(self, objective: HiddenColumns, look: float, deadline: float) -> int:
+        """How many steps fit until then, if a look at held-out rows takes so long."""
         each = self._timed(objective, steps=TIMED, held_out=None) / TIMED + look / self.recipe.evaluate_every
-        self.net.load_state_dict(start)
         left = max(deadline - time.perf_counter(), 0.0)
         return max(1, min(self.recipe.steps, int((1 - RESERVE) * left / each)))
 
     def _timed(self, objective: HiddenColumns, steps: int, held_out: Tensor | None) -> float:
         """Seconds of so many steps, and a look at held-out rows if there are any, after as many that are not timed.
 
-        On a GPU the first ones are plain, and then a step is recorded, to be played back from there on.
+        On a GPU the first ones are plain, and then a step is recorded, to be played back from there on. The weights
+        are as before.
         """
+        start = {name: value.clone() for name, value in self.net.state_dict().items()}
         began: list[float] = []
         train(
             self.net,
@@ -160,6 +168,7 @@ class Phases:
             cuda_graph=self.data.rows.is_cuda,
             refresh=lambda _, step: began.append(time.perf_counter()),
         )
+        self.net.load_state_dict(start)
         return began[-1] - began[-2]  # the moments before the third stretch and the second
 
 

@@ -34,7 +34,11 @@ from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
-TYPICAL, LEAST = 512, 64  # draws beside which a surprise is rare or not, at most and at least
+TYPICAL, OF_ONE, LEAST = (
+    512,
+    128,
+    64,
+)  # draws beside which a surprise is rare or not: of all members, of one, at least
 TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
@@ -273,7 +277,8 @@ class TableDensity:
     def _rarity(self) -> Rarity:
         """How rare surprises are among those of rows that the density draws."""
         density = self.any_order("the surprise of a column")
-        rows = max(LEAST, min(TYPICAL, TYPICAL_CELLS // self.schema.space.dim))
+        most = TYPICAL if density.member is None else OF_ONE
+        rows = max(LEAST, min(most, TYPICAL_CELLS // self.schema.space.dim))
         drawn = density.sample(rows, torch.Generator(self.device).manual_seed(0))
         return Rarity(surprises(self.schema, density, drawn).cpu().numpy())
 
