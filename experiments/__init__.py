@@ -34,6 +34,8 @@ NEUTRAL: dict[str, set[str]] = {
 # is current as long as the latter is there, or if the function is gone.
 GONE = "gone"
 EQUAL = {
+    "394f267dcffb": "7e3683c02f7b",  # density.TYPICAL: fewer draws beside which one network's held-out rows are judged
+    "011159010faa": "689cdbd9a534",  # density.TableDensity._rarity: the same
     "769fb4d60d52": "ad64f5b049b9",  # density.ENCODED: larger pieces, fewer threads
     "65a5af83ee45": "ad64f5b049b9",  # density.ENCODED: the same
     "c1dc058dd613": "8056ec1cc624",  # density.TableDensity.log_prob_and_surprise: scores of held-out rows, in no result
