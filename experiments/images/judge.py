@@ -269,3 +269,8 @@ class Likelihood(NamedTuple):
         """From log-probabilities (n,) of test rows."""
         v = -log_prob.double()
         return cls(float(v.mean()), float(v.std() / math.sqrt(len(v))))
+
+
+def differing(a: Tensor, b: Tensor) -> float:
+    """Pixels an image in which two sets of images differ."""
+    return float((a != b).sum(1).double().mean())
