@@ -34,6 +34,7 @@ NEUTRAL: dict[str, set[str]] = {
 # is current as long as the latter is there, or if the function is gone.
 GONE = "gone"
 EQUAL = {
+    "4d70d51bb464": "1461a5b5348d",  # phases.Phases.within: the same in two lines
     "394f267dcffb": "7e3683c02f7b",  # density.TYPICAL: fewer draws beside which one network's held-out rows are judged
     "011159010faa": "689cdbd9a534",  # density.TableDensity._rarity: the same
     "769fb4d60d52": "ad64f5b049b9",  # density.ENCODED: larger pieces, fewer threads

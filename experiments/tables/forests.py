@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 from experiments.sweep import need
-from experiments.tables.peers import EDGE, PSEUDO, Array, LabelMargin, Peer, _within
+from experiments.tables.peers import EDGE, PSEUDO, Array, LabelMargin, Peer, within
 
 LEAST = 1e-3  # spread of a number in a leaf
 BINS = 255  # of a number: what NRGBoost's codes can tell apart
@@ -51,9 +51,9 @@ class Forest(Rows):
     """Adversarial random forests (arfpy, Watson et al. 2023), with half a row more for every label of a leaf."""
 
     def fit(self, lo: Array, hi: Array, *, trees: int = 30) -> None:
-        package, x = need("arfpy.arf"), self._table(_within(lo, hi, self.rng))
+        package, x = need("arfpy.arf"), self._table(within(lo, hi, self.rng))
         np.random.seed(self.seed)  # noqa: NPY002  arfpy draws from the global generator
-        with _as_arfpy_wants():
+        with as_arfpy_wants():
             self.arf = package.arf(x, num_trees=trees, random_state=self.seed)
             self.arf.forde()
         leaves = self.arf.clf.apply(self.arf.x_real)
@@ -114,7 +114,7 @@ class Forest(Rows):
         return out
 
     def uniforms(self, n: int) -> Array:
-        with _as_arfpy_wants():
+        with as_arfpy_wants():
             drawn = self.arf.forge(n)
         u = np.clip(ndtr(drawn.drop(columns=list(self.labels)).to_numpy(float)), EDGE, 1 - EDGE)
         out = np.empty((n, drawn.shape[1]))
@@ -130,7 +130,7 @@ class Boosted(Rows):
     def fit(self, lo: Array, hi: Array, *, trees: int = 200) -> None:
         need("nrgboost")
         domains, laws = need("nrgboost.domain"), need("nrgboost.distribution")
-        codes, order = self._codes(_within(lo, hi, self.rng)), self.rng.permutation(len(lo))
+        codes, order = self._codes(within(lo, hi, self.rng)), self.rng.permutation(len(lo))
         held, kept = codes[order[: len(codes) // 10]], codes[order[len(codes) // 10 :]]
         sizes = [len(self.labels[j].values) if j in self.labels else BINS for j in range(codes.shape[1])]
         kinds = [
@@ -139,10 +139,10 @@ class Boosted(Rows):
         domain = domains.ProductDomain([kind(size) for kind, size in zip(kinds, sizes, strict=True)])
         rows = laws.EmpiricalMultivariateDistribution(domain, np.ascontiguousarray(kept.T))
         self.model, grown = self._untrained(rows)
-        within = [need("nrgboost.tree.generative").constraints.max_ratio_in_leaf(2)]
+        bounds = [need("nrgboost.tree.generative").constraints.max_ratio_in_leaf(2)]
         with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numba's; the other is a bar
-            self.model.fit(rows, num_trees=trees, shrinkage=SHRINKAGE, constraints=within, seed=self.seed)
+            self.model.fit(rows, num_trees=trees, shrinkage=SHRINKAGE, constraints=bounds, seed=self.seed)
         log_z = np.log(len(kept)) + np.concatenate([[0.0], np.cumsum(grown)])  # it begins with so many rows
         energies = [energy.mean() for energy in self.model.predict(held, cumulative=True)]
         self.rounds = int(np.argmax(np.array(energies) - log_z))
@@ -185,7 +185,7 @@ class Boosted(Rows):
 
 
 @contextlib.contextmanager
-def _as_arfpy_wants() -> Iterator[None]:
+def as_arfpy_wants() -> Iterator[None]:
     """With a name that NumPy 2.4 dropped; without what arfpy prints, and pandas warns of."""
     renamed = mock.patch.object(np, "in1d", np.isin, create=True)
     with renamed, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

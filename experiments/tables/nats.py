@@ -24,12 +24,9 @@ differ by at most 0.03 more than two samples of one law would in 99 of 100 cases
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import time
 from collections.abc import Callable, Mapping
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -56,6 +53,7 @@ from experiments.sweep import (
     toy_table,
     wild,
 )
+from experiments.tables.forests import as_arfpy_wants
 from experiments.tables.peers import Copula, Flow, Independent, Tree, bound, flow_loss, resolution
 
 SETS = (
@@ -246,8 +244,7 @@ def arf_samples(train: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
     plain = train.reset_index(drop=True).set_axis(range(train.shape[1]), axis=1)
     labels = [j for j in plain if not pd.api.types.is_numeric_dtype(plain[j])]
     np.random.seed(seed)  # noqa: NPY002  arfpy draws from the global generator
-    # … and calls a name that NumPy 2.4 dropped
-    with mock.patch.object(np, "in1d", np.isin, create=True), contextlib.redirect_stdout(io.StringIO()):
+    with as_arfpy_wants():
         forest = arf(plain.astype({j: "category" for j in labels}), random_state=seed)
         forest.forde()
         fake = forest.forge(n).set_axis(list(train), axis=1)

@@ -205,7 +205,7 @@ class Peer:
     def log_prob(self, frame: pd.DataFrame, draws: int) -> Array:
         """log P of every row as written (n,)."""
         lo, hi, log_p = self.margins.cells(frame)
-        c = [self.log_c(_within(lo, hi, self.rng)) for _ in range(draws)]
+        c = [self.log_c(within(lo, hi, self.rng)) for _ in range(draws)]
         return log_p.sum(1) + bound(np.stack(c))
 
     def sample(self, n: int) -> pd.DataFrame:
@@ -220,7 +220,7 @@ class Copula(Peer):
     """Gaussian copula: c(u) = N(z; 0, R) / Π φ(z_j), z = Φ⁻¹(u); R the correlation of the training rows' z."""
 
     def fit(self, lo: Array, hi: Array) -> None:
-        z = np.concatenate([ndtri(_within(lo, hi, self.rng)) for _ in range(4)])
+        z = np.concatenate([ndtri(within(lo, hi, self.rng)) for _ in range(4)])
         r = np.corrcoef(z.T)
         # near-singular correlations are pulled to independence, a hundredth of the way
         self.r = 0.99 * r + 0.01 * np.eye(len(r))
@@ -290,7 +290,7 @@ class Smooth(Peer):
         raise NotImplementedError
 
     def fit(self, lo: Array, hi: Array) -> None:
-        z, order = ndtri(_within(lo, hi, self.rng)), self.rng.permutation(len(lo))
+        z, order = ndtri(within(lo, hi, self.rng)), self.rng.permutation(len(lo))
         held, kept = z[order[: len(z) // 10][:HELD]], z[order[len(z) // 10 :]]
         fits = (q.fit(kept) for q in self.candidates(len(kept)))
         self.density = max(fits, key=lambda q: q.score_samples(held).mean())
@@ -372,7 +372,8 @@ class Flow(Peer):
         return self.flow().log_prob(z)
 
 
-def _within(lo: Array, hi: Array, rng: np.random.Generator) -> Array:
+def within(lo: Array, hi: Array, rng: np.random.Generator) -> Array:
+    """A place in every cell."""
     return np.clip(lo + (hi - lo) * rng.random(lo.shape), EDGE, 1 - EDGE)
 
 

@@ -111,13 +111,9 @@ class Phases:
 
     def within(self, max_time: float, objective: HiddenColumns) -> Phases:
         """The same with as many steps as fit into the time; a run that goes on keeps the number it began with."""
-        end, look = (
-            time.perf_counter() + max_time,
-            self._timed(objective, steps=1, held_out=self.data.held_out),
-        )
-        after = (
-            self.net.space.dim * AFTER * look
-        )  # for every column some passes, to choose orders and to judge
+        end = time.perf_counter() + max_time
+        look = self._timed(objective, steps=1, held_out=self.data.held_out)
+        after = self.net.space.dim * AFTER * look  # to choose orders and to judge: some passes a column
         deadline = end - min(max(after, RESERVE / 2 * max_time), MOST * max_time)
         note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
         here = team()

@@ -34,11 +34,8 @@ from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
-TYPICAL, OF_ONE, LEAST = (
-    512,
-    128,
-    64,
-)  # draws beside which a surprise is rare or not: of all members, of one, at least
+# draws beside which a surprise is rare or not: of all members, of one, and at least
+TYPICAL, OF_ONE, LEAST = 512, 128, 64
 TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
