@@ -67,11 +67,11 @@ from experiments.tables.nats import (
     our_nats,
     split,
 )
-from experiments.tables.peers import Kernels, Mixture
+from experiments.tables.peers import Kernels
 
 SETS = ("penguins", "abalone", "california", "adult", "default")
 GROWN = {"arfpy": Forest, "NRGBoost": Boosted}
-ONE_POINT = {**PEERS, "Gaussian mixture": Mixture, "kernel density": Kernels, **GROWN}
+ONE_POINT = {**PEERS, "kernel density": Kernels, **GROWN}
 SYSTEMS = ("CTEM", "spline flow", *ONE_POINT)
 PACKAGES = {"spline flow": "zuko", "arfpy": "arfpy", "NRGBoost": "nrgboost"}
 WHAT = ("nats", "growth", "step", "file", "figure")

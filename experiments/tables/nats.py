@@ -1,5 +1,5 @@
-"""Ten mixed tables: held-out nats and C2ST beside independent columns, a Gaussian copula, a Chow–Liu tree, zuko's
-spline flow on dequantised data, and adversarial random forests (C2ST only).
+"""Ten mixed tables: held-out nats and C2ST beside independent columns, a Gaussian copula, a Chow–Liu tree, a mixture of
+Gaussians and zuko's spline flow on dequantised data, and adversarial random forests (C2ST only).
 
     python -m experiments.tables.nats --device cuda --data FOLDER --out OUT --systems CTEM    ours, where there is a GPU
     python -m experiments.tables.nats --data FOLDER                                           everything, on the CPU
@@ -54,7 +54,7 @@ from experiments.sweep import (
     wild,
 )
 from experiments.tables.forests import as_arfpy_wants
-from experiments.tables.peers import Copula, Flow, Independent, Tree, bound, flow_loss, resolution
+from experiments.tables.peers import Copula, Flow, Independent, Mixture, Tree, bound, flow_loss, resolution
 
 SETS = (
     *("abalone", "german", "california", "bank", "diamonds"),
@@ -67,7 +67,12 @@ DRAWS = 8  # of the place within a cell, in the mean that stands for P(cell)
 DISCRETE = 256  # a column of labels or whole numbers with at most so many values may be taken as discrete
 FLOW_STEPS = 3000  # at most
 NEAR = 0.01  # nats below the best of a curve that count as having reached it
-PEERS = {"independent columns": Independent, "Gaussian copula": Copula, "Chow–Liu tree": Tree}
+PEERS = {
+    "independent columns": Independent,
+    "Gaussian copula": Copula,
+    "Chow–Liu tree": Tree,
+    "Gaussian mixture": Mixture,
+}
 MARGINS = 20_000  # samples, at most
 TOLERANCE, RARELY = 0.03, 0.01  # of a margin beyond chance, and how often chance alone is larger
 SYSTEMS = ("CTEM", *PEERS, "spline flow", "arfpy", "training rows")
