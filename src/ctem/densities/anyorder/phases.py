@@ -23,8 +23,8 @@ ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
 RESERVE = 0.2  # share of the time that is for everything but steps
-MOST = 0.25  # of the time, for what comes after the training
-AFTER = 2  # steps with looks that everything after the training takes for a column, about
+MOST = 0.35  # of the time, for what comes after the training
+AFTER = 3  # steps with looks that everything after the training takes for a column, about
 TIMED = 4  # steps by which the time of one is judged: a GPU records the fourth
 
 
