@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "experiments" / "results"
-STEPS, DRAWN = 8000, 2 * 1024  # of a default fit, and the rows of a step
+STEPS, DRAWN = 16_000, 2 * 1024  # of a default fit, at most, and the rows of a step
 SIZES, WORKERS = (10**6, 10**7, 10**8, 10**9, 10**10), (1, 8, 64)
 POWERS = ("⁶", "⁷", "⁸", "⁹", "¹⁰")
 Numbers = dict[str, float]
@@ -70,7 +70,7 @@ def table(rates: Numbers) -> list[str]:
     """Hours by rows and workers."""
     kinds = [(what, workers) for what in ("fit", "score", "sample") for workers in WORKERS]
     lines = [
-        "Hours for a default fit (8000 steps), for scoring all rows, and for drawing as many, by workers of one core "
+        f"Hours for a default fit ({STEPS:,} steps, the most that it takes), for scoring all rows, and for drawing as many, by workers of one core "
         "(training by at most 8 processes):",
         "",
         "| rows | " + " | ".join(f"{what}, {workers}" for what, workers in kinds) + " |",
@@ -91,7 +91,8 @@ def reading(rates: Numbers) -> str:
         "rows; beyond, by reading Parquet twice. Scoring and sampling are bound by the networks at every size, one pass "
         "for each column and order, and need as many workers as the time allows, `fast=True`, or a GPU "
         "([Speed](speed.md)). Memory does not grow with the rows: `memory=` for rows, half a gigabyte for the libraries, "
-        "and on disk 4 bytes for each cell that training can draw, at most 16 million rows by default. What is not in "
+        "and on disk 4 bytes for each cell that training can draw, at most "
+        f"{STEPS * DRAWN / 1e6:.0f} million rows by default. What is not in "
         "these numbers: the network to an object store, starting workers, and the waiting of processes for each other."
     )
 

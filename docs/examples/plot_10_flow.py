@@ -3,7 +3,7 @@ Beside a normalizing flow
 =========================
 
 A spline flow (zuko's) and ``CTEM`` on the same rows: the two rings, in which a smooth map of a Gaussian has to tear open
-a hole. Both are small and trained for seconds; the :doc:`results </results/tables>` compare them at full size on nine
+a hole. Both are small and trained for seconds; the :doc:`results </results/tables>` compare them at full size on ten
 tables.
 """
 

@@ -1,35 +1,26 @@
-"""Outliers: ROC-AUC of the density beside PyOD's ECOD, isolation forest and KDE.
+"""Outliers: ROC-AUC of the density on ADBench, beside distances to neighbours and mixtures of Gaussians.
 
-    python -m experiments.tables.anomalies --device cuda --data FOLDER --out OUT --systems CTEM    ours
-    python -m experiments.tables.anomalies --peers --data FOLDER    PyOD's
+    python -m experiments.tables.anomalies --device cuda --data FOLDER --out OUT --systems CTEM --jobs 6    ours
+    python -m experiments.tables.anomalies --peers --data FOLDER --jobs 2    the others, into adbench-peers.json
 
-Labelled sets from data that ships with scikit-learn: one class is made rare (breast cancer: malignant; digits: the
-zeros; wine: the first cultivar), all other rows are kept. Adult: rows of the training file, in some of which a few
-cells are redrawn from their columns, so that every cell by itself is ordinary. Every system is fitted on all rows and
-ranks the same rows; the labels serve the ROC-AUC alone. Defaults everywhere; PyOD sees numbers standardised and
-labels one-hot, ours the table as it is. --quick takes a made-up table.
-
-    python -m experiments.tables.anomalies --adbench --device cuda --data FOLDER --out OUT --jobs 6    all candidates
-    python -m experiments.tables.anomalies --adbench --data FOLDER --systems k-NN    the published column again
-
-ADBench by the one-class protocol of Livernoche et al. (ICLR 2024), read from FOLDER/adbench: fewer than 1000 rows are
+By the one-class protocol of Livernoche et al. (ICLR 2024), read from FOLDER/adbench: fewer than 1000 rows are
 bootstrapped to 1000, more than 50,000 cut to that; the first half of the normal rows, in the order of the file, is
-learned from, the others and all anomalies are ranked. One fit gives every candidate for a score (``candidates``); those
-were compared on the sets at even places of the alphabet (CHOOSING), and the others report. Sets of fewer than 1000 rows
-hold copies of training rows among the test rows, so the others have a mean of their own.
+learned from, the others and all anomalies are ranked. Defaults everywhere; peers see numbers standardised. One fit of
+ours gives every candidate for a score (``candidates``); those were compared on the sets at even places of the alphabet
+(CHOOSING), and the others report. k-NN is the published column again. Sets of fewer than 1000 rows hold copies of
+training rows among the test rows, so the others have a mean of their own. --quick takes a made-up table.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
+from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
@@ -39,96 +30,21 @@ from ctem.tables.answers import surprise
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import Frame
 from experiments.results import Record, summarise
-from experiments.sweep import TINY, Task, Values, need, published, sweep, sweep_arguments, tasks, toy_table
-from experiments.tables.nats import load as load_whole
+from experiments.sweep import TINY, Task, Values, published, sweep, sweep_arguments, tasks, toy_table
 
-RARE = {"breast cancer": (load_breast_cancer, 0), "digits": (load_digits, 0), "wine": (load_wine, 0)}
-SETS = (*RARE, "adult")
 SEEDS = 3
-SHARE = 0.05  # of the kept rows, as outliers
-ADULT_ROWS = 5000
-REDRAWN = 4  # cells of a corrupted row
-PEERS = {"ECOD": "ecod.ECOD", "IForest": "iforest.IForest", "KDE": "kde.KDE"}
-ADBENCH = (
-    *(
-        "aloi",
-        "breastw",
-        "cardio",
-        "celeba",
-        "donors",
-        "glass",
-        "http",
-        "ionosphere",
-        "letter",
-        "magic.gamma",
-    ),
-    *("mnist", "optdigits", "pendigits", "satellite", "shuttle", "smtp", "stamps", "vertebral", "waveform"),
-    *("wdbc", "wine", "yeast"),
+SETS = (
+    *("aloi", "breastw", "cardio", "celeba", "donors", "glass", "http", "ionosphere"),
+    *("letter", "magic.gamma", "mnist", "optdigits", "pendigits", "satellite", "shuttle"),
+    *("smtp", "stamps", "vertebral", "waveform", "wdbc", "wine", "yeast"),
 )
 SMALL = ("breastw", "glass", "ionosphere", "stamps", "vertebral", "wdbc", "wine")  # fewer than 1000 rows
-CHOOSING = ADBENCH[::2]
+CHOOSING = SETS[::2]
 LEAST, MOST = 1000, 50_000  # rows
 NEIGHBOURS = 5
-DRAWN, FAR = (
-    512,
-    20_000,
-)  # rows of the model: beside which cells are rare or not, and of which the nearest count
-Labelled = tuple[pd.DataFrame, np.ndarray]
-
-
-def one_class_rare(data: str, seed: int) -> Labelled:
-    """All rows of the other classes, and as many of one class as SHARE says."""
-    loader, rare = RARE[data]
-    loaded = loader(as_frame=True)
-    usual = np.flatnonzero(loaded.target != rare)
-    few = np.random.default_rng(seed).permutation(np.flatnonzero(loaded.target == rare))
-    few = few[: max(1, round(SHARE * len(usual)))]
-    kept = np.concatenate([usual, few])
-    return loaded.data.iloc[kept].reset_index(drop=True), np.repeat([0, 1], [len(usual), len(few)])
-
-
-def corrupted(frame: pd.DataFrame, seed: int) -> Labelled:
-    """Some rows with a few cells redrawn from their columns."""
-    rng = np.random.default_rng(seed)
-    out, strange = frame.copy(), rng.random(len(frame)) < SHARE
-    cells = np.argsort(rng.random(frame.shape), axis=1) < min(REDRAWN, frame.shape[1] - 1)
-    for j, name in enumerate(frame):
-        hit = strange & cells[:, j]
-        out.loc[hit, name] = frame[name].to_numpy()[rng.integers(len(frame), size=hit.sum())]
-    return out, strange.astype(int)
-
-
-def load(data: str, seed: int, args) -> Labelled:
-    if data == "toy":
-        return corrupted(toy_table(300, seed), seed)
-    if data == "adult":
-        frame = load_whole(data, args)
-        return corrupted(frame.sample(ADULT_ROWS, random_state=seed).reset_index(drop=True), seed)
-    return one_class_rare(data, seed)
-
-
-def ours(frame: pd.DataFrame, seed: int, args) -> np.ndarray:
-    model = CTEM(random_state=seed, device=args.device, **(TINY if args.quick else {})).fit(frame)
-    return -model.score_samples(frame)
-
-
-def peer(name: str, frame: pd.DataFrame, seed: int, args) -> np.ndarray:
-    """Outlier scores of one of PyOD's detectors."""
-    module, _, kind = PEERS[name].partition(".")
-    detector = getattr(need(f"pyod.models.{module}"), kind)
-    rows = pd.get_dummies(frame).astype(float)
-    rows = (rows - rows.mean()) / rows.std().replace(0, 1)
-    fitted = detector(random_state=seed) if name == "IForest" else detector()
-    return fitted.fit(rows.to_numpy()).decision_scores_
-
-
-def measure(task: Task, args) -> Values:
-    """One system on one set."""
-    frame, strange = load(task.data, task.seed, args)
-    began = time.perf_counter()
-    score = (ours if task.system == "CTEM" else partial(peer, task.system))(frame, task.seed, args)
-    seconds = time.perf_counter() - began
-    return {"ROC-AUC": float(roc_auc_score(strange, score)), "seconds": seconds}
+COMPONENTS = (1, 2, 5, 10, 20)  # of the mixtures whose ranks are averaged
+DRAWN = 512  # rows of the model, beside which cells are rare or not
+FAR = 20_000  # rows of the model, of which the nearest count
 
 
 class OneClass(NamedTuple):
@@ -154,27 +70,31 @@ def one_class(X: np.ndarray, y: np.ndarray, seed: int) -> OneClass:
 
 def load_one_class(data: str, seed: int, args) -> OneClass:
     if data == "toy":
-        frame, strange = corrupted(toy_table(600, seed).select_dtypes("number").astype(float), seed)
-        usual = np.flatnonzero(strange == 0)[:300]
-        rest = np.setdiff1d(np.arange(len(frame)), usual)
-        return OneClass(frame.to_numpy()[usual], frame.to_numpy()[rest], strange[rest])
+        X = toy_table(600, seed).select_dtypes("number").to_numpy(float)
+        strange = X[550:][:, [1, 2, 3, 0]]  # every cell in another column
+        return OneClass(X[:300], np.concatenate([X[300:550], strange]), np.repeat([0, 1], [250, 50]))
     paths = (root(args.data) / "adbench").glob("*.npz")
     path = next(path for path in paths if path.stem.partition("_")[2].lower() == data)
     with np.load(path) as file:
         return one_class(file["X"].astype(np.float64), file["y"].astype(int), seed)
 
 
+def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scaler = StandardScaler().fit(train)
+    return scaler.transform(train), scaler.transform(test)
+
+
 def distances(train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Sorted distances to the nearest training rows, standardised by these: (n, NEIGHBOURS)."""
-    scaler = StandardScaler().fit(train)
-    near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(scaler.transform(train))
-    return near.kneighbors(scaler.transform(test))[0]
+    known, new = standardised(train, test)
+    return NearestNeighbors(n_neighbors=NEIGHBOURS).fit(known).kneighbors(new)[0]
 
 
-def neighbours(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
-    """The best classical scores."""
-    found = distances(rows.train, rows.test)
-    return {"fifth distance": found[:, -1], "mean distance": found.mean(1)}
+def mixtures(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
+    """The mean rank of −log ρ by several mixtures of Gaussians, (n,)."""
+    known, new = standardised(train, test)
+    each = [GaussianMixture(k, reg_covar=1e-4, random_state=seed).fit(known) for k in COMPONENTS]
+    return np.mean([rankdata(-mixture.score_samples(new)) for mixture in each], axis=0)
 
 
 def cells(table: TableDensity, frame: Frame) -> np.ndarray:
@@ -192,7 +112,6 @@ def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
     table, test = TableDensity(model.schema_, model.density_), model.as_frame(rows.test)
     nats, drawn = (cells(table, model.as_frame(part)) for part in (rows.test, drawn_rows(model, DRAWN)))
     rarity = surprise.Rarity(drawn)
-    near, far = distances(rows.train, rows.test), distances(drawn_rows(model, FAR), rows.test)
     return {
         "outlier_scores": model.outlier_scores(rows.test),
         "density": -model.score_samples(rows.test),
@@ -200,8 +119,7 @@ def candidates(rows: OneClass, seed: int, args) -> dict[str, np.ndarray]:
         "nats": nats.sum(1),
         "rarity": rarity.rare(nats).sum(1),
         "highest nats": (nats - rarity.usual).max(1),
-        "mean distance": near.mean(1),
-        "mean distance to samples": far.mean(1),
+        "mean distance to samples": distances(drawn_rows(model, FAR), rows.test).mean(1),
     }
 
 
@@ -209,36 +127,32 @@ def settings_of(args) -> dict:
     return TINY if args.quick else {"effort": args.effort}
 
 
-CHOSEN = {"CTEM": "outlier_scores", "k-NN": "fifth distance"}
-ADBENCH_SYSTEMS = {"CTEM": candidates, "k-NN": neighbours}
+PEERS = {
+    "k-NN": lambda rows, seed: distances(rows.train, rows.test)[:, -1],
+    "mean distance": lambda rows, seed: distances(rows.train, rows.test).mean(1),
+    "Gaussian mixtures": lambda rows, seed: mixtures(rows.train, rows.test, seed),
+}
 
 
 def ranked(task: Task, args) -> Values:
     """The AUC of every score of one system on one set, in %; the first is the one that was chosen."""
     rows, began = load_one_class(task.data, task.seed, args), time.perf_counter()
-    found = ADBENCH_SYSTEMS[task.system](rows, task.seed, args)
+    if task.system == "CTEM":
+        found = candidates(rows, task.seed, args)
+        found = {"AUC": found["outlier_scores"]} | {f"AUC, {name}": score for name, score in found.items()}
+    else:
+        found = {"AUC": PEERS[task.system](rows, task.seed)}
     seconds = {"seconds": time.perf_counter() - began}
-    found = {"AUC": found[CHOSEN[task.system]]} | {f"AUC, {name}": score for name, score in found.items()}
     return {name: 100 * float(roc_auc_score(rows.strange, score)) for name, score in found.items()} | seconds
 
 
-def means(found: Mapping[Task, Values], sets: Collection[str]) -> list[Record]:
-    """The mean ROC-AUC over the sets, for every seed of a system that has run on all of them."""
-    whole: dict[str, list[float]] = {}
-    for system, seed in sorted({(task.system, task.seed) for task in found}):
-        mine = [found.get(Task(data, seed, system)) for data in sets]
-        if all(mine):
-            whole.setdefault(system, []).append(np.mean([values["ROC-AUC"] for values in mine if values]))
-    return [summarise("mean of the sets", system, "ROC-AUC", values) for system, values in whole.items()]
-
-
-SCORES = ("density", "independent columns", "nats", "rarity", "highest nats", "mean distance")
+SCORES = ("density", "independent columns", "nats", "rarity", "highest nats", "mean distance to samples")
 WRITTEN = ("AUC", *(f"AUC, {name}" for name in SCORES))
 GROUPS = {
-    "mean of the 22": ADBENCH,
-    "mean of the 15 with at least 1000 rows": [data for data in ADBENCH if data not in SMALL],
+    "mean of the 22": SETS,
+    "mean of the 15 with at least 1000 rows": [data for data in SETS if data not in SMALL],
     "mean of the choosing half": CHOOSING,
-    "mean of the other half": [data for data in ADBENCH if data not in CHOOSING],
+    "mean of the other half": [data for data in SETS if data not in CHOOSING],
 }
 
 
@@ -254,31 +168,17 @@ def group_means(found: Mapping[Task, Values]) -> list[Record]:
     return [summarise(*key, values) for key, values in lists.items()] + published("adbench")
 
 
-def adbench(args) -> None:
-    """All candidates on ADBench, or the neighbours."""
-    systems = [name for name in args.systems if name in ADBENCH_SYSTEMS]
-    sets = [data for data in args.sets if data in ADBENCH]
-    args.sets = [data for data in sets if data in CHOOSING] if args.choosing else sets
-    settings = {"model": f"CTEM(effort={args.effort!r})", "drawn": DRAWN, "near": FAR}
-    name = args.name or f"adbench-{args.effort}"
-    sweep(ranked, tasks(args, systems), args, name, settings, group_means, metrics=("AUC", "seconds"))
-
-
 def main() -> None:
-    sets, systems = (*SETS, *ADBENCH), ("CTEM", *PEERS, "k-NN")
-    parser = sweep_arguments(__doc__, sets, systems, SEEDS)
-    parser.add_argument("--peers", action="store_true", help="all but ours, into anomalies-peers.json")
-    parser.add_argument("--adbench", action="store_true", help="ADBench, into adbench-default.json")
+    parser = sweep_arguments(__doc__, SETS, ("CTEM", *PEERS), SEEDS)
+    parser.add_argument("--peers", action="store_true", help="all but ours, into adbench-peers.json")
     parser.add_argument("--choosing", action="store_true", help="only the sets on which the score was chosen")
-    parser.add_argument("--effort", default="default", help="of the fits to ADBench")
+    parser.add_argument("--effort", default="default", help="of the fits")
     args = parser.parse_args()
-    if args.adbench:
-        return adbench(args)
-    args.sets = [data for data in args.sets if data in SETS]
-    name = args.name or f"anomalies-{'peers' if args.peers else 'CTEM'}"
-    settings = {"model": "CTEM()", "share": SHARE, "adult rows": ADULT_ROWS, "redrawn cells": REDRAWN}
-    todo = tasks(args, list(PEERS) if args.peers else [name for name in args.systems if name != "k-NN"])
-    sweep(measure, todo, args, name, settings, partial(means, sets={task.data for task in todo}))
+    args.sets = [data for data in args.sets if data in CHOOSING or not args.choosing]
+    settings = {"model": f"CTEM(effort={args.effort!r})", "drawn": DRAWN, "near": FAR}
+    name = args.name or f"adbench-{'peers' if args.peers else args.effort}"
+    todo = tasks(args, list(PEERS) if args.peers else args.systems)
+    sweep(ranked, todo, args, name, settings, group_means, metrics=("AUC", "seconds"))
 
 
 if __name__ == "__main__":

@@ -50,12 +50,12 @@ FEW = 100  # rows below which dependence between columns can hardly be learned
 class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """A density on tables of real, discrete and mixed columns, with missing cells.
 
-        log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = (1/C) Σ_c Π_j ρ_c(x_j | columns before j in order c)
+        log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c)
 
-    x is the encoded row. A network knows ρ(x_j | x_V) for every column j and every set V of visible columns, so that
-    one normalised density answers everything: scores, samples, marginals, conditionals, imputations, outliers. A
-    missing cell is a column that stays hidden. The reference measure is Lebesgue on real columns (dates: per day) and
-    counting on the others. What is fitted depends on the table, the settings and the seed, not on the device.
+    x is the encoded row. Networks know ρ(x_j | x_V) for every column j and every set V of visible columns, and their
+    mean is taken, so that one normalised density answers everything: scores, samples, marginals, conditionals,
+    imputations, outliers. A missing cell is a column that stays hidden. The reference measure is Lebesgue on real
+    columns (dates: per day) and counting on the others. Settings do not depend on the device; last bits of a fit do.
 
     Arguments:
         kinds: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
@@ -250,7 +250,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """log ρ(columns | given) of every row, all other columns marginalised; shape (n,).
 
         log ρ(a) + log ρ(b | a) = log ρ(a, b) exactly if every order of the model has a before b. Otherwise they differ
-        as far as the network's conditionals disagree with each other: hundredths to tenths of a nat.
+        as far as the networks' conditionals disagree with each other: hundredths of a nat, up to half a nat and more
+        where rows are few.
 
         Arguments:
             X: a table with these columns at least; missing cells are marginalised too.

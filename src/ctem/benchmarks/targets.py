@@ -2,7 +2,7 @@
 
 A target has a ``space``, draws rows with ``sample(n, seed)``, and knows its ``log_density(X)`` and
 ``grad_log_density(X)``, in float64 and the user's units. The order of the random draws is part of the
-definition: seeds 0–4 reproduce the published baselines to the digit.
+definition: with seeds 0–4, Silverman's rule and SD-KDE have the published errors to three digits in two dimensions.
 """
 
 from __future__ import annotations

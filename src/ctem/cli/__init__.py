@@ -1,4 +1,4 @@
-r"""The command line ``ctem``: fit, score, sample, impute, outliers, report, privacy, info.
+r"""The command line ``ctem``: inspect, fit, score, sample, impute, outliers, report, privacy, info.
 
 Tables are CSV, Parquet or Arrow, "-" is standard input or output, and they are read and written in batches of
 ``ctem.tables.frames.files.BATCH`` rows, so memory does not grow with their length. Data go to standard output,

@@ -91,7 +91,7 @@ def fit(
         typer.Option(
             min=2,
             help="Use a random sample of this many rows. By default all of Parquet files, which may be larger than "
-            "memory, and 1,000,000 of what can be read only once.",
+            "memory, and 1,000,000 of CSV and Arrow.",
         ),
     ] = None,
     memory: Annotated[

@@ -4,8 +4,8 @@ The rows are cross-fitted: several networks, each blind to another fold of the r
 they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
 steps would gain little. The out-of-fold likelihood then says how finely real columns are resolved and in which orders
 of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
-resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). The density is the mixture of
-the networks.
+resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). Every conditional of the density
+is the mean of the networks', and the density a mixture over the orders.
 """
 
 from __future__ import annotations
