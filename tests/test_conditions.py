@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import chi2_contingency, ks_2samp
+from sklearn.metrics import accuracy_score
 from small import SMALL
 
 from ctem import CTEM, Ordinal
@@ -252,24 +253,87 @@ def test_predictions_are_the_conditional_of_any_column(model):
         ({"age": (40, 30)}, r"column 'age': expected low ≤ high; got \(40, 30\)"),
         ({"age": []}, r"column 'age': expected at least one value"),
         ({"age": (1, 2, 3)}, r"column 'age': expected a value, \(low, high\)"),
-        ({"age": (500, 600)}, r"column 'age' has no value in \(500, 600\); nearly all are between"),
-        ({"age": (30.2, 30.8)}, r"column 'age' has no value in \(30.2, 30.8\)"),
         ({"city": ("Bergen", "Oslo")}, "column 'city' holds labels without an order"),
         ({"city": ["Paris"]}, "column 'city' holds 'Paris' in row 0, not seen in fit"),
         ({"city": None}, "column 'city': None asks for a missing cell.*missing='state'"),
         ({"rain": [1.2345]}, "column 'rain' is continuous: the single value 1.2345 has probability 0"),
-        ({"size": (7, 9)}, r"column 'size' holds no value in \(7, 9\)"),
+        ({"age": np.nan}, "column 'age': None asks for a missing cell"),
+        (
+            {"born": ("soon", None)},
+            "column 'born': expected dates or times, such as '2020-01-05 09:00'; got 'soon'",
+        ),
+        ({"born": (3.5, None)}, "column 'born'"),
         ({"age": ("young", "old")}, "column 'age': expected numbers"),
         ({"age": slice(30, 40)}, r"column 'age': expected a value, a range \(low, high\).*got slice"),
         ({"age": "30..40"}, r"given=\{'age': \(30, 40\)\}; got '30..40'"),
     ],
     ids=str,
 )
-def test_conditions_that_nothing_can_meet_are_refused(model, given, message):
+def test_conditions_that_make_no_sense_are_refused(model, given, message):
     with pytest.raises((ValueError, TypeError), match=message):
         model.probability(given)
     with pytest.raises((ValueError, TypeError), match=message):
         model.sample(3, given=given)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"age": (500, 600)}, r"given: column 'age' has no value in \(500, 600\); nearly all are between"),
+        ({"age": (30.2, 30.8)}, r"given: column 'age' has no value in \(30.2, 30.8\)"),
+        ({"size": (7, 9)}, r"given: column 'size' holds no value in \(7, 9\)"),
+    ],
+    ids=str,
+)
+def test_what_no_value_meets_has_probability_zero_and_cannot_be_given(model, said, message):
+    assert model.probability(said).value == 0
+    assert model.probability(said, given={"city": "Oslo"}).value == 0
+    with pytest.raises(ValueError, match=message):
+        model.probability({"city": "Oslo"}, given=said)
+    with pytest.raises(ValueError, match=message):
+        model.sample(3, given=said)
+
+
+def test_beyond_the_rows_of_fit_what_is_told_of_a_number_agrees_with_its_draws():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1000)
+    model = CTEM(**SMALL | {"max_steps": 200}).fit(
+        pd.DataFrame({"x": x, "y": x + 0.1 * rng.normal(size=1000)})
+    )
+    known, drawn = (
+        model.conditional({"x": 4.5}, "y"),
+        model.sample(4000, given={"x": 4.5}, random_state=0)["y"],
+    )
+    low, high = (known.quantile(share).values[0] for share in (0.05, 0.95))
+    assert low <= known.typical().values[0] <= high
+    assert known.std()[0] == pytest.approx(drawn.std(), rel=0.3)
+    (cell,) = [
+        each for each in model.outliers(pd.DataFrame({"x": [4.5], "y": [1.0]}))[0].cells if each.name == "y"
+    ]
+    assert cell.low <= cell.expected <= cell.high
+
+
+def test_booleans_are_predicted_as_booleans():
+    X = people()[["rain", "age"]].assign(old=lambda X: X["age"] > 50)
+    found = CTEM(**SMALL).fit(X).predict(X, "old")
+    assert found.dtype == bool
+    assert accuracy_score(X["old"], found) > 0.5
+
+
+def test_an_end_at_infinity_is_open(model):
+    assert model.probability({"rain": (1.0, np.inf)}) == model.probability({"rain": (1.0, None)})
+    assert (model.sample(9, given={"rain": (-np.inf, 0.5)}, random_state=0)["rain"] <= 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "said", ["2000-03-01", np.datetime64("2000-03-01"), pd.Timestamp("2000-03-01")], ids=type
+)
+def test_a_single_moment_may_be_text_or_of_any_library(model, said):
+    assert (model.sample(3, given={"born": said})["born"] == pd.Timestamp("2000-03-01")).all()
+    moment = pd.Timestamp("2000-03-01").to_pydatetime()
+    known = [model.conditional({"born": each}, "city").probability for each in (said, moment)]
+    assert np.array_equal(*known)
+    assert 0 < model.probability({"city": "Oslo"}, given={"born": said}, n_draws=64).value < 1
 
 
 def test_a_probability_needs_a_condition_and_no_column_twice(model):
@@ -284,5 +348,6 @@ def test_a_constant_column_meets_a_condition_or_nothing_does():
     model = CTEM(**SMALL).fit(X)
     assert model.probability({"one": (5, 9)}).value == 1
     assert (model.sample(4, given={"one": [7], "city": ["Oslo"]})["one"] == 7).all()
+    assert model.probability({"one": (8, 9)}).value == 0
     with pytest.raises(ValueError, match="column 'one' was always"):
-        model.probability({"one": (8, 9)})
+        model.sample(1, given={"one": (8, 9)})

@@ -365,3 +365,45 @@ def test_of_several_errors_ahead_the_first_is_raised():
     made = ahead(lambda item: 1 // item, [1, 0, "text"], workers=3)
     with pytest.raises(ZeroDivisionError):
         list(made)
+
+
+TIMED = {
+    **{
+        f"numpy, {unit}": pd.Series(TIMES).to_numpy(f"M8[{unit}]").reshape(-1, 1) for unit in ("D", "s", "ns")
+    },
+    **{
+        f"pandas, {unit}": pd.DataFrame({"x0": pd.Series(TIMES, dtype=f"M8[{unit}]")})
+        for unit in ("s", "us", "ns")
+    },
+    "pandas, dates": pd.DataFrame({"x0": pd.Series(DAYS, dtype=object)}),
+    "polars, days": pl.DataFrame({"x0": DAYS}),
+    **{
+        f"polars, {unit}": pl.DataFrame({"x0": pl.Series(TIMES, dtype=pl.Datetime(unit))})
+        for unit in ("ms", "us", "ns")
+    },
+    **{f"pyarrow, {kind}": pa.table({"x0": pa.array(DAYS, kind)}) for kind in (pa.date32(), pa.date64())},
+    **{
+        f"pyarrow, {unit}": pa.table({"x0": pa.array(TIMES, pa.timestamp(unit))})
+        for unit in ("s", "ms", "us", "ns")
+    },
+}
+SPANNED = {
+    "pandas": pd.DataFrame({"x0": pd.Series(SPANS, dtype="m8[s]")}),
+    "polars": pl.DataFrame({"x0": pl.Series(SPANS, dtype=pl.Duration("ns"))}),
+    "pyarrow": pa.table({"x0": pa.array(SPANS, pa.duration("s"))}),
+}
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us"])
+@pytest.mark.parametrize("table", [*TIMED.values(), *SPANNED.values()], ids=[*TIMED, *SPANNED])
+def test_times_of_any_unit_are_written_in_that_of_the_table(table, unit):
+    frame = read_frame(table)
+    kind = frame.columns["x0"].type
+    letter = "M" if kind == "moment" else "m"
+    counts = np.array([18262, 0, -365]).astype(f"{letter}8[D]").astype(f"{letter}8[{unit}]").view(np.int64)
+    made = build_frame(
+        frame.table_type, {"x0": Cells(kind, counts, np.array([False, True, False]), unit=unit)}
+    )
+    again = read_frame(made).columns["x0"]
+    days = again.values.view(f"{letter}8[{again.unit}]").astype(f"{letter}8[D]").astype(int)
+    assert (days[0], days[2], again.missing.tolist()) == (18262, -365, [False, True, False])

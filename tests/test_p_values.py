@@ -52,6 +52,25 @@ def test_p_values_are_uniform_on_new_rows_and_small_on_strange_ones(model):
     assert (model.p_values(strange) <= 0.02).all()
 
 
+def test_p_values_and_the_gain_are_those_of_the_population_that_weights_stand_for():
+    rng = np.random.default_rng(0)
+
+    def drawn(n, often):
+        side = rng.random(n) < often
+        return pd.DataFrame({"side": np.where(side, "a", "b"), "size": rng.normal(np.where(side, 0, 40), 1)})
+
+    X, new = drawn(3000, 0.5), drawn(3000, 0.95)
+    model = CTEM(**SMALL | {"max_steps": 300}).fit(X, sample_weight=np.where(X["side"] == "a", 19.0, 1.0))
+    p, held = model.p_values(new), model.held_out_
+    for share in (0.25, 0.5, 0.75):
+        assert abs((p <= share).mean() - share) < 5 * np.sqrt(
+            share * (1 - share) * (1 / len(p) + 1 / held.rows)
+        )
+    assert abs(held.log_density - model.score(new)) < 5 * model.score_samples(new).std() / np.sqrt(held.rows)
+    apart = np.log(19 / 20) * 19 / 20 + np.log(1 / 20) / 20  # of the side alone, by its weighted share
+    assert model.independent_score_ < apart
+
+
 def test_rows_of_x_val_calibrate_the_whole_density():
     X, val = people(600, 4), people(300, 5)
     model = CTEM(**SMALL).fit(X, X_val=val)

@@ -126,6 +126,31 @@ def test_the_density_of_moments_with_a_rhythm_integrates_to_one(fitted):
     assert np.exp(log_density).sum() * 7 / 1440 == pytest.approx(1, abs=2e-3)
 
 
+@pytest.mark.parametrize("step", ["7h", "10h", "100min", "36h", "45min"])
+def test_regular_moments_have_a_density_whether_or_not_their_step_divides_a_day(step):
+    every = pd.Series(pd.date_range("2020-01-01", periods=ROWS, freq=step))
+    X = table(every.sample(frac=1, random_state=0, ignore_index=True))
+    model, each = CTEM(**SMALL).fit(X), pd.Timedelta(step)
+    grid = pd.date_range(every.min() - ROWS * each, every.max() + ROWS * each, freq=step)
+    log_density = model.log_density(pd.DataFrame({"ordered_at": grid, "amount": 1.0}), columns=["ordered_at"])
+    assert np.exp(log_density).sum() * (each / pd.Timedelta("1D")) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC+02:00"])
+def test_moments_are_told_in_the_zone_of_the_table(zone):
+    rng = np.random.default_rng(0)
+    minutes = 1440 * rng.integers(0, 300, ROWS) + rng.integers(480, 1080, ROWS)
+    X = table(
+        (pd.Timestamp("2021-01-01") + pd.Series(pd.to_timedelta(minutes, unit="min"))).dt.tz_localize(zone)
+    )
+    model = CTEM(**SMALL).fit(X)
+    Y = X[:3].assign(ordered_at=pd.Timestamp("2021-06-15 03:00", tz=zone))
+    assert "ordered_at 2021-06-15 03:00" in model.outliers(Y, 1)[0].why()
+    known = model.conditional(X[:3], "ordered_at")
+    for told in (*known.quantile(0.5).to_list(), *model.predict(X[:3], "ordered_at"), known.values[0]):
+        assert told.utcoffset() == pd.Timestamp(told).tz_convert(X["ordered_at"].dt.tz).utcoffset()
+
+
 def test_an_hour_is_as_probable_as_its_density_says(fitted):
     _, model = fitted
     minutes = pd.date_range("2023-06-01 12:00", "2023-06-01 12:59", freq="min")

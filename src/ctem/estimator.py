@@ -87,7 +87,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         table_type_: library, names and dtypes of the table that came in.
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
-        independent_score_: mean log-density of independent columns on the rows of fit.
+        independent_score_: mean log-density of independent columns on the rows of fit, by their weights.
         held_out_: how rows that were held out did, and their scores, which p-values rest on; None for "pairwise".
         missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
         n_samples_seen_: rows of the fit, those of weight 0 left out.
@@ -199,9 +199,10 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
                     arguments, found.schema, found.settings, *rows, seed, refresh=found.refresh
                 )
         table = TableDensity(found.schema, learned.density)
-        independent = float(table.independent(found.frame).mean())
+        weights = None if found.weights is None else found.weights.double().cpu().numpy()
+        independent = float(np.average(table.independent(found.frame), weights=weights))
         end = None if self.max_time is None else began + self.max_time
-        judged = check_held_out(table, found.frame, seed, found.kept, end)
+        judged = check_held_out(table, found.frame, seed, found.kept, end, weights)
         holes = self._learn_gaps(found, seed, end)
         validate_data(self, found.table, skip_check_array=True)
         self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed

@@ -156,7 +156,7 @@ class Questions:
             column: its name or position; the last one when None.
         """
         found = self.conditional(X, column)
-        if found.has_mean and found.cells.type in ("int", "float"):
+        if found.has_mean and found.cells.type in ("int", "float") and found.cells.text is None:
             return found.expectation()
         return found.mean().to_numpy()
 
@@ -170,7 +170,7 @@ class Questions:
     def classes(self, column: str | int | None = None) -> list[Any]:
         """The values of one column in the order of ``predict_proba``."""
         check_is_fitted(self)
-        return self._table.conditional(partial_frame({}, self.table_type_)[0], self._answered(column)).values
+        return self.conditional({}, column).values
 
     def conditional(self, X: Any, column: str | int | None = None) -> ColumnDistribution:
         """The distribution of one column given the other observed cells of each row: values and probabilities.
@@ -181,10 +181,12 @@ class Questions:
         """
         check_is_fitted(self)
         j = self._answered(column)
-        if isinstance(X, Mapping):
-            return self._table.conditional(self._one_row(X), j)
-        frame = self.as_frame(X, [name for i, name in enumerate(self.table_type_.names) if i != j])
-        return self._table.conditional(frame, j)
+        names = self.table_type_.names
+        known = isinstance(X, Mapping)
+        frame = (
+            self._one_row(X) if known else self.as_frame(X, [name for i, name in enumerate(names) if i != j])
+        )
+        return self._table.conditional(frame, j).told(self.table_type_.fields[j])
 
     def outliers(
         self, X: Any, n: int | None = None, alpha: float | None = None, as_frame: bool = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ class Ruled:
     codec: Numbers
     edges: Vector
     ordered: bool = True
+    text: Callable[[Any], str] | None = None  # how a number is told that stands for text
 
     @property
     def size(self) -> int:
@@ -68,6 +71,8 @@ class Ruled:
             days = [low + (high - low) * share for share in (0.12, 0.5, 0.88)]
             return [((day - low) / (high - low), _date(day + offset, unit)) for day in days]
         at = nice(low, high)
+        if self.text is not None:
+            return [((value - low) / (high - low), self.text(value + offset)) for value in at]
         return [((value - low) / (high - low), f"{value + offset:.6g}".replace("-", "−")) for value in at]
 
 
@@ -122,7 +127,7 @@ def lay_out(name: str, codec: Codec, cells: Cells) -> Axis | None:
     True
     """
     if isinstance(codec, Numbers):
-        return Ruled(name, codec, _edges(codec, cells))
+        return Ruled(name, codec, _edges(codec, cells), text=cells.text)
     return _listed(name, codec, cells) if isinstance(codec, Labels) else None
 
 
@@ -159,7 +164,9 @@ def shown(cells: Cells, row: int) -> str:
     '0.3'
     """
     pick = slice(row, row + 1)
-    value = Cells(cells.type, cells.values[pick], cells.missing[pick], cells.labels, cells.unit).to_list()[0]
+    value = replace(cells, values=cells.values[pick], missing=cells.missing[pick]).to_list()[0]
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return re.sub(r" 00:00$", "", f"{value:%Y-%m-%d %H:%M}")
     if value is not None and cells.unit:
         letter = "M" if cells.type == "moment" else "m"
         value = np.array(cells.values[row]).astype(f"{letter}8[{cells.unit}]")

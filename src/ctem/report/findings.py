@@ -28,6 +28,7 @@ from ctem.tables.columns.inspection import inspect_frame
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import chunks, taken
+from ctem.tables.frames.telling import told
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
@@ -321,4 +322,6 @@ def _outliers(
 
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
     name = list(row.columns)[j]
-    return Surprise(name, nats, shown(row.columns[name], 0), shown(table.conditional(row, j).mode(), 0))
+    field = next(field for field in row.table_type.fields if field.name == name)
+    own, likeliest = (told(field, cells) for cells in (row.columns[name], table.conditional(row, j).mode()))
+    return Surprise(name, nats, shown(own, 0), shown(likeliest, 0))

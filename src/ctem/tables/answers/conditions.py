@@ -27,13 +27,21 @@ from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.frames.cells import Cells, is_gap, object_cells
+from ctem.tables.frames.zones import moment_of
 
-__all__ = ["LabelCondition", "NumberCondition", "check_state", "compiled", "is_range"]
+__all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]
 
 Item = Any  # a value, (low, high) or None
 Intervals = NDArray[np.float64]
+
+
+class NoValueError(ValueError):
+    """A condition that no value of its column meets.
+
+    >>> isinstance(NoValueError("given: column 'age' has no value in (500, 600)."), ValueError)
+    True
+    """
 
 
 def is_range(said: Any) -> bool:
@@ -144,6 +152,7 @@ def compiled(
 ) -> dict[str, LabelCondition | NumberCondition]:
     """The conditions on columns, by name; those that a constant column meets are left out.
 
+    >>> from ctem.tables.frames.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"]])))
     >>> compiled({"x0": ["Oslo"]}, schema)["x0"].allowed
     array([False,  True, False])
@@ -160,7 +169,7 @@ def compiled(
         else:
             found[name] = _numbers(name, items, codec, what)
         if name in found and not found[name].encoded((0, 1)):
-            raise ValueError(f"{what}: column {name!r} {_nowhere(condition, codec)}")
+            raise NoValueError(f"{what}: column {name!r} {_nowhere(condition, codec)}")
     return found
 
 
@@ -176,7 +185,7 @@ def check_state(name: str, codec: Codec, what: str) -> None:
     if known:
         raise ValueError(
             f"{what}: column {name!r}: None asks for a missing cell, but the model does not say how likely those are; "
-            "leave the column out, or fit with missing='state'."
+            "leave the column out, or fit with missing='state' to a table in which it has some."
         )
 
 
@@ -184,7 +193,7 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
     """The alternatives of a condition, each a value, None or a (low, high)."""
     if isinstance(condition, tuple):
         condition = [condition]
-    items = list(condition) if is_range(condition) else [condition]
+    items = [_plain(item) for item in condition] if is_range(condition) else [_plain(condition)]
     for item in items:
         if (isinstance(item, tuple) and len(item) != 2) or isinstance(item, list | set | dict):
             raise ValueError(
@@ -196,24 +205,29 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
     return items
 
 
+def _plain(item: Item) -> Item:
+    """None for any mark of a missing cell, and for an end at infinity."""
+    if isinstance(item, tuple) and len(item) == 2:
+        low, high = item
+        return None if _is(low, -math.inf) else low, None if _is(high, math.inf) else high
+    return None if is_gap(item) else item
+
+
+def _is(value: Any, number: float) -> bool:
+    return isinstance(value, float | np.floating) and float(value) == number
+
+
 def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:
     """Values as cells; text is read as a moment where moments are meant."""
     kind = codec.lattice.type if isinstance(codec, Numbers) else codec.type
     if kind == "moment":
-        values = [_moment(value) for value in values]
+        values = [moment_of(value) for value in values]
     if kind == "duration":
         spans = np.array([_span(name, value) for value in values], "m8[us]")
         return Cells("duration", spans.view(np.int64), np.zeros(len(values), bool), unit="us")
-    column = np.empty((len(values), 1), object)
-    column[:, 0] = list(values)
-    return next(iter(read_frame(column).columns.values()))
-
-
-def _moment(value: Any) -> Any:
-    """A Python moment from ISO text or a NumPy one."""
-    if isinstance(value, str | np.datetime64):
-        return np.datetime64(value).astype("M8[us]").item()
-    return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+    column = np.empty(len(values), object)
+    column[:] = list(values)
+    return object_cells(name, column)[1]
 
 
 def _span(name: str, value: Any) -> np.timedelta64:
@@ -236,7 +250,7 @@ def _allowed(name: str, items: list[Item], codec: Labels, what: str) -> NDArray[
         check_state(name, codec, what)
         allowed[-1] = True
     if not allowed.any():
-        raise ValueError(f"{what}: column {name!r} holds no value in {items[0]}.")
+        raise NoValueError(f"{what}: column {name!r} holds no value in {items[0]}.")
     return allowed
 
 
@@ -349,7 +363,7 @@ def _check_constant(name: str, items: list[Item], codec: Constant, what: str) ->
     if values and not fits:
         replace(codec, reserve=0.0).encode(name, _read(name, values[:1], codec))
     elif not fits:
-        raise ValueError(f"{what}: column {name!r} was always {codec.values} in fit; got {items[0]}.")
+        raise NoValueError(f"{what}: column {name!r} was always {codec.values} in fit; got {items[0]}.")
 
 
 def _nowhere(condition: Any, codec: Codec) -> str:

@@ -13,11 +13,14 @@ from torch import Tensor
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.frame import Field
+from ctem.tables.frames.telling import told
 
 __all__ = ["ColumnDistribution", "column_distribution"]
 
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 BINS = 48  # of a histogram, about
+MOSTLY = (0.05, 0.95)  # between these quantiles are nine in ten of the mass
 SHOWN = (0.001, 0.999)  # the part of a number's mass that its histogram spans
 ROWS, LABELS = 10, 8  # that a notebook shows
 
@@ -31,8 +34,9 @@ class ColumnDistribution:
         probability: (n, q), every row sums to 1.
         group: (q,), the same number for nodes of one continuous part.
         numeric: the values are quantities, of which there is a mean; the codes of a category are not.
-        ends: the least and the greatest value that fit saw of the continuous part, group 0. Means and standard
-            deviations take nodes beyond them to be there: a heavy tail, which is a guess, does not move them.
+        ends: the least and the greatest value that fit saw of the continuous part, group 0. Means take nodes beyond
+            them to be there: a heavy tail, which is a guess, does not move them. So do standard deviations, but for
+            nodes among nine in ten of the mass.
 
     >>> cells = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
     >>> one = ColumnDistribution(cells, np.array([[0.25, 0.75]]), np.arange(2))
@@ -59,6 +63,10 @@ class ColumnDistribution:
         """Whether the values can be averaged."""
         return self.numeric and self.cells.type not in ("label", "bool")
 
+    def told(self, field: Field) -> ColumnDistribution:
+        """The same, whose values are told as the table has them (``ctem.tables.frames.telling``)."""
+        return replace(self, cells=told(field, self.cells))
+
     def mean(self) -> Cells:
         """E[X_j | …] of every row, whole for whole numbers; the most likely value where there is no mean."""
         if not self.has_mean:
@@ -69,6 +77,23 @@ class ColumnDistribution:
         whole = values.dtype.kind in "iu"
         mean = values[0] + np.rint(centred).astype(values.dtype) if whole else values[0] + centred
         return replace(self.cells, values=mean, missing=np.zeros(len(mean), bool))
+
+    def typical(self) -> Cells:
+        """The mean; or the median, where the mean lies outside of nine in ten of the mass.
+
+        So it does beyond the range of fit, which it does not leave.
+
+        >>> cells, ends = (Cells("float", np.array(values), np.zeros(2, bool)) for values in ([7.0, 9.0], [0.0, 1.0]))
+        >>> far = ColumnDistribution(cells, np.array([[0.5, 0.5]]), np.zeros(2, np.int64), ends=ends)
+        >>> far.mean().values, far.typical().values
+        (array([1.]), array([7.]))
+        """
+        mean = self.mean()
+        if not self.has_mean:
+            return mean
+        low, high = (self.quantile(share).values for share in MOSTLY)
+        outside = (mean.values < low) | (mean.values > high)
+        return replace(mean, values=np.where(outside, self.quantile(0.5).values, mean.values))
 
     def expectation(self) -> NDArray[np.float64]:
         """E[X_j | …] of every row, of numbers; not rounded.
@@ -89,9 +114,14 @@ class ColumnDistribution:
         """
         if not self.has_mean:
             return np.full(len(self.probability), np.nan)
-        values, weight = self._averaged()
-        away = (values - values[0]).astype(np.float64)
-        away = away - (weight @ away)[:, None]
+        values, weight = self._known()
+        held = np.broadcast_to(values, weight.shape)
+        if self.ends is not None:
+            low, high = (self.quantile(share).values for share in MOSTLY)
+            low, high = np.minimum(low, self.ends.values[0]), np.maximum(high, self.ends.values[1])
+            held = np.where(self._continuous, np.clip(values, low[:, None], high[:, None]), values)
+        away = (held - values[0]).astype(np.float64)
+        away = away - (weight * away).sum(1, keepdims=True)
         return np.asarray(np.sqrt((weight * away**2).sum(1)) / DAY.get(self.cells.unit, 1.0))
 
     def quantile(self, share: float) -> Cells:
@@ -189,8 +219,8 @@ class ColumnDistribution:
 
     def _numbers(self, n: int) -> tuple[list[str], list[list[Any]]]:
         """Mean, spread and picture of each row."""
-        low, high = (self.quantile(share).to_list() for share in (0.05, 0.95))
-        means, std = self.mean().to_list(), self.std()
+        low, high = (self.quantile(share).to_list() for share in MOSTLY)
+        means, std = self.typical().to_list(), self.std()
         rows: list[list[Any]] = []
         for i in range(n):
             mean, *ends = (cell_text(value, std[i]) for value in (means[i], low[i], high[i]))
@@ -209,9 +239,12 @@ class ColumnDistribution:
         values, weight = self._known()
         if self.ends is None:
             return values, weight
-        low, high = self.ends.values
-        continuous = self.group[~self.cells.missing] == 0
-        return np.where(continuous, np.clip(values, low, high), values), weight
+        return np.where(self._continuous, np.clip(values, *self.ends.values), values), weight
+
+    @property
+    def _continuous(self) -> NDArray[np.bool_]:
+        """Which of the values that are not "missing" are nodes of the continuous part."""
+        return np.asarray(self.group[~self.cells.missing] == 0)
 
     def _known(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """The values that are not "missing", and their probabilities."""

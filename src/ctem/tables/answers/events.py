@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,18 @@ from ctem.densities.anyorder.events import (
     estimate,
     resampled,
 )
-from ctem.tables.answers.conditions import LabelCondition, NumberCondition, check_state, compiled, is_range
+from ctem.tables.answers.conditions import (
+    LabelCondition,
+    NoValueError,
+    NumberCondition,
+    check_state,
+    compiled,
+    is_range,
+)
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.cells import Cells, is_gap
 from ctem.tables.frames.frame import TableType
 from ctem.tables.frames.given import given_values, partial_frame
 from ctem.tables.frames.zones import given_moments
@@ -48,6 +55,7 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
     """
     if unknown := [name for name in given if name not in schema.columns]:
         raise ValueError(f"given: expected some of the columns {list(schema.columns)}; got {unknown[0]!r}.")
+    given = {name: None if is_gap(said) else said for name, said in given.items()}
     ranges = {name: said for name, said in given.items() if is_range(said)}
     for name, said in given.items():
         if isinstance(schema.columns[name].codec, LeftOut):
@@ -104,8 +112,12 @@ class TableEvent:
         table.any_order("a condition")
         frame, names = partial_frame(known, kind)
         table.schema.check_seen(frame)
-        conditions = compiled(given_moments("given", given_values(asked, kind), kind), table.schema)
-        return cls(table, conditions, table.encode_given(frame, names))
+        return cls(table, _conditions(asked, kind, table.schema, "given"), table.encode_given(frame, names))
+
+    def also(self, kind: TableType, asked: Mapping[str, Any]) -> TableEvent:
+        """With more conditions; ``NoValueError`` if no value of a column meets one of them."""
+        more = _conditions(asked, kind, self.table.schema, "event")
+        return replace(self, conditions={**more, **self.conditions})
 
     def probability(self, n: int, generator: torch.Generator, tolerance: float = 0.0) -> Probability:
         """P(conditions | known) by about n particles; exactly 1 without any condition.
@@ -171,6 +183,12 @@ class TableEvent:
         return dict(zip(self.table.schema.columns, self.table.schema.owner, strict=True))
 
 
+def _conditions(
+    asked: Mapping[str, Any], kind: TableType, schema: Schema, what: str
+) -> dict[str, LabelCondition | NumberCondition]:
+    return compiled(given_moments(what, given_values(asked, kind), kind), schema, what)
+
+
 def _is_known(found: Probability, tolerance: float) -> bool:
     """Whether the standard error is small enough."""
     return found.value > 0 and found.stderr <= tolerance * min(found.value, abs(1 - found.value))
@@ -187,7 +205,8 @@ def conditional_probability(
 ) -> Probability:
     """P(event | given) = P(event, ranges of given | values of given) / P(ranges of given | values of given).
 
-    Each of the two is drawn until its standard error is below its part of the tolerance.
+    Each of the two is drawn until its standard error is below its part of the tolerance. An event that no value of a
+    column meets has probability 0.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -200,8 +219,12 @@ def conditional_probability(
     split_given(event, table.schema)
     known, ranges = split_given(given, table.schema)
     each = tolerance / math.sqrt(2) if ranges else tolerance
-    part = TableEvent.of(table, kind, known, {**event, **ranges}).probability(n, generator, each)
-    whole = TableEvent.of(table, kind, known, ranges).probability(n, generator, each)
+    outer = TableEvent.of(table, kind, known, ranges)
+    try:
+        inner = outer.also(kind, event)
+    except NoValueError:
+        return Probability(0.0, 0.0, math.inf)
+    part, whole = (found.probability(n, generator, each) for found in (inner, outer))
     value = part.value / whole.value
     relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
     return Probability(value, float(value * relative), min(part.ess, whole.ess))

@@ -165,6 +165,7 @@ def check_held_out(
     seed: int,
     held_out: Frame | None = None,
     until: float | None = None,
+    weights: Vector | None = None,
 ) -> HeldOut | None:
     """What the held-out rows of a fit to ``frame`` say; None where none are kept (objective="pairwise").
 
@@ -174,6 +175,7 @@ def check_held_out(
         seed: of the fit, which chose the folds.
         held_out: rows that no network has seen, instead of the folds.
         until: the time of ``time.perf_counter`` after which no further fold is begun; the first one always is.
+        weights: of the rows of fit, (n,): new rows are then strange or not among rows that are drawn by them.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -185,11 +187,15 @@ def check_held_out(
     most = min(MOST, CELLS // table.schema.space.dim)
     if held_out is not None:
         return _judged(table, [(EVERY, taken(held_out, slice(0, most)))])
-    return _judged(table, held_out_parts(table, frame, seed, most), until)
+    return _judged(table, held_out_parts(table, frame, seed, most, weights), until)
 
 
-def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int) -> list[tuple[int, Frame]]:
+def held_out_parts(
+    table: TableDensity, frame: Frame, seed: int, most: int, weights: Vector | None = None
+) -> list[tuple[int, Frame]]:
     """The members that an any-order density uses, each with rows of its fit that it has not seen; so many at most.
+
+    Where rows have weights, they are drawn by these, with replacement.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -200,7 +206,15 @@ def held_out_parts(table: TableDensity, frame: Frame, seed: int, most: int) -> l
     """
     unseen = unseen_rows(len(frame), table.any_order("held-out rows").net.members, seed)
     few = max(1, most // len(unseen))
+    if weights is not None:
+        rng = np.random.default_rng(seed)
+        unseen = [_drawn(rows, weights[rows], rng) for rows in unseen]
     return [(k, taken(frame, rows[:few])) for k, rows in enumerate(unseen) if len(rows)]
+
+
+def _drawn(rows: NDArray[np.int64], weight: Vector, rng: np.random.Generator) -> NDArray[np.int64]:
+    """As many of these rows, each as often as it weighs."""
+    return rng.choice(rows, len(rows), p=weight / weight.sum()) if len(rows) else rows
 
 
 def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: float | None = None) -> HeldOut:

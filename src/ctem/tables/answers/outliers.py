@@ -17,8 +17,9 @@ from ctem.tables.answers.markup import cell_text, table_html
 from ctem.tables.columns.codecs import Codec, Numbers
 from ctem.tables.columns.rhythms import DAY, Rhythm
 from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
+from ctem.tables.frames.frame import Field, Frame
 from ctem.tables.frames.rows import taken
+from ctem.tables.frames.telling import told
 
 __all__ = [
     "Outlier",
@@ -228,14 +229,15 @@ def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
 def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vector) -> list[Outlier]:
     """Outliers with their p-values and their suspicious cells; each column is asked once."""
     names = list(frame.columns)
+    fields = {field.name: field for field in frame.table_type.fields}
     cells: list[dict[str, SuspiciousCell]] = [{} for _ in found]
     reasons = [_reasons(each, frame, i) for i, each in enumerate(found)]
     for j, name in enumerate(names):
         rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
         if len(rows) and table.schema.owner[j]:
             part = taken(frame, rows)
-            made = _suspicious(table.conditional(part, j), part.columns[name])
-            made = _or_alone(table, part, j, made, [found[i].columns[name] for i in rows])
+            made = _suspicious(table.conditional(part, j), part.columns[name], fields[name])
+            made = _or_alone(table, part, j, made, [found[i].columns[name] for i in rows], fields[name])
             made = _timed(made, table.schema.columns[name].codec, part.columns[name])
             for i, one in zip(rows, made, strict=True):
                 new = name in found[i].unseen
@@ -254,18 +256,24 @@ def _reasons(outlier: Outlier, frame: Frame, row: int) -> list[str]:
     return [name for name in known[:REASONS] if outlier.columns[name] > 0] or known[:1]
 
 
-def _suspicious(expected: ColumnDistribution, cells: Cells) -> list[SuspiciousCell]:
+def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> list[SuspiciousCell]:
     """What was expected in the cells of one column."""
+    cells, expected = told(field, cells), expected.told(field)
     tail = (1 - COVERAGE) / 2
     ends = [[None] * len(cells)] * 2
     if expected.has_mean:
         ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
-    columns = cells.to_list(), expected.mean().to_list(), *ends, expected.p_values(cells).tolist()
+    columns = cells.to_list(), expected.typical().to_list(), *ends, expected.p_values(cells).tolist()
     return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
 
 
 def _or_alone(
-    table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell], nats: Sequence[float]
+    table: TableDensity,
+    frame: Frame,
+    j: int,
+    made: list[SuspiciousCell],
+    nats: Sequence[float],
+    field: Field,
 ) -> list[SuspiciousCell]:
     """The same cells; of those that add much and yet follow from the others, what was expected of any row.
 
@@ -280,7 +288,7 @@ def _or_alone(
     gone = {each: replace(cells, missing=np.ones(len(cells), bool)) for each, cells in part.columns.items()}
     margin = table.conditional(replace(part, columns=gone | {name: part.columns[name]}), j)
     found = list(made)
-    for i, one in zip(follows, _suspicious(margin, part.columns[name]), strict=True):
+    for i, one in zip(follows, _suspicious(margin, part.columns[name], field), strict=True):
         if one.p_value < RARE:
             found[i] = replace(one, alone=True)
     return found

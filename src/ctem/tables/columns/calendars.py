@@ -48,6 +48,8 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) 
     found: Rhythm | None = None
     some = X if len(X) <= ROWS else np.sort(np.random.default_rng(0).choice(X, ROWS, replace=False))
     for period in (DAY, WEEK) if lattice.width <= COARSEST else (WEEK,):
+        if not _fits(period, lattice.width):
+            continue
         rhythm = _rhythm(smooth, X, lattice, period)
         if len(rhythm.edges) > 2 and _better(rhythm, found, some, lattice):
             found = rhythm
@@ -79,16 +81,32 @@ def _start(lattice: Lattice) -> float:
     return (lattice.origin + steps * lattice.step) / lattice.per - lattice.width / 2
 
 
+def _fits(period: float, width: float) -> bool:
+    """Whether the rate can change between cells of the lattice alone, or these are finer than any change of it.
+
+    Within a cell it must not: every row of the cell would be where the rate is highest, and the density no density.
+
+    >>> _fits(1.0, 0.25), _fits(1.0, 7 / 24)
+    (True, False)
+    """
+    return _divides(period, width) or width <= period / GRID[period]
+
+
+def _divides(period: float, width: float) -> bool:
+    cells = period / width
+    return cells <= MOST_CELLS and abs(cells - round(cells)) <= WHOLE
+
+
 def _grid(period: float, width: float) -> Vector:
     """Where in a period the rate may change: between cells of the lattice, where they fit into it.
 
     >>> _grid(1.0, 0.25)
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    cells, grid = period / width, np.linspace(0.0, 1.0, GRID[period] + 1)
-    whole = round(cells)
-    if whole > MOST_CELLS or abs(cells - whole) > WHOLE:
+    grid = np.linspace(0.0, 1.0, GRID[period] + 1)
+    if not _divides(period, width):
         return grid
+    whole = round(period / width)
     return np.asarray(np.unique(np.rint(grid * whole)) / whole)
 
 

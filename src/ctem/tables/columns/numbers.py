@@ -287,6 +287,8 @@ def _codes_in_words(cells: Cells, codes: NDArray[Any]) -> list[str]:
 
 
 def _shown(value: Any, cells: Cells) -> str:
+    if cells.text is not None:
+        return cells.text(value)
     if not cells.unit:
         return f"{value + 0:g}"  # 0, not -0
     ticks = np.array(value, np.int64)

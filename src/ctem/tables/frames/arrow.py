@@ -14,12 +14,12 @@ from ctem.tables.frames.cells import (
     Cells,
     Dtype,
     Read,
+    counts_of,
     empty_cells,
     filled_numbers,
     label_codes,
     number_cells,
     unsupported,
-    whole_numbers,
 )
 
 __all__ = ["read_arrow", "write_arrow"]
@@ -76,10 +76,8 @@ def write_arrow(name: str, dtype: Dtype, cells: Cells) -> Any:
             if kind == "timestamp"
             else (pa.duration(dtype["unit"]) if kind == "duration" else getattr(pa, kind)())
         )
-        if kind == "date32":
-            return pa.array(whole_numbers(cells, np.dtype(np.int32)), mask=cells.missing).cast(made)
-        counts = whole_numbers(cells, np.dtype(np.int64)) * (86_400_000 if kind == "date64" else 1)
-        return pa.array(counts, mask=cells.missing).cast(made)
+        counts = counts_of(cells, dtype.get("unit", "D"), np.int32 if kind == "date32" else np.int64)
+        return pa.array(counts * (86_400_000 if kind == "date64" else 1), mask=cells.missing).cast(made)
     if kind == "decimal":
         made = getattr(pa, f"decimal{dtype.get('bits', 128)}")(dtype["precision"], dtype["scale"])
         numbers = np.round(cells.values.astype(np.float64), dtype["scale"])

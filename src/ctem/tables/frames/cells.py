@@ -8,11 +8,13 @@ here; ``ctem.tables.frames.natives`` and ``ctem.tables.frames.arrow`` do the sam
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 Dtype = dict[str, Any]
 
-EPOCH = dt.datetime(1970, 1, 1)
+PYTHON = {"date": "D", "datetime": "us"}  # units of Python's own moments
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Cells:
         declared: the labels were declared by the table (a categorical), so they count even if unseen.
         ordered: the order of the labels is meant.
         first: the number of the first row, for messages.
+        zone: in which moments, which are of UTC, are told.
+        text: how a value is told, where numbers stand for text.
 
     >>> cells = Cells("label", np.array([1, 0, 0]), np.array([False, False, True]), ("Bergen", "Oslo"))
     >>> cells.to_list()
@@ -54,6 +58,8 @@ class Cells:
     declared: bool = False
     ordered: bool = False
     first: int = 0
+    zone: str = ""
+    text: Callable[[Any], str] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -73,6 +79,9 @@ class Cells:
             plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_told(self.unit)}]").tolist()
         else:
             plain = self.values.tolist()
+        if self.zone or self.text is not None:
+            tell = self.text or _told_in(self.zone)
+            plain = [None if gone else tell(v) for v, gone in zip(plain, self.missing.tolist(), strict=True)]
         return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
 
     def named(self, gap: Any) -> Array:
@@ -84,12 +93,15 @@ class Cells:
         return np.array([*self.labels, gap], object)[np.where(self.missing, -1, self.values)]
 
     def to_numpy(self) -> Array:
-        """The values as an array: numbers and times in their own dtype, else objects; nan, NaT, None where missing.
+        """The values as an array: numbers and times without a zone in their own dtype, else objects.
+
+        Missing ones are nan, NaT or None.
 
         >>> Cells("int", np.array([1, 2]), np.array([False, True])).to_numpy()
         array([ 1., nan])
         """
-        if self.type in ("label", "bool"):
+        told = bool(self.zone) or self.text is not None
+        if self.type == "label" or told or (self.type == "bool" and self.missing.any()):
             return np.array([*self.to_list(), None], object)[:-1]
         if self.type in ("moment", "duration"):
             times = self.values.astype(f"{'M' if self.type == 'moment' else 'm'}8[{self.unit}]")
@@ -103,6 +115,27 @@ def _held(times: Array) -> Array:
     if unit == "ns":  # all of them are within
         return times.astype(f"M8[{_told(unit)}]")
     return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
+
+
+def _told_in(zone: str) -> Callable[[dt.datetime], dt.datetime]:
+    """What turns a moment of UTC into one of a zone: of the calendar of zones, or of an offset such as "+02:00".
+
+    >>> str(_told_in("UTC+02:00")(dt.datetime(2020, 1, 1)))
+    '2020-01-01 02:00:00+02:00'
+    """
+    offset = re.fullmatch(r"(?:UTC)?([+-])(\d\d):(\d\d)", zone)
+    if offset:
+        span = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        known: dt.tzinfo = dt.timezone(-span if offset[1] == "-" else span)
+    else:
+        known = ZoneInfo(zone)
+    return lambda moment: _within(moment).replace(tzinfo=dt.UTC).astimezone(known)
+
+
+def _within(moment: dt.datetime) -> dt.datetime:
+    """A day from the ends of the calendar, so that every zone has it."""
+    day = dt.timedelta(days=1)
+    return min(max(moment, dt.datetime.min + day), dt.datetime.max - day)
 
 
 def _told(unit: str) -> str:
@@ -153,7 +186,7 @@ def text_cells(name: str, values: Array) -> Cells:
 
 def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple[Dtype, Cells]:
     """A column of Python objects: all of one type, else an error that names two rows that differ."""
-    gone = np.fromiter(map(_is_gap, values), bool, len(values)) if missing is None else missing
+    gone = np.fromiter(map(is_gap, values), bool, len(values)) if missing is None else missing
     known = values[~gone].tolist()
     where = np.flatnonzero(~gone)
     types = {cls: _python_type(cls) for cls in set(map(type, known))}
@@ -172,6 +205,8 @@ def object_array(dtype: Dtype, cells: Cells) -> Array:
     kind, gap = dtype["object"], float("nan") if dtype["nan"] else None
     if kind == "str" and cells.type == "label":
         return cells.named(gap)
+    if kind in PYTHON:
+        cells = replace(cells, values=counts_of(cells, PYTHON[kind]), unit=PYTHON[kind])
     convert = {"decimal": Decimal, "float": float, "int": int, "bool": bool}.get(kind, lambda value: value)
     source = np.char.mod("%.15g", cells.values).tolist() if kind == "decimal" else cells.to_list()
     out = np.empty(len(cells), object)
@@ -207,6 +242,19 @@ def whole_numbers(cells: Cells, dtype: np.dtype[Any]) -> Array:
         return np.where(inside, np.where(inside, near, 0).astype(dtype), dtype.type(limits.max))
     own = np.iinfo(values.dtype)
     return np.clip(values, max(limits.min, own.min), min(limits.max, own.max)).astype(dtype)
+
+
+def counts_of(cells: Cells, unit: str, dtype: type[np.signedinteger[Any]] = np.int64) -> Array:
+    """Moments or durations as counts of a unit, whatever they were given in; held at limits, zero where missing.
+
+    >>> counts_of(Cells("moment", np.array([2, 3]), np.array([False, True]), unit="D"), "s")
+    array([172800,      0])
+    """
+    counts = whole_numbers(cells, np.dtype(np.int64))
+    if cells.unit not in ("", unit):
+        letter = "M" if cells.type == "moment" else "m"
+        counts = counts.view(f"{letter}8[{cells.unit}]").astype(f"{letter}8[{unit}]").view(np.int64)
+    return np.clip(counts, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
 
 
 def factorise(values: Sequence[Any], missing: Mask) -> tuple[NDArray[np.int64], tuple[Label, ...]]:
@@ -261,7 +309,12 @@ def unsupported(name: str, dtype: Any) -> TypeError:
     )
 
 
-def _is_gap(value: Any) -> bool:
+def is_gap(value: Any) -> bool:
+    """Whether a Python object marks a missing cell.
+
+    >>> is_gap(float("nan")), is_gap(None), is_gap("")
+    (True, True, False)
+    """
     return value is None or type(value).__name__ in ("NAType", "NaTType") or _is_nan(value)
 
 
@@ -320,7 +373,7 @@ def _python_times(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
             f"column {name!r}: expected times without a zone in a column of Python objects; "
             "use the table library's own time dtype."
         )
-    unit = "D" if kind == "date" else "us"
+    unit = PYTHON[kind]
     values = np.zeros(len(gone), np.int64)
     values[~gone] = np.array(known, f"M8[{unit}]").view(np.int64)
     return Cells("moment", values, gone, unit=unit)

@@ -139,7 +139,7 @@ def read_frame(X: Any) -> Frame:
         raise ValueError(_one_dimensional(f"1D array instead: a {type(X).__name__}"))
     frame = _read_table(table) if isinstance(table, nw.DataFrame) else _read_array(X)
     for name, cells in frame.columns.items():
-        _check_finite(name, cells)
+        check_finite(name, cells)
     return frame
 
 
@@ -274,7 +274,11 @@ def _check_shape(shape: tuple[int, ...]) -> None:
             )
 
 
-def _check_finite(name: str, cells: Cells) -> None:
+def check_finite(name: str, cells: Cells) -> None:
+    """Refuse infinity, by its column and row.
+
+    >>> check_finite("n", Cells("float", np.array([1.0, np.nan]), np.array([False, True])))
+    """
     if cells.type != "float":
         return
     bad = np.isinf(cells.values) & ~cells.missing

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame, TableType, read_frame
+from ctem.tables.frames.cells import Cells, object_cells
+from ctem.tables.frames.frame import Frame, TableType, check_finite, read_frame
 from ctem.tables.frames.recognition import read_written
 from ctem.tables.frames.writings import Writing
-from ctem.tables.frames.zones import check_zones, given_moments
+from ctem.tables.frames.zones import check_zones, given_moments, moment_of
 
 __all__ = ["given_values", "matched", "partial_frame", "positions", "renamed"]
 
@@ -78,8 +78,8 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     ([[True], [False]], ['x1'])
     """
     if isinstance(given, Mapping):
-        values = given_moments("given", given, table_type)
-        columns = {name: _one_read(name, _one_cell(value), table_type) for name, value in values.items()}
+        values = given_moments("given", given_values(given, table_type), table_type)
+        columns = {name: _one_cell(name, value) for name, value in values.items()}
     else:
         frame = read_frame(given)
         check_zones(frame, table_type)
@@ -91,22 +91,16 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     return Frame(table_type, {name: columns.get(name, gap) for name in table_type.names}), list(columns)
 
 
-def _one_cell(value: Any) -> Cells:
+def _one_cell(name: str, value: Any) -> Cells:
     """A Python object as a column of one cell."""
     if isinstance(value, dt.timedelta | np.timedelta64):
         span = np.array([value], "m8[us]").view(np.int64)
         return Cells("duration", span, np.zeros(1, bool), unit="us")
-    row = np.empty((1, 1), object)
-    row[0, 0] = value
-    return read_frame(row).columns["x0"]
-
-
-def _one_read(name: str, cells: Cells, table_type: TableType) -> Cells:
-    """A cell of text read as its column was in fit."""
-    written = next((field.written for field in table_type.fields if field.name == name), None)
-    if written is None or cells.type != "label":
-        return cells
-    return Writing.from_json(written).cells(name, cells)
+    row = np.empty(1, object)
+    row[0] = value
+    cells = object_cells(name, row)[1]
+    check_finite(name, cells)
+    return cells
 
 
 def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
@@ -119,18 +113,35 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
     """
     written = {field.name: field.written for field in table_type.fields if field.written is not None}
     return {
-        name: _value(said, Writing.from_json(written[name])) if name in written else said
+        name: _value(name, said, Writing.from_json(written[name])) if name in written else said
         for name, said in given.items()
     }
 
 
-def _value(said: Any, writing: Writing) -> Any:
-    """A value, or the values of a range or a set; text in another notation stays."""
-    if isinstance(said, tuple | list | set | frozenset):
-        return type(said)(_value(each, writing) for each in said)
-    if not isinstance(said, str) or writing.kind == "label" or writing.parsed(said) is None:
+def _value(name: str, said: Any, writing: Writing) -> Any:
+    """A value, or the values of a range or a set; a date may also be written in ISO's way."""
+    if writing.kind == "label":
         return said
-    return writing.cells("given", _one_cell(said)).to_list()[0]
+    if isinstance(said, tuple) and writing.kind == "clock" and len(said) == 2:
+        found = writing.between(name, *said)
+        return found[0] if len(found) == 1 else found
+    if isinstance(said, tuple):
+        return tuple(_value(name, each, writing) for each in said)
+    if isinstance(said, list | set | frozenset):
+        each = [_value(name, item, writing) for item in said]
+        return [part for item in each for part in (item if isinstance(item, list) else [item])]
+    if isinstance(said, dt.time):
+        said = said.strftime("%H:%M:%S")
+    if not isinstance(said, str):
+        return said
+    moment = moment_of(said) if writing.kind == "date" and writing.parsed(said) is None else said
+    return _read(name, said, writing) if isinstance(moment, str) else moment
+
+
+def _read(name: str, said: str, writing: Writing) -> Any:
+    """A cell of text, read as its column was in fit."""
+    cells = writing.cells(name, object_cells(name, np.array([said], object))[1])
+    return replace(cells, text=None).to_list()[0]
 
 
 def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:

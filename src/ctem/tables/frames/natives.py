@@ -18,6 +18,7 @@ from ctem.tables.frames.cells import (
     Label,
     Read,
     cast_numbers,
+    counts_of,
     empty_cells,
     filled_numbers,
     label_codes,
@@ -25,7 +26,6 @@ from ctem.tables.frames.cells import (
     object_array,
     object_cells,
     unsupported,
-    whole_numbers,
 )
 
 __all__ = ["read_pandas", "read_polars", "write_pandas", "write_polars"]
@@ -174,7 +174,7 @@ def write_polars(name: str, dtype: Dtype, cells: Cells) -> Any:
         made = {"Date": lambda: pl.Date, "Datetime": lambda: pl.Datetime(dtype["unit"], dtype["zone"])}.get(
             base, lambda: pl.Duration(dtype["unit"])
         )()
-        counts = whole_numbers(cells, np.dtype(np.int32 if base == "Date" else np.int64))
+        counts = counts_of(cells, dtype["unit"], np.int32 if base == "Date" else np.int64)
         return pl.select(pl.when(~gaps).then(pl.Series(counts))).to_series().cast(made)
     if base == "Decimal":
         made = pl.Decimal(dtype["precision"], dtype["scale"])
@@ -242,8 +242,7 @@ def _pandas_numbers(pd: Any, name: str, column: Any, missing: Any) -> Cells:
 
 def _pandas_times(pd: Any, made: Any, cells: Cells) -> Any:
     unit = getattr(made, "unit", None) or np.datetime_data(made)[0]
-    letter = made.kind
-    times = np.where(cells.missing, np.iinfo(np.int64).min, whole_numbers(cells, np.dtype(np.int64)))
-    series = pd.Series(times.view(f"{letter}8[{cells.unit}]").astype(f"{letter}8[{unit}]"))
+    times = np.where(cells.missing, np.iinfo(np.int64).min, counts_of(cells, unit))
+    series = pd.Series(times.view(f"{made.kind}8[{unit}]"))
     zone = getattr(made, "tz", None)
     return series if zone is None else series.dt.tz_localize("UTC").dt.tz_convert(zone)

@@ -110,6 +110,23 @@ class Writing:
             return None
         return float(seconds if self.kind == "duration" else (seconds - self.cut) % DAY // self.tick)
 
+    def between(self, name: str, low: Any, high: Any) -> list[tuple[Any, Any]]:
+        """Of times of day from one to another, the ranges of numbers; over midnight if the second is earlier.
+
+        >>> evening = Writing("clock", "20:30", cut=14 * 3600)
+        >>> evening.between("at", "08:00", "17:00"), evening.between("at", "22:00", "01:00")
+        ([(0.0, 180.0), (1080.0, 1439.0)], [(480.0, 660.0)])
+        """
+        said = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
+        if any(each is not None and not isinstance(each, str) for each in said):
+            return [(low, high)]
+        clock = [said[0] or "00:00:00", "23:59:59" if said[1] in (None, "24:00") else said[1]]
+        first, last = (self.parsed(each) for each in clock)
+        if first is None or last is None:
+            strange = clock[0] if first is None else clock[1]
+            raise ValueError(f"column {name!r}: expected {self.in_words()}; got {strange!r}.")
+        return [(first, last)] if first <= last else [(0.0, last), (first, float(DAY // self.tick - 1))]
+
     @property
     def tick(self) -> int:
         """Seconds that one step of a time of day is long."""
@@ -252,7 +269,7 @@ class Writing:
             return Cells("moment", counts, gone, unit=self.unit, first=first)
         if self.kind == "duration":
             return Cells("duration", counts, gone, unit="s", first=first)
-        return Cells("int", counts, gone, first=first)
+        return Cells("int", counts, gone, first=first, text=self.text)
 
     @property
     def unit(self) -> str:

@@ -16,7 +16,9 @@ import numpy as np
 from ctem.tables.frames.cells import Dtype
 from ctem.tables.frames.frame import Frame, TableType
 
-__all__ = ["check_zones", "given_moments", "zone_of"]
+__all__ = ["check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
+
+MOMENTS = ("timestamp", "date32", "date64", "Date", "Datetime", "date", "datetime")  # dtypes of the libraries
 
 
 def zone_of(dtype: Dtype) -> str:
@@ -29,6 +31,18 @@ def zone_of(dtype: Dtype) -> str:
         return zone_of(dtype["arrow"])
     found = re.fullmatch(r"datetime64\[\w+, (.+)\]", str(dtype.get("pandas", "")))
     return found[1] if found else dtype.get("zone") or ""
+
+
+def holds_moments(dtype: Dtype) -> bool:
+    """Whether a column holds dates or times of a calendar.
+
+    >>> holds_moments({"pandas": "datetime64[us, Asia/Tokyo]"}), holds_moments({"polars": "Duration", "unit": "us"})
+    (True, False)
+    """
+    if isinstance(dtype.get("arrow"), dict):
+        return holds_moments(dtype["arrow"])
+    own = [str(dtype.get(key, "")) for key in ("pandas", "polars", "arrow", "object", "numpy")]
+    return any(name in MOMENTS or name.startswith(("datetime64", "<M8")) for name in own)
 
 
 def check_zones(frame: Frame, table_type: TableType) -> None:
@@ -52,37 +66,56 @@ def check_zones(frame: Frame, table_type: TableType) -> None:
 
 
 def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
-    """Conditions on columns with the times in them as moments of UTC where a column has a zone.
+    """Conditions on columns with the times in them as Python's moments, of UTC where a column has a zone.
 
     >>> from ctem.tables.frames.frame import Field
     >>> zoned = TableType("polars", (Field("t", "t", {"polars": "Datetime", "unit": "us", "zone": "Asia/Tokyo"}),))
     >>> given_moments("given", {"t": dt.datetime.fromisoformat("2020-01-05T09:00+09:00")}, zoned)
     {'t': datetime.datetime(2020, 1, 5, 0, 0)}
     """
-    zones = {field.name: zone_of(field.dtype) for field in table_type.fields}
-    return {name: _in_utc(what, name, said, zones.get(name, "")) for name, said in given.items()}
+    zones = {field.name: zone_of(field.dtype) for field in table_type.fields if holds_moments(field.dtype)}
+    return {
+        name: _in_utc(what, name, said, zones[name]) if name in zones else said
+        for name, said in given.items()
+    }
 
 
 def _in_utc(what: str, name: str, said: Any, zone: str) -> Any:
     """A value, or the values of a range or a set."""
     if isinstance(said, tuple | list | set | frozenset):
         return type(said)(_in_utc(what, name, each, zone) for each in said)
-    moment = _moment(said) if zone else said
+    moment = moment_of(said)
+    if isinstance(moment, str):
+        raise ValueError(
+            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {said!r}."
+        )
     if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
         if zone:
             return moment.astimezone(dt.UTC).replace(tzinfo=None)
         raise _mixed_up(what, name, zone, f"{said} with a zone")
-    if zone and isinstance(moment, dt.date | np.datetime64):
+    if zone and isinstance(moment, dt.date):
         raise _mixed_up(what, name, zone, f"{said} without one")
-    return said
+    return moment
 
 
-def _moment(said: Any) -> Any:
-    """Text as the moment that it says in ISO's way, if it does; anything else as it is."""
+def moment_of(said: Any) -> Any:
+    """Text as the moment that it says in ISO's way, if it does, and moments of libraries as Python's; else as it is.
+
+    >>> moment_of("2020-03"), moment_of(np.datetime64("2020-03-01")), moment_of("soon")
+    (datetime.datetime(2020, 3, 1, 0, 0), datetime.datetime(2020, 3, 1, 0, 0), 'soon')
+    """
+    if isinstance(said, np.datetime64):
+        return None if np.isnat(said) else said.astype("M8[us]").item()
+    if hasattr(said, "to_pydatetime"):
+        return said.to_pydatetime(warn=False) if said == said else None
     if not isinstance(said, str):
         return said
     try:
         return dt.datetime.fromisoformat(said)
+    except ValueError:
+        pass
+    try:
+        return np.datetime64(said).astype("M8[us]").item()
     except ValueError:
         return said
 
