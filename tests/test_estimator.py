@@ -311,10 +311,11 @@ def test_rows_to_choose_by_are_not_learned_from():
     assert one.n_samples_seen_ == len(X)
     turned = CTEM(**SMALL).fit(X, X_val=other[other.columns[::-1]])  # columns go by name
     assert turned.history_ == one.history_
-    with pytest.raises(ValueError, match="X has 2 features, but Schema is expecting 3 features"):
-        CTEM(**SMALL).fit(X, X_val=other.drop(columns="city"))
-    with pytest.raises(ValueError, match="X: expected column 'city', as in fit"):
-        CTEM(**SMALL).fit(X, X_val=other.rename(columns={"city": "town"}))
+    for wrong in (other.drop(columns="city"), other.rename(columns={"city": "town"})):
+        with pytest.raises(ValueError, match="X_val: expected the columns of X; there is no 'city'"):
+            CTEM(**SMALL).fit(X, X_val=wrong)
+    with pytest.raises(ValueError, match=r"X_val: Found array with 0 sample\(s\)"):
+        CTEM(**SMALL).fit(X, X_val=other[:0])
 
 
 def test_more_effort_is_more_work(mixed):
@@ -379,6 +380,12 @@ def test_few_rows_are_warned_about_with_their_number():
         ({"orders": 1.5}, "orders: expected a whole number ≥ 1; got 1.5"),
         ({"max_time": -1}, "max_time: expected a finite number > 0; got -1"),
         ({"learning_rate": 0}, "learning_rate: expected a finite number > 0; got 0"),
+        ({"max_time": "3"}, "max_time: expected a finite number > 0; got '3'"),
+        ({"weight_decay": "x"}, "weight_decay: expected a finite number ≥ 0; got 'x'"),
+        ({"kinds": ["x0"]}, r"kinds: expected a dict, such as \{'city': 'category'\}; got \['x0'\]"),
+        ({"reading": "dmy"}, r"reading: expected a dict, such as \{'dates': 'dmy'\}; got 'dmy'"),
+        ({"device": "tpu"}, "device: expected 'auto', 'cpu', or one that torch finds here, .*; got 'tpu'"),
+        ({"checkpoint": "no/such/run"}, "checkpoint: expected a file in a folder that is there; there is no"),
         ({"weight_decay": -0.1}, "weight_decay: expected a finite number ≥ 0; got -0.1"),
         ({"members": True}, "members: expected a whole number ≥ 1; got True"),
         ({"kinds": {"size": Real()}}, "kinds: 'size' is not in the table"),

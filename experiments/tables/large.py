@@ -79,7 +79,7 @@ def written(folder: Path, n: int, files: int) -> None:
         pq.write_table(rows(n // files, seed=i), folder / f"part-{i:04d}.parquet")
 
 
-def pass_rates(folder: Path, n: int) -> dict[str, float]:
+def pass_rates(folder: Path) -> dict[str, float]:
     """Rows a second of the two passes, on one file."""
     with open_large(folder / "part-0000.parquet") as large:
         sketch, reading = timed(lambda: survey(large, "1GB", seed=0))
@@ -283,7 +283,7 @@ def measured(n: int, files: int, steps: int, some: int, memory: str) -> dict[str
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         written(folder, n, files)
-        rates = pass_rates(folder, n)
+        rates = pass_rates(folder)
         large, seconds = fitted(folder, steps, memory)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     rates |= answer_rates(large, some)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ __all__ = ["KEPT", "check_arguments", "check_count", "plain_arguments"]
 MOST = 2**31 - 1  # of anything that is counted
 OBJECTIVES = ("anyorder", "pairwise")
 UNKNOWN = ("reserve", "refuse")
+SUCH_AS = {"kinds": "{'city': 'category'}", "reading": "{'dates': 'dmy'}"}
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
 ANYORDER = ("blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay", "max_time")
 KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that machine
@@ -50,15 +53,27 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     for name in NUMBERS:
         if arguments[name] is not None:
             check_count(name, arguments[name])
+    for name in ("kinds", "reading"):
+        if not isinstance(arguments.get(name), Mapping | None):
+            raise ValueError(f"{name}: expected a dict, such as {SUCH_AS[name]}; got {arguments[name]!r}.")
     for name in ("learning_rate", "max_time"):
         value = arguments[name]
-        if value is not None and not 0 < value < math.inf:
+        if value is not None and not (_is_number(value) and 0 < value < math.inf):
             raise ValueError(f"{name}: expected a finite number > 0; got {value!r}.")
     decay = arguments["weight_decay"]
-    if decay is not None and not 0 <= decay < math.inf:
+    if decay is not None and not (_is_number(decay) and 0 <= decay < math.inf):
         raise ValueError(f"weight_decay: expected a finite number ≥ 0; got {decay!r}.")
+    checkpoint = arguments.get("checkpoint")  # a file keeps neither this nor kinds
+    if checkpoint is not None and not Path(checkpoint).parent.is_dir():
+        raise ValueError(
+            f"checkpoint: expected a file in a folder that is there; there is no {Path(checkpoint).parent}."
+        )
     if arguments["objective"] == "pairwise":
         _check_pairwise(arguments)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_pairwise(arguments: Mapping[str, Any]) -> None:

@@ -29,7 +29,6 @@ from ctem.wrappers import AroundCTEM, taking_settings
 
 __all__ = ["CTEMImputer"]
 
-Vector = NDArray[np.float64]
 STRATEGIES = ("mean", "mode", "sample")
 CALIBRATING = 500  # held-out rows that intervals are calibrated on, at most
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from ctem.tables.columns.inference import kind_names
 from ctem.tables.columns.schema import Schema, readings
 from ctem.tables.columns.sketches import Sketch, completed
 from ctem.tables.columns.suspicions import remarks
-from ctem.tables.frames.frame import Frame, read_frame
+from ctem.tables.frames.frame import Frame, TableType, read_frame
+from ctem.tables.frames.given import renamed
 from ctem.tables.frames.large import LargeTable, is_large, open_large
 from ctem.tables.frames.recognition import Reading, read_written, recognised
 from ctem.tables.frames.rows import taken
@@ -133,7 +134,7 @@ def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: 
         raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
     schema = _schema(arguments, frame, len(frame))
     x = schema.encode(frame).x.to(find_device(arguments["device"]))
-    kept = None if X_val is None else read_written(read_frame(X_val), frame.table_type)
+    kept = None if X_val is None else _aside(X_val, frame.table_type)
     held_out = None if kept is None else schema.encode(kept).x.to(x)
     settings = settings_for(arguments, schema, len(x))
     digest = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
@@ -152,7 +153,7 @@ def _streamed(
     told = _remarks(schema, frame, 0)
     aside = Span(0, 0) if X_val is not None else held_out_span(sketch)
     mine = aside.of(sketch.sampled(), seed)
-    own = read_written(read_frame(X_val), frame.table_type) if X_val is not None else taken(sample, mine)
+    own = _aside(X_val, frame.table_type) if X_val is not None else taken(sample, mine)
     shown = taken(sample, np.flatnonzero(~mine)[:: max(1, len(table) // SHOWN)])
     settings = settings_for(arguments, schema, sketch.rows)
     draws = settings.steps * settings.batch_size * settings.members
@@ -172,6 +173,24 @@ def _streamed(
         x = pool.first().to(find_device(arguments["device"]))
         held_out = schema.encode(own).x.to(x)
         yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool, told)
+
+
+def _aside(X_val: Any, table_type: TableType) -> Frame:
+    """The rows of X_val in the columns of fit: by name where they have names, else by position."""
+    try:
+        frame = read_frame(X_val)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"X_val: {str(error).removeprefix('X: ')}") from None
+    names, found = table_type.names, frame.table_type.names
+    if frame.table_type.backend == "numpy" and len(found) == len(names):
+        return renamed(frame, table_type)
+    if absent := [name for name in names if name not in found]:
+        raise ValueError(
+            f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(found)[:9]}."
+        )
+    fields = {field.name: field for field in frame.table_type.fields}
+    kind = replace(frame.table_type, fields=tuple(fields[name] for name in names))
+    return read_written(Frame(kind, {name: frame.columns[name] for name in names}), table_type)
 
 
 def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:

@@ -48,6 +48,12 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
     if sample_weight is None:
         return frame, None
     weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(weights.sum())
+    if not finite:
+        raise ValueError(
+            f"sample_weight: expected weights of a finite sum; the largest is {weights.max():g}."
+        )
     kept = weights > 0
     return taken(frame, kept), torch.from_numpy(weights[kept])
 

@@ -184,16 +184,20 @@ def load_table(name: str, folder: str | Path | None = None) -> Any:
     return frame
 
 
-def load_penguins(backend: Literal["pandas", "polars", "pyarrow"] = "pandas") -> Any:
+def load_penguins(backend: Literal["pandas", "polars", "pyarrow"] | None = None) -> Any:
     """The Palmer penguins: 344 rows, 8 columns (text, real and whole numbers), 19 missing cells; CC0.
 
     Arguments:
-        backend: the library of the table: "pandas", "polars" or "pyarrow".
+        backend: the library of the table: "pandas", "polars" or "pyarrow"; the first of them that is installed when
+            None.
 
     >>> load_penguins().shape
     (344, 8)
     """
-    if backend not in ("pandas", "polars", "pyarrow"):
+    known: tuple[Literal["pandas", "polars", "pyarrow"], ...] = ("pandas", "polars", "pyarrow")
+    if backend is None:
+        backend = next(library for library in known if importlib.util.find_spec(library) is not None)
+    if backend not in known:
         raise ValueError(f"backend: expected 'pandas', 'polars' or 'pyarrow'; got {backend!r}.")
     if importlib.util.find_spec(backend) is None:
         raise ImportError(f"load_penguins: {backend} is not installed; say another backend, or install it.")

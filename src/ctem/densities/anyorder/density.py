@@ -103,16 +103,6 @@ class AnyOrderDensity:
         with torch.no_grad():
             return torch.cat([self._log_terms(part) for part in self._split(x)])
 
-    def log_prob_given_others(self, x: Tensor, groups: Sequence[Collection[int]]) -> Tensor:
-        """log ρ(x_g | all other columns) of every group g of columns, float64 of shape (n, groups).
-
-        The same as ``log_prob(x, g, others)`` for one group after the other, but the rows that each of them hides
-        go through the chain rule together: d passes instead of d².
-        """
-        with torch.no_grad():
-            few = max(1, BATCH // max(len(groups), 1))
-            return torch.cat([self._given_others(part, groups) for part in x.split(few)])
-
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns, zero elsewhere and in missing cells, (n, d)."""
         if not self.space.reals:
@@ -196,18 +186,6 @@ class AnyOrderDensity:
         rest = -(share.exp() * share).sum(0) - math.log(len(self.orders))
         known = ~x.isnan()
         return mean + known * (rest / known.sum(1).clamp_min(1)).unsqueeze(1)
-
-    def _given_others(self, x: Tensor, groups: Sequence[Collection[int]]) -> Tensor:
-        hidden = torch.zeros(len(groups), self.space.dim, dtype=torch.bool, device=x.device)
-        for i, group in enumerate(groups):
-            hidden[i, list(group)] = True
-        known = torch.where(hidden.unsqueeze(1), math.nan, x)  # (groups, n, d)
-        shares = self._shares(known.flatten(0, 1)).view(-1, *known.shape[:2])
-        out = x.new_empty(len(x), len(groups), dtype=torch.float64)
-        for i, group in enumerate(groups):
-            others = [j for j in range(self.space.dim) if j not in group]
-            out[:, i] = (self._by_order(x, group, others) + shares[:, i]).logsumexp(0)
-        return out
 
     def _shares(self, x: Tensor) -> Tensor:
         """log of each order's share of the density of the observed cells, (orders, n)."""

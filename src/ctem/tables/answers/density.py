@@ -49,8 +49,21 @@ def find_device(name: str) -> torch.device:
     device(type='cpu')
     """
     if name != "auto":
-        return torch.device(name)
+        return _checked(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _checked(name: str) -> torch.device:
+    """A device that this machine has."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: expected 'auto', 'cpu', or one that torch finds here, such as 'cuda'; got {name!r} ({reason})."
+        ) from None
+    return device
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class Suspicion:
     """Something odd, and what to do about it.
 
     Arguments:
-        kind: "code", "left out", "constant", "mostly missing", "date", "mixed", "spelling", "refused", "copied
+        kind: "names", "code", "left out", "constant", "mostly missing", "date", "mixed", "spelling", "refused", "copied
             rows", "copied column" or "rule".
         columns: that it is about; none for the table as a whole.
         words: what was found.
@@ -62,7 +62,13 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
     'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
     """
     alone = [each for name, cells in columns.items() for each in _about(name, cells, kinds[name])]
-    return [*alone, *_copied_rows(columns, kinds), *_copied_columns(columns, kinds), *_rules(columns, kinds)]
+    return [
+        *_names(columns),
+        *alone,
+        *_copied_rows(columns, kinds),
+        *_copied_columns(columns, kinds),
+        *_rules(columns, kinds),
+    ]
 
 
 def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | None = None) -> list[str]:
@@ -76,7 +82,7 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
     >>> print(*remarks({"due": Cells("label", np.arange(10), np.zeros(10, bool), days)}, {"due": "category"}))
     'due' holds dates, but also '2023-02-31' in 1 row (row 9), which no calendar has: mark those with na, or make ...
     """
-    told, apart = list[str](), list[str]()
+    told, apart = [str(each) for each in _names(columns)], list[str]()
     for name, cells in columns.items():
         distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
         mixed = [str(each) for each in _mixed(name, cells, distinct, counts, kinds[name], rows)]
@@ -84,6 +90,24 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
         if kinds[name] in ("identifier", "text") and not mixed:
             apart.append(name)
     return [*told, *_apart(apart)]
+
+
+def _names(columns: Mapping[str, Cells]) -> Iterator[Suspicion]:
+    """Names that look like cells: of a file without a line of names, whose first row was taken for one.
+
+    >>> cells = Cells("int", np.array([3]), np.zeros(1, bool))
+    >>> [each.kind for each in _names({"0.36": cells, "7": cells})], list(_names({"2019": cells, "2020": cells}))
+    (['names'], [])
+    """
+    numbers = [name for name in columns if number_pattern(".", "").fullmatch(name.lstrip("-"))]
+    if 2 * len(numbers) >= len(columns) and not all(name.isdigit() for name in numbers):
+        some = " and ".join(map(repr, numbers[:2]))
+        yield Suspicion(
+            "names",
+            (),
+            f"{len(numbers)} of {len(columns)} columns are named by numbers ({some})",
+            "if these are cells of a first row, put a line of names before it",
+        )
 
 
 def _apart(names: list[str]) -> Iterator[str]:
