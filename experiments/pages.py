@@ -217,7 +217,7 @@ def _legend(page: Page, results: Sequence[Result]) -> list[str]:
 def worded(records: Rows, words: Mapping[str, str]) -> Rows:
     """Records whose names are those of abouts.toml; a metric without a word is left out."""
     shown = [r for r in records if words.get(r["metric"]) != ""]
-    return [r | {axis: words.get(r[axis], r[axis]) for axis in ("dataset", "metric")} for r in shown]
+    return [r | {axis: words.get(r[axis], r[axis]) for axis in ("dataset", "system", "metric")} for r in shown]
 
 
 def unique(results: Sequence[Result]) -> Rows:
@@ -244,7 +244,13 @@ def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
     for heading, of in list(found.items()):
         if len(systems := {r["system"] for r in of}) == 1:
             alone.setdefault(f"{systems.pop()} alone", []).extend(found.pop(heading))
-    return [*found.items(), *alone.items()]
+    return [*found.items(), *((_alone(heading, of), of) for heading, of in alone.items())]
+
+
+def _alone(heading: str, records: Rows) -> str:
+    """With the name of what is measured, if that is one thing: the table does not say it."""
+    metrics = {record["metric"] for record in records}
+    return f"{metrics.pop()}, {heading}" if len(metrics) == 1 else heading
 
 
 def table(records: Rows, published: str = "inline") -> list[str]:

@@ -75,7 +75,7 @@ class Questions:
             given: what is known, a dict name → condition or a table with some of the columns. A condition is a value,
                 a range ``(low, high)`` with both ends included and None for an open one, or a list of values and
                 ranges; None is a missing cell, with ``missing="state"``.
-            with_missing: holes as the data have them, each by what the other cells of the row hold, in columns that
+            with_missing: gaps as the data have them, each by what the other cells of the row hold, in columns that
                 are not given (``ctem.tables.answers.missingness``). With ``missing="state"`` rows have them anyway.
         """
         check_is_fitted(self)

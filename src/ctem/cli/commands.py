@@ -163,7 +163,7 @@ def sample(
     n: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows.")] = 1,
     given: Given = None,
     with_missing: Annotated[
-        bool, typer.Option("--with-missing", help="With holes as the data have them.")
+        bool, typer.Option("--with-missing", help="With gaps as the data have them.")
     ] = False,
     output: Output = "-",
     seed: Seed = None,
@@ -180,7 +180,7 @@ def sample(
     \b
     ctem sample adult.ctem -n 1000 --seed 1 > new.csv
     ctem sample adult.ctem -n 1000000 -o new.parquet
-    ctem sample adult.ctem -n 1000 --with-missing > holes.csv
+    ctem sample adult.ctem -n 1000 --with-missing > gaps.csv
     ctem sample adult.ctem -n 100 --given 'age=30..40' --given 'education=Masters|Doctorate'
     """
 

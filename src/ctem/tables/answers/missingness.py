@@ -1,10 +1,10 @@
-r"""Which cells are missing, given what the others hold: for samples with holes as the data have them.
+r"""Which cells are missing, given what the others hold: for samples with gaps as the data have them.
 
 The columns with gaps have an order, those with the fewest first. A small network gives
 
     P(cell j is missing | complete columns, which earlier cells are missing, what the others of them hold)
 
-so that a drawn row gets its holes one after the other, each by what is still to be seen of the row. Columns that are
+so that a drawn row gets its gaps one after the other, each by what is still to be seen of the row. Columns that are
 always missing together share one decision. The density itself knows nothing of this: a missing cell stays hidden.
 """
 
@@ -105,13 +105,13 @@ class Missingness:
         generator: torch.Generator,
         kept: Collection[str] = (),
     ) -> dict[str, Cells]:
-        """The columns of drawn rows with holes.
+        """The columns of drawn rows with gaps.
 
         Arguments:
             table_type: of the table that was fitted.
-            columns: name → cells, without holes.
+            columns: name → cells, without gaps.
             generator: of the draws, on any device.
-            kept: columns without holes, because they are given.
+            kept: columns without gaps, because they are given.
         """
         x = self.schema.encode(Frame(table_type, dict(columns))).x
         own = _on_cpu(generator)
