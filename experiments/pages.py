@@ -70,17 +70,11 @@ PAGES = (
         {"imputation-peers": PEERS, "imputation-miceforest": PEERS, "imputation*": DEFAULTS},
         notes="tables",
     ),
-    Page(
-        "uses",
-        {"uses-peers": PEERS, "uses*": DEFAULTS},
-    ),
+    Page("uses", {"uses-peers": PEERS, "uses*": DEFAULTS}),
     Page("large", {"large*": "one run"}, split="dataset"),
     Page("bench-cpu", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
     Page("bench-cuda", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
-    Page(
-        "ablation",
-        {"ablation*": "nothing was chosen on it; one run"},
-    ),
+    Page("ablation", {"ablation*": "nothing was chosen on it; one run"}),
     Page(
         "table1",
         {
@@ -217,7 +211,8 @@ def _legend(page: Page, results: Sequence[Result]) -> list[str]:
 def worded(records: Rows, words: Mapping[str, str]) -> Rows:
     """Records whose names are those of abouts.toml; a metric without a word is left out."""
     shown = [r for r in records if words.get(r["metric"]) != ""]
-    return [r | {axis: words.get(r[axis], r[axis]) for axis in ("dataset", "system", "metric")} for r in shown]
+    axes = ("dataset", "system", "metric")
+    return [r | {axis: words.get(r[axis], r[axis]) for axis in axes} for r in shown]
 
 
 def unique(results: Sequence[Result]) -> Rows:
