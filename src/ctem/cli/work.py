@@ -390,8 +390,8 @@ def _conditions(model: CTEM, said: list[str] | None, quiet: bool) -> dict[str, A
     written = {field.name: Writing.from_json(field.written) for field in fields if field.written is not None}
     found = conditions(said, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
     known, ranges = split_given(found, model.schema_)
-    if ranges and not quiet:
-        p = model.probability(ranges, known)
+    p = model.probability(ranges, known) if ranges and not quiet else None
+    if p is not None and p.value:  # else nothing can be drawn, and the error says why
         say(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
     return found
 
