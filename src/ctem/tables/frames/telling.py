@@ -11,10 +11,8 @@ from ctem.tables.frames.zones import zone_of
 
 __all__ = ["told"]
 
-COUNTED = (
-    "clock",
-    "month",
-)  # text that is kept as numbers nobody knows: minutes from somewhere, months since year 0
+# text that is kept as numbers nobody knows: minutes from somewhere, months since year 0
+COUNTED = ("clock", "month")
 
 
 def told(field: Field, cells: Cells) -> Cells:
