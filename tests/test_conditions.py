@@ -263,6 +263,8 @@ def test_predictions_are_the_conditional_of_any_column(model):
             "column 'born': expected dates or times, such as '2020-01-05 09:00'; got 'soon'",
         ),
         ({"born": (3.5, None)}, "column 'born'"),
+        ({"born": np.datetime64("NaT")}, "column 'born': None asks for a missing cell"),
+        ({"born": (pd.NaT, "2000-03-01")}, "column 'born': expected a value, .* got .*NaT"),
         ({"age": ("young", "old")}, "column 'age': expected numbers"),
         ({"age": slice(30, 40)}, r"column 'age': expected a value, a range \(low, high\).*got slice"),
         ({"age": "30..40"}, r"given=\{'age': \(30, 40\)\}; got '30..40'"),
@@ -318,6 +320,43 @@ def test_booleans_are_predicted_as_booleans():
     found = CTEM(**SMALL).fit(X).predict(X, "old")
     assert found.dtype == bool
     assert accuracy_score(X["old"], found) > 0.5
+
+
+def test_where_missing_is_a_state_a_column_that_is_not_named_is_unknown_and_not_missing():
+    rng = np.random.default_rng(0)
+    gone = rng.random(800) < 0.25
+    X = pd.DataFrame({"y": np.where(gone, np.nan, rng.normal(size=800)), "c": np.where(gone, "ill", "well")})
+    model = CTEM(**SMALL | {"max_steps": 200}, missing="state").fit(X)
+    ill = model.classes("c").index("ill")
+    assert model.conditional({}, "c").probability[0, ill] == pytest.approx(0.25, abs=0.05)
+    assert model.conditional({"y": None}, "c").probability[0, ill] > 0.9
+
+
+CATEGORIES = {
+    "whole": [1, 2, 3],
+    "numbers": [0.5, 1.5, 2.5],
+    "booleans": [False, True],
+    "moments": pd.to_datetime(["2020-01-01", "2020-06-01"]),
+}
+
+
+@pytest.mark.parametrize("values", CATEGORIES.values(), ids=CATEGORIES)
+def test_categories_are_asked_for_by_their_own_values(values):
+    rng = np.random.default_rng(0)
+    kept = pd.Series(values)[rng.integers(len(values), size=200)].reset_index(drop=True)
+    X = pd.DataFrame({"k": kept.astype("category"), "v": rng.normal(size=200)})
+    model, value = CTEM(**SMALL).fit(X), X["k"][0]
+    for said in (value, [value]):
+        assert (model.sample(2, given={"k": said})["k"] == value).all()
+        assert 0 < model.probability({"k": said}, n_draws=64).value < 1
+    assert model.conditional({"k": value}, "v").has_mean
+
+
+def test_arrays_and_series_are_lists_of_values(model):
+    listed = model.probability({"age": [30, 40]}, n_draws=256)
+    for said in (np.array([30, 40]), pd.Series([30, 40])):
+        assert model.probability({"age": said}, n_draws=256) == listed
+    assert model.probability({"rain": (None, None)}, n_draws=256).value <= 1
 
 
 def test_an_end_at_infinity_is_open(model):

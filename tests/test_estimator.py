@@ -316,6 +316,11 @@ def test_rows_to_choose_by_are_not_learned_from():
             CTEM(**SMALL).fit(X, X_val=wrong)
     with pytest.raises(ValueError, match=r"X_val: Found array with 0 sample\(s\)"):
         CTEM(**SMALL).fit(X, X_val=other[:0])
+    timed = other.assign(at=pd.date_range("2020-01-01", periods=100, tz="Asia/Tokyo"))
+    with pytest.raises(
+        ValueError, match="X_val: column 'at' holds times in Asia/Tokyo; got times without a zone"
+    ):
+        CTEM(**SMALL).fit(timed, X_val=timed.assign(at=timed["at"].dt.tz_localize(None)))
 
 
 def test_more_effort_is_more_work(mixed):

@@ -249,3 +249,11 @@ def test_coverage_is_a_share(fitted, gaps):
     check_is_fitted(fitted)
     with pytest.raises(ValueError, match=r"coverage: expected a share in \(0, 1\); got 90"):
         fitted.intervals(gaps, coverage=90)
+
+
+@pytest.mark.parametrize("strategy", ["mean", "mode", "sample"])
+def test_a_column_that_was_always_missing_stays_so(strategy):
+    X = table().assign(never=np.nan)
+    filled = small(strategy=strategy).fit(X).transform(X)
+    assert filled["never"].isna().all()
+    assert not filled.drop(columns="never").isna().any().any()

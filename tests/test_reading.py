@@ -348,6 +348,25 @@ def test_times_of_day_are_asked_for_by_the_clock(middle):
             assert inside[60 * drawn[0] + drawn[1]].all()
     with pytest.raises(ValueError, match=r"column 'at': expected a time of day such as .*; got 'noon'"):
         model.sample(1, given={"at": ("noon", None)})
+    with pytest.raises(ValueError, match=r"column 'at': expected a value, \(low, high\)"):
+        model.probability({"at": [["08:00", "11:59"]]})
+
+
+def test_a_duration_that_is_given_is_written_as_it_was():
+    model = CTEM(**BRIEF).fit(pd.DataFrame({"took": SPANS["every unit"], "side": np.arange(N) % 3}))
+    for said in ("2h 46m", dt.timedelta(minutes=166)):
+        assert model.sample(1, given={"took": said})["took"].tolist() == ["2h 46m"]
+
+
+def test_one_date_may_be_said_in_several_ways():
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(200), unit="D")
+    model = CTEM(**BRIEF).fit(pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "side": np.arange(200) % 3}))
+    found = [
+        model.probability({"day": (low, high)}, n_draws=64).value
+        for low in ("01.02.2020", "2020-02-01", dt.date(2020, 2, 1))
+        for high in ("01.03.2020", "2020-03-01", dt.datetime(2020, 3, 1))
+    ]
+    assert len(set(found)) == 1
 
 
 def test_times_of_day_and_months_are_told_as_they_are_written():

@@ -129,3 +129,12 @@ def test_an_outlier_estimator_takes_held_out_rows():
     model = CTEMOutlier(**TINY).fit(X[:200], X_val=X[200:])
     assert model.estimator_.held_out_.rows == 40
     assert np.array_equal(model.p_values(X), model.estimator_.p_values(X))
+
+
+def test_the_threshold_of_outliers_is_of_the_rows_that_weigh():
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    X[:100] += 40
+    outliers = CTEMOutlier(**TINY, contamination=0.1).fit(X, sample_weight=np.repeat([0.0, 1.0], [100, 300]))
+    assert np.mean(outliers.predict(X[100:]) == -1) == pytest.approx(0.1, abs=0.01)
+    with pytest.raises(ValueError, match="contamination: expected a share"):
+        CTEMOutlier(**TINY, contamination="auto").fit(X)

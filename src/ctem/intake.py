@@ -25,6 +25,7 @@ from ctem.tables.frames.given import renamed
 from ctem.tables.frames.large import LargeTable, is_large, open_large
 from ctem.tables.frames.recognition import Reading, read_written, recognised
 from ctem.tables.frames.rows import taken
+from ctem.tables.frames.zones import check_zones
 from ctem.terminal import print_columns
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
@@ -188,6 +189,7 @@ def _aside(X_val: Any, table_type: TableType) -> Frame:
         raise ValueError(
             f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(found)[:9]}."
         )
+    check_zones(frame, table_type, "X_val")
     fields = {field.name: field for field in frame.table_type.fields}
     kind = replace(frame.table_type, fields=tuple(fields[name] for name in names))
     return read_written(Frame(kind, {name: frame.columns[name] for name in names}), table_type)

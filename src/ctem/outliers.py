@@ -52,14 +52,23 @@ class CTEMOutlier(OutlierMixin, AroundCTEM):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None) -> CTEMOutlier:
         """Fit the density, as ``CTEM.fit`` does, and set the threshold."""
-        if not 0 < self.contamination <= 0.5:
-            raise ValueError(f"contamination: expected a share in (0, 0.5]; got {self.contamination!r}.")
+        share: Any = self.contamination
+        if not isinstance(share, int | float | np.number) or not 0 < share <= 0.5:
+            raise ValueError(f"contamination: expected a share in (0, 0.5]; got {share!r}.")
         self.estimator_ = self.density().fit(X, sample_weight=sample_weight, X_val=X_val)
         self.n_features_in_ = self.estimator_.n_features_in_
         if hasattr(self.estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.estimator_.feature_names_in_
-        self.offset_ = float(np.percentile(self.score_samples(X), 100 * self.contamination))
+        self.offset_ = self._threshold(self.score_samples(X), sample_weight)
         return self
+
+    def _threshold(self, score: Vector, weight: Any) -> float:
+        """The score below which ``contamination`` of the rows lie, by their weights if they have any."""
+        if weight is None:
+            return float(np.percentile(score, 100 * self.contamination))
+        order = np.argsort(score)
+        share = np.cumsum(np.asarray(weight, np.float64)[order])
+        return float(score[order[np.searchsorted(share, self.contamination * share[-1], side="right")]])
 
     def score_samples(self, X: Any) -> Vector:
         """−``outlier_scores`` of every row, in nats: lower is stranger."""

@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -188,6 +190,7 @@ class _Scale(NamedTuple):
 
     def places(self, cells: Cells) -> NDArray[Any]:
         """Where the cells lie, as matplotlib takes them; missing ones at nan or NaT."""
+        cells = replace(cells, zone="", text=None)
         if self.type == "label":
             at = {label: place for place, label in enumerate(self.labels)}
             return np.array([at.get(label, np.nan) for label in cells.to_list()], float)
@@ -203,7 +206,7 @@ class _Scale(NamedTuple):
         if self.labels:
             return np.array([self.labels.index(value) for value in values], float)
         if self.type == "moment":
-            return np.array(values, "M8[us]")
+            return np.array([_in_utc(value) for value in values], "M8[us]")
         if self.type == "duration":
             return np.array(values, "m8[us]") / np.timedelta64(1, "D")
         return np.array(values, float)
@@ -306,12 +309,18 @@ def _tried(range_of: ColumnDistribution) -> list[Any]:
     """Values of a column to look at: all labels, or numbers evenly spaced over its central part."""
     cells = range_of.cells
     if cells.type in ("label", "bool") or len(cells) <= STEPS:
-        return [value for value in range_of.values if value is not None]
+        return [value for value in replace(cells, text=None).to_list() if value is not None]
     low, high = (range_of.quantile(share).values[0] for share in CENTRAL)
     values = np.linspace(float(low), float(high), STEPS)
     whole = cells.values.dtype.kind in "iu"
     values = np.unique(np.rint(values)).astype(cells.values.dtype) if whole else values
-    return Cells(cells.type, values, np.zeros(len(values), bool), unit=cells.unit).to_list()
+    return replace(cells, values=values, missing=np.zeros(len(values), bool), text=None).to_list()
+
+
+def _in_utc(value: Any) -> Any:
+    """A moment of a zone as one of UTC, which axes have; anything else as it is."""
+    aware = isinstance(value, dt.datetime) and value.tzinfo is not None
+    return value.astimezone(dt.UTC).replace(tzinfo=None) if aware else value
 
 
 def _curves(
@@ -322,7 +331,7 @@ def _curves(
     if found[0].has_mean:
         scale = _Scale.of(found[0].cells)
         low, middle, high = (
-            scale.places_of([each.to_list()[0] for each in cells])
+            np.concatenate([scale.places(each) for each in cells])
             for cells in (
                 [d.quantile(BAND[0]) for d in found],
                 [d.mean() for d in found],

@@ -14,6 +14,7 @@ from ctem.arguments import check_count
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.events import Probability
 from ctem.densities.pairwise import PairwiseDensity
+from ctem.tables.answers.conditions import is_range
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
@@ -181,12 +182,12 @@ class Questions:
         """
         check_is_fitted(self)
         j = self._answered(column)
-        names = self.table_type_.names
-        known = isinstance(X, Mapping)
-        frame = (
-            self._one_row(X) if known else self.as_frame(X, [name for i, name in enumerate(names) if i != j])
-        )
-        return self._table.conditional(frame, j).told(self.table_type_.fields[j])
+        if isinstance(X, Mapping):
+            found = self._table.conditional(self._one_row(X), j, X)
+        else:
+            others = [name for i, name in enumerate(self.table_type_.names) if i != j]
+            found = self._table.conditional(self.as_frame(X, others), j)
+        return found.told(self.table_type_.fields[j])
 
     def outliers(
         self, X: Any, n: int | None = None, alpha: float | None = None, as_frame: bool = False
@@ -256,7 +257,7 @@ class Questions:
     def _one_row(self, known: Mapping[str, Any]) -> Frame:
         """A row of which some cells are known."""
         for name, value in known.items():
-            if isinstance(value, tuple | list):
+            if is_range(value):
                 raise ValueError(
                     f"X: expected one value for {name!r}; got {value!r}. sample and probability take ranges and lists."
                 )

@@ -195,7 +195,9 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
         condition = [condition]
     items = [_plain(item) for item in condition] if is_range(condition) else [_plain(condition)]
     for item in items:
-        if (isinstance(item, tuple) and len(item) != 2) or isinstance(item, list | set | dict):
+        pair = isinstance(item, tuple)
+        strange = pair and (len(item) != 2 or any(end is not None and is_gap(end) for end in item))
+        if strange or isinstance(item, list | set | dict):
             raise ValueError(
                 f"{what}: column {name!r}: expected a value, (low, high), with None for an open end, or a list of "
                 f"these; got {item!r}."

@@ -226,11 +226,17 @@ class TableDensity:
                 parts = chunks(taken(frame, cells.missing), CHUNK // 8)
                 yield name, cells.missing, [self.conditional(part, j) for part in parts]
 
-    def conditional(self, frame: Frame, j: int) -> ColumnDistribution:
-        """The distribution of column j of the table given the other observed cells of each row."""
+    def conditional(self, frame: Frame, j: int, known: Collection[str] | None = None) -> ColumnDistribution:
+        """The distribution of column j of the table given the other observed cells of each row.
+
+        Arguments:
+            known: columns that something is known of, by name; all when None. A cell of another is not missing but
+                unknown, which differs where missing is a state.
+        """
         density = self.any_order("a conditional")
         inferred, owner = list(self.schema.columns.values())[j], self.schema.owner[j]
-        x, codec, numeric = self.encode(frame)[0], inferred.codec, inferred.kind != "category"
+        x = self.encode(frame)[0] if known is None else self.encode_given(frame, known)
+        codec, numeric = inferred.codec, inferred.kind != "category"
         if not owner:
             cells = codec.decode(x[:1, :0].cpu())
             return ColumnDistribution(cells, np.ones((len(x), 1)), np.zeros(1, np.int64), numeric)

@@ -61,7 +61,7 @@ class ColumnDistribution:
     @property
     def has_mean(self) -> bool:
         """Whether the values can be averaged."""
-        return self.numeric and self.cells.type not in ("label", "bool")
+        return self.numeric and self.cells.type not in ("label", "bool") and not self.cells.missing.all()
 
     def told(self, field: Field) -> ColumnDistribution:
         """The same, whose values are told as the table has them (``ctem.tables.frames.telling``)."""
@@ -131,9 +131,9 @@ class ColumnDistribution:
         >>> ColumnDistribution(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3)).quantile(0.5).values
         array([2])
         """
-        if self.cells.type == "label":
-            gone = np.full(len(self.probability), -1, np.int64)
-            return replace(self.cells, values=gone, missing=gone < 0)
+        if self.cells.type == "label" or self.cells.missing.all():
+            gone = np.resize(self.cells.values, len(self.probability))
+            return replace(self.cells, values=gone, missing=np.ones(len(gone), bool))
         order = np.flatnonzero(~self.cells.missing)
         order = order[np.argsort(self.cells.values[order], kind="stable")]
         below = np.cumsum(self.probability[:, order], 1)

@@ -55,7 +55,7 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
     """
     if unknown := [name for name in given if name not in schema.columns]:
         raise ValueError(f"given: expected some of the columns {list(schema.columns)}; got {unknown[0]!r}.")
-    given = {name: None if is_gap(said) else said for name, said in given.items()}
+    given = {name: None if is_gap(said) else _as_list(said) for name, said in given.items()}
     ranges = {name: said for name, said in given.items() if is_range(said)}
     for name, said in given.items():
         if isinstance(schema.columns[name].codec, LeftOut):
@@ -67,6 +67,11 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
             check_state(name, schema.columns[name].codec, "given")
         _check_value(name, said, schema.columns[name].kind)
     return {name: said for name, said in given.items() if name not in ranges}, ranges
+
+
+def _as_list(said: Any) -> Any:
+    """An array or a series of values as the list that it is."""
+    return list(said) if isinstance(said, np.ndarray | range) or hasattr(said, "to_list") else said
 
 
 def _check_value(name: str, said: Any, kind: str) -> None:
@@ -216,7 +221,8 @@ def conditional_probability(
     """
     if both := [name for name in event if name in given]:
         raise ValueError(f"event, given: expected no column in both; got {both[0]!r}.")
-    split_given(event, table.schema)
+    values, others = split_given(event, table.schema)
+    event = {name: {**values, **others}[name] for name in event}
     known, ranges = split_given(given, table.schema)
     each = tolerance / math.sqrt(2) if ranges else tolerance
     outer = TableEvent.of(table, kind, known, ranges)
@@ -225,6 +231,6 @@ def conditional_probability(
     except NoValueError:
         return Probability(0.0, 0.0, math.inf)
     part, whole = (found.probability(n, generator, each) for found in (inner, outer))
-    value = part.value / whole.value
+    value = min(part.value / whole.value, 1.0)
     relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
     return Probability(value, float(value * relative), min(part.ess, whole.ess))

@@ -312,9 +312,11 @@ def unsupported(name: str, dtype: Any) -> TypeError:
 def is_gap(value: Any) -> bool:
     """Whether a Python object marks a missing cell.
 
-    >>> is_gap(float("nan")), is_gap(None), is_gap("")
+    >>> is_gap(float("nan")), is_gap(np.datetime64("NaT")), is_gap("")
     (True, True, False)
     """
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
     return value is None or type(value).__name__ in ("NAType", "NaTType") or _is_nan(value)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import Cells, object_cells
+from ctem.tables.frames.cells import Cells, is_gap, object_cells
 from ctem.tables.frames.frame import Frame, TableType, check_finite, read_frame
 from ctem.tables.frames.recognition import read_written
 from ctem.tables.frames.writings import Writing
@@ -79,7 +79,8 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     """
     if isinstance(given, Mapping):
         values = given_moments("given", given_values(given, table_type), table_type)
-        columns = {name: _one_cell(name, value) for name, value in values.items()}
+        listed = [field.name for field in table_type.fields if "categories" in field.dtype]
+        columns = {name: _one_cell(name, value, name in listed) for name, value in values.items()}
     else:
         frame = read_frame(given)
         check_zones(frame, table_type)
@@ -91,8 +92,11 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     return Frame(table_type, {name: columns.get(name, gap) for name in table_type.names}), list(columns)
 
 
-def _one_cell(name: str, value: Any) -> Cells:
-    """A Python object as a column of one cell."""
+def _one_cell(name: str, value: Any, listed: bool = False) -> Cells:
+    """A Python object as a column of one cell: a label if the column lists what it may hold."""
+    value = value.item() if isinstance(value, np.bool_ | np.number) else value
+    if listed and isinstance(value, str | int | float | bool) and not is_gap(value):
+        return Cells("label", np.zeros(1, np.int64), np.zeros(1, bool), (value,))
     if isinstance(value, dt.timedelta | np.timedelta64):
         span = np.array([value], "m8[us]").view(np.int64)
         return Cells("duration", span, np.zeros(1, bool), unit="us")
@@ -111,11 +115,22 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
     >>> given_values({"x0": ("Feb-2015", None)}, frame.table_type)
     {'x0': (24181, None)}
     """
-    written = {field.name: field.written for field in table_type.fields if field.written is not None}
-    return {
-        name: _value(name, said, Writing.from_json(written[name])) if name in written else said
-        for name, said in given.items()
-    }
+    fields = {field.name: field for field in table_type.fields}
+    found = {}
+    for name, said in given.items():
+        field = fields.get(name)
+        if field is not None and field.written is not None:
+            said = _value(name, said, Writing.from_json(field.written))
+        found[name] = _dated(said) if field is not None and "times" in field.dtype else said
+    return found
+
+
+def _dated(said: Any) -> Any:
+    """Moments as the labels that they are in a categorical of moments."""
+    if isinstance(said, tuple | list | set | frozenset):
+        return type(said)(map(_dated, said))
+    moment = moment_of(said)
+    return said if moment is None or isinstance(moment, str) else str(moment)
 
 
 def _value(name: str, said: Any, writing: Writing) -> Any:
@@ -128,8 +143,11 @@ def _value(name: str, said: Any, writing: Writing) -> Any:
     if isinstance(said, tuple):
         return tuple(_value(name, each, writing) for each in said)
     if isinstance(said, list | set | frozenset):
-        each = [_value(name, item, writing) for item in said]
-        return [part for item in each for part in (item if isinstance(item, list) else [item])]
+        found = []
+        for item in said:
+            each = _value(name, item, writing)
+            found += each if isinstance(item, tuple) and isinstance(each, list) else [each]
+        return found
     if isinstance(said, dt.time):
         said = said.strftime("%H:%M:%S")
     if not isinstance(said, str):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.frames.cells import Cells, factorise
+from ctem.tables.frames.cells import Cells, counts_of, factorise
 
 __all__ = ["MARKERS", "SPANS", "Writing", "span_seconds"]
 
@@ -120,7 +120,8 @@ class Writing:
         said = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
         if any(each is not None and not isinstance(each, str) for each in said):
             return [(low, high)]
-        clock = [said[0] or "00:00:00", "23:59:59" if said[1] in (None, "24:00") else said[1]]
+        last_second = said[1] in (None, "24:00", "24:00:00")
+        clock = ["00:00:00" if said[0] is None else said[0], "23:59:59" if last_second else said[1]]
         first, last = (self.parsed(each) for each in clock)
         if first is None or last is None:
             strange = clock[0] if first is None else clock[1]
@@ -163,7 +164,7 @@ class Writing:
             return replace(cells, labels=tuple(texts))
         if self.kind == "label" or cells.type == "label":
             return cells
-        values = cells.values.tolist()
+        values = (counts_of(cells, "s") if self.kind == "duration" else cells.values).tolist()
         if self.kind == "date":
             values = cells.to_list()
         known = [self.text(v) for v, gone in zip(values, cells.missing.tolist(), strict=True) if not gone]

@@ -45,7 +45,7 @@ def holds_moments(dtype: Dtype) -> bool:
     return any(name in MOMENTS or name.startswith(("datetime64", "<M8")) for name in own)
 
 
-def check_zones(frame: Frame, table_type: TableType) -> None:
+def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
     """An error where a column has times with a zone and in fit had them without, or the other way round.
 
     >>> from ctem.tables.frames.frame import read_frame
@@ -61,7 +61,7 @@ def check_zones(frame: Frame, table_type: TableType) -> None:
             and bool(zone) != bool(fitted.get(field.name, zone))
         ):
             raise _mixed_up(
-                "X", field.name, fitted[field.name], f"times in {zone}" if zone else "times without a zone"
+                what, field.name, fitted[field.name], f"times in {zone}" if zone else "times without a zone"
             )
 
 
@@ -105,10 +105,12 @@ def moment_of(said: Any) -> Any:
     (datetime.datetime(2020, 3, 1, 0, 0), datetime.datetime(2020, 3, 1, 0, 0), 'soon')
     """
     if isinstance(said, np.datetime64):
-        return None if np.isnat(said) else said.astype("M8[us]").item()
+        return said if np.isnat(said) else said.astype("M8[us]").item()
     if hasattr(said, "to_pydatetime"):
-        return said.to_pydatetime(warn=False) if said == said else None
-    if not isinstance(said, str):
+        return said.to_pydatetime(warn=False) if said == said else said
+    if isinstance(said, dt.date) and not isinstance(said, dt.datetime):
+        return dt.datetime(said.year, said.month, said.day)
+    if not isinstance(said, str) or not said:
         return said
     try:
         return dt.datetime.fromisoformat(said)
