@@ -36,7 +36,7 @@ GONE = "gone"
 EQUAL = {
     "a36303430012": "3d2947c027f5",  # zones.check_zones: names what it checks
     "9238de8dcdb5": "68209ff40da4",  # density.TableDensity.conditional: other with missing="state" alone, in no result
-    "9d955cfc214b": "7af1f336435f",  # distributions.ColumnDistribution.has_mean: columns that were always missing have none
+    "9d955cfc214b": "7af1f336435f",  # distributions.ColumnDistribution.has_mean: none where all is missing
     "887cccf1e1f3": "ba09b77c7f7a",  # distributions.ColumnDistribution.quantile: the same
     "1098045e814a": "d8a91c530568",  # writings.Writing.labels: durations that were given in another unit
     "1bc05f80bd3e": "75c36c72cc3d",  # density.find_device: refuses a device that is not there
