@@ -27,7 +27,7 @@ from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells, is_gap, object_cells
+from ctem.tables.frames.cells import Cells, counts_of, is_gap, object_cells
 from ctem.tables.frames.zones import moment_of
 
 __all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]
@@ -211,11 +211,12 @@ def _plain(item: Item) -> Item:
     """None for any mark of a missing cell, and for an end at infinity."""
     if isinstance(item, tuple) and len(item) == 2:
         low, high = item
-        return None if _is(low, -math.inf) else low, None if _is(high, math.inf) else high
+        return None if _is_number(low, -math.inf) else low, None if _is_number(high, math.inf) else high
     return None if is_gap(item) else item
 
 
-def _is(value: Any, number: float) -> bool:
+def _is_number(value: Any, number: float) -> bool:
+    """Whether a value, which may be of any type, is this number."""
     return isinstance(value, float | np.floating) and float(value) == number
 
 
@@ -291,9 +292,7 @@ def _tick(name: str, value: Any, codec: Labels) -> Any:
     cells = _read(name, [value], codec)
     if cells.type == "label":
         raise TypeError(f"column {name!r}: expected {in_words(codec.type)}, as in fit; got {value!r}.")
-    if codec.unit and cells.unit != codec.unit:
-        return cells.values.view(f"M8[{cells.unit}]").astype(f"M8[{codec.unit}]").view(np.int64)[0]
-    return cells.values[0]
+    return counts_of(cells, codec.unit)[0] if codec.unit else cells.values[0]
 
 
 def _numbers(name: str, items: list[Item], codec: Numbers, what: str) -> NumberCondition:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
-from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.cells import Cells, counts_of
 from ctem.tables.frames.frame import Field
 from ctem.tables.frames.telling import told
 
@@ -152,7 +152,8 @@ class ColumnDistribution:
         """
         if self.has_mean:
             values, weight = self._known()
-            value = _in_unit(cells, self.cells.unit)[:, None]
+            unit = self.cells.unit
+            value = (counts_of(cells, unit) if unit else cells.values)[:, None]
             low, high = (weight * (values <= value)).sum(1), (weight * (values >= value)).sum(1)
             p = np.minimum(1.0, 2 * np.minimum(low, high))
         else:
@@ -251,14 +252,6 @@ class ColumnDistribution:
         known = ~self.cells.missing
         weight = self.probability[:, known]
         return self.cells.values[known], weight / weight.sum(1, keepdims=True)
-
-
-def _in_unit(cells: Cells, unit: str) -> NDArray[Any]:
-    """Values in another unit of time."""
-    if not unit or cells.unit == unit:
-        return cells.values
-    letter = "M" if cells.type == "moment" else "m"
-    return cells.values.view(f"{letter}8[{cells.unit}]").astype(f"{letter}8[{unit}]").view(np.int64)
 
 
 def column_distribution(

@@ -79,10 +79,11 @@ class Cells:
             plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_told(self.unit)}]").tolist()
         else:
             plain = self.values.tolist()
-        if self.zone or self.text is not None:
-            tell = self.text or _told_in(self.zone)
-            plain = [None if gone else tell(v) for v, gone in zip(plain, self.missing.tolist(), strict=True)]
-        return [None if gone else value for value, gone in zip(plain, self.missing.tolist(), strict=True)]
+        known = zip(plain, self.missing.tolist(), strict=True)
+        tell = _told_in(self.zone) if self.zone else self.text
+        if tell is None:
+            return [None if gone else value for value, gone in known]
+        return [None if gone else tell(value) for value, gone in known]
 
     def named(self, gap: Any) -> Array:
         """The labels of every cell as Python objects, with a stand-in where missing.

@@ -14,7 +14,7 @@ from ctem.tables.frames.cells import Cells, is_gap, object_cells
 from ctem.tables.frames.frame import Frame, TableType, check_finite, read_frame
 from ctem.tables.frames.recognition import read_written
 from ctem.tables.frames.writings import Writing
-from ctem.tables.frames.zones import check_zones, given_moments, moment_of
+from ctem.tables.frames.zones import changed_each, check_zones, given_moments, moment_of
 
 __all__ = ["given_values", "matched", "partial_frame", "positions", "renamed"]
 
@@ -121,14 +121,12 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
         field = fields.get(name)
         if field is not None and field.written is not None:
             said = _value(name, said, Writing.from_json(field.written))
-        found[name] = _dated(said) if field is not None and "times" in field.dtype else said
+        found[name] = changed_each(said, _dated) if field is not None and "times" in field.dtype else said
     return found
 
 
 def _dated(said: Any) -> Any:
-    """Moments as the labels that they are in a categorical of moments."""
-    if isinstance(said, tuple | list | set | frozenset):
-        return type(said)(map(_dated, said))
+    """A moment as the label that it is in a categorical of moments."""
     moment = moment_of(said)
     return said if moment is None or isinstance(moment, str) else str(moment)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from ctem.tables.frames.cells import Dtype
 from ctem.tables.frames.frame import Frame, TableType
 
-__all__ = ["check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
+__all__ = ["changed_each", "check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
 
 MOMENTS = ("timestamp", "date32", "date64", "Date", "Datetime", "date", "datetime")  # dtypes of the libraries
 
@@ -74,16 +75,25 @@ def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) ->
     {'t': datetime.datetime(2020, 1, 5, 0, 0)}
     """
     zones = {field.name: zone_of(field.dtype) for field in table_type.fields if holds_moments(field.dtype)}
-    return {
-        name: _in_utc(what, name, said, zones[name]) if name in zones else said
-        for name, said in given.items()
-    }
+    found = dict(given)
+    for name in (name for name in zones if name in found):
+        found[name] = changed_each(found[name], partial(_in_utc, what, name, zone=zones[name]))
+    return found
+
+
+def changed_each(said: Any, change: Callable[[Any], Any]) -> Any:
+    """A value that is changed, or a range or a set with each of its values changed.
+
+    >>> changed_each((1, [2, 3]), lambda value: 10 * value)
+    (10, [20, 30])
+    """
+    if isinstance(said, tuple | list | set | frozenset):
+        return type(said)(changed_each(each, change) for each in said)
+    return change(said)
 
 
 def _in_utc(what: str, name: str, said: Any, zone: str) -> Any:
-    """A value, or the values of a range or a set."""
-    if isinstance(said, tuple | list | set | frozenset):
-        return type(said)(_in_utc(what, name, each, zone) for each in said)
+    """A moment as Python has it, of UTC where its column has a zone."""
     moment = moment_of(said)
     if isinstance(moment, str):
         raise ValueError(
