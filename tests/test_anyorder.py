@@ -226,13 +226,11 @@ def test_before_training_every_conditional_is_the_base():
 def test_what_a_hidden_cell_holds_does_not_matter(correlation):
     net, (x, visible) = awake(MIXED, correlation=correlation), some_sets(20, MIXED)
     other = torch.where(visible, x, skewed(MIXED).sample(20, seeded(2)))
+    shown = [net.shown(rows[None], visible[None], 0.01, ALL) for rows in (x, other)]
     for j in MIXED.discretes:
-        assert torch.equal(
-            net.label_log_probs(x[None], visible[None], 0.01, j, ALL),
-            net.label_log_probs(other[None], visible[None], 0.01, j, ALL),
-        )
+        assert torch.equal(*(net.label_log_probs(each, j, ALL) for each in shown))
     for j in MIXED.reals:
-        pair = (net.number_coefficients(rows[None], visible[None], 0.01, j, ALL)[:3] for rows in (x, other))
+        pair = (net.number_coefficients(each, j, ALL)[:3] for each in shown)
         assert all(torch.equal(a, b) for a, b in zip(*pair, strict=True))
 
 
@@ -254,13 +252,13 @@ def test_a_member_answers_alone_as_it_does_among_others(correlation):
     x, visible = torch.stack([x for x, _ in sets]), torch.stack([v for _, v in sets])
     together = net.log_conditionals(x, visible, torch.full((3, 12, 1), level))
     for k, j in itertools.product(range(3), range(4)):
+        own = slice(k, k + 1)
+        shown = net.shown(x[own], visible[own], level, own)
         if MIXED.sizes[j]:
-            log_p = net.label_log_probs(x[k : k + 1], visible[k : k + 1], level, j, slice(k, k + 1))[0]
+            log_p = net.label_log_probs(shown, j, own)[0]
             alone = log_p.gather(1, x[k, :, j : j + 1].long()).squeeze(1)
         else:
-            found, mean, spread, _ = net.number_coefficients(
-                x[k : k + 1], visible[k : k + 1], level, j, slice(k, k + 1)
-            )
+            found, mean, spread, _ = net.number_coefficients(shown, j, own)
             alone = net.numbers.log_prob(x[k, :, j : j + 1], found[0], mean[0], spread[0]).squeeze(1)
         torch.testing.assert_close(together[k, :, j], alone, atol=1e-5, rtol=1e-5)
 
@@ -432,15 +430,30 @@ def test_rows_that_share_what_they_show_score_as_they_do_one_by_one(conditionals
 
 
 def test_a_pass_is_shared_by_all_rows_that_show_the_same():
-    asked = []
+    passes = []
 
     class Counted(AtLevel):
-        def given(self, x, visible, j):
-            asked.append(len(x))
-            return super().given(x, visible, j)
+        def several(self, asked):
+            passes.append([len(each.x) for each in asked])
+            return super().several(asked)
 
     Chain(Counted(awake(FINITE), 1e-3)).log_prob(FINITE.states().repeat(50, 1), [0, 1, 2])
-    assert asked == [1, 2, 6]
+    assert passes == [[1, 2, 6]]
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "with gaps"])
+@pytest.mark.parametrize("members", [1, 3])
+def test_columns_and_orders_that_share_a_pass_score_as_they_do_one_by_one(members, gaps):
+    class OneByOne(AtLevel):
+        at_once = 1
+
+    net = awake(MIXED, members=members, correlation=CORRELATION)
+    x, orders = repeated_rows(MIXED, gaps), [[0, 1, 2, 3], [3, 1, 0, 2]]
+    together, alone = (Chain(kind(net, 0.01)).log_terms(x, orders) for kind in (AtLevel, OneByOne))
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        Chain(AtLevel(net, 0.01)).log_probs(x, orders), alone.sum(-1), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Protocol, Self
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 
-__all__ = ["Chain", "Conditional", "Conditionals", "Drawn", "Probabilities", "numbered"]
+__all__ = ["Asked", "Chain", "Conditional", "Conditionals", "Drawn", "Probabilities", "numbered"]
 
 SHARED = 0.5  # contexts a row, up to which rows share their passes
 
@@ -46,8 +47,22 @@ class Conditional(Protocol):
         """The distributions of these rows."""
 
 
+class Asked(NamedTuple):
+    """Rows, what they show, and the column whose conditional is asked for.
+
+    >>> Asked(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.bool), 1).j
+    1
+    """
+
+    x: Tensor  # (n, d)
+    visible: Tensor  # (n, d)
+    j: int
+
+
 class Conditionals(Protocol):
     """Where the conditionals of single columns come from.
+
+    Those that do not say otherwise answer one question at a time.
 
     >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
     >>> from ctem.spaces import Category, Space
@@ -57,12 +72,19 @@ class Conditionals(Protocol):
     True
     """
 
+    base: ProductBase  # which says what the columns are
+
     @property
-    def base(self) -> ProductBase:
-        """The base, which says what the columns are."""
+    def at_once(self) -> int:
+        """Rows that ``several`` takes at a time, unless one question has more."""
+        return 1
 
     def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
         """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
+
+    def several(self, asked: Sequence[Asked]) -> list[Conditional]:
+        """``given`` of each question, which may share a pass."""
+        return [self.given(*each) for each in asked]
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A draw from ``given(x, visible, j)`` for each row, (n,), by the shortest way."""
@@ -169,16 +191,20 @@ class Chain:
 
     def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""
-        total = x.new_zeros(len(x))
-        for _, term in self._terms(x, order, list(given)):
-            total = total + term
-        return total
+        return self.log_probs(x, [order], given)[0]
 
-    def log_terms(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """log ρ(x_j | columns before j) of every column of the order, 0 where x_j is missing, shape (n, d)."""
-        out = torch.zeros_like(x)
-        for j, term in self._terms(x, order, []):
-            out[:, j] = term
+    def log_probs(self, x: Tensor, orders: Sequence[Sequence[int]], given: Iterable[int] = ()) -> Tensor:
+        """The same in several orders, shape (orders, n)."""
+        total = [x.new_zeros(len(x)) for _ in orders]
+        for c, _, term in self._terms(x, orders, list(given)):
+            total[c] = total[c] + term
+        return torch.stack(total)
+
+    def log_terms(self, x: Tensor, orders: Sequence[Sequence[int]]) -> Tensor:
+        """log ρ(x_j | columns before j) of all columns in each order, 0 where x_j is missing: (orders, n, d)."""
+        out = x.new_zeros(len(orders), *x.shape)
+        for c, j, term in self._terms(x, orders, []):
+            out[c, :, j] = term
         return out
 
     def sample(
@@ -229,32 +255,42 @@ class Chain:
                 yield j, todo, contexts
                 contexts.show(x[:, j])
 
-    def _terms(self, x: Tensor, order: Sequence[int], given: list[int]) -> Iterator[tuple[int, Tensor]]:
-        """Every column of the order and log ρ(x_j | x_given and the columns before), shape (n,)."""
-        self._check_columns([*order, *given])
-        visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
-        for j in given:
-            visible = _shown(visible, x, j)
-            contexts.show(x[:, j])
-        for j in order:
-            yield j, self._term(x, visible, j, contexts)
-            visible = _shown(visible, x, j)
-            contexts.show(x[:, j])
+    def _terms(
+        self, x: Tensor, orders: Sequence[Sequence[int]], given: list[int]
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """Every column of every order and log ρ(x_j | x_given and the columns before), 0 where x_j is missing, (n,)."""
+        for terms in _together(self._asked(x, orders, given), self.conditionals.at_once):
+            columns = sorted({term.asked.j for term in terms})
+            alike = [[term for term in terms if term.asked.j == j] for j in columns]
+            every = self.conditionals.several([_joined([term.asked for term in some]) for some in alike])
+            for j, some, found in zip(columns, alike, every, strict=True):
+                rows = [term.rows for term in some]
+                kind = _kinds(some)
+                log_p = (found if kind is None else found.rows(kind)).log_prob(x[torch.cat(rows), j])
+                for term, own in zip(some, log_p.split([*map(len, rows)]), strict=True):
+                    yield term.order, j, x.new_zeros(len(x)).index_copy(0, term.rows, own)
 
-    def _term(self, x: Tensor, visible: Tensor, j: int, contexts: _Contexts) -> Tensor:
-        """log ρ(x_j | x_visible) of the rows that have x_j, those with the same cells sharing a pass; 0 of others."""
-        known = (~x[:, j].isnan()).nonzero().squeeze(1)
-        if not len(known):
-            return x.new_zeros(len(x))
-        found = self._given(x, known, j, contexts, visible)
-        return x.new_zeros(len(x)).index_copy(0, known, found.log_prob(x[known, j]))
+    def _asked(self, x: Tensor, orders: Sequence[Sequence[int]], given: list[int]) -> Iterator[_Term]:
+        """The questions to which ``_terms`` are the answers; rows with the same cells share one."""
+        for c, order in enumerate(orders):
+            self._check_columns([*order, *given])
+            visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
+            for j in given:
+                visible = _shown(visible, x, j)
+                contexts.show(x[:, j])
+            for j in order:
+                rows = (~x[:, j].isnan()).nonzero().squeeze(1)
+                if len(rows):
+                    first, kind = contexts.among(rows)
+                    shown = visible[first]
+                    yield _Term(c, rows, kind, Asked(_filled(x[first], shown), shown, j))
+                visible = _shown(visible, x, j)
+                contexts.show(x[:, j])
 
-    def _given(
-        self, x: Tensor, rows: Tensor, j: int, contexts: _Contexts, visible: Tensor | None = None
-    ) -> Conditional:
-        """ρ(x_j | what is visible, or all other cells) of some rows of x, those with the same cells sharing a pass."""
+    def _given(self, x: Tensor, rows: Tensor, j: int, contexts: _Contexts) -> Conditional:
+        """ρ(x_j | all other cells) of some rows of x, those with the same cells sharing a pass."""
         first, kind = contexts.among(rows)
-        shown = ~x[first].isnan() if visible is None else visible[first]
+        shown = ~x[first].isnan()
         found = self.conditionals.given(_filled(x[first], shown), shown, j)
         return found if kind is None else found.rows(kind)
 
@@ -289,6 +325,43 @@ class Chain:
         if left:
             raise ValueError(f"order: expected every column that is not given; missing {left}.")
         return x
+
+
+class _Term(NamedTuple):
+    """A term of the chain rule before it is known."""
+
+    order: int
+    rows: Tensor  # that have this column
+    kind: Tensor | None  # which row of the question each of them is; None if all are asked
+    asked: Asked
+
+
+def _joined(asked: Sequence[Asked]) -> Asked:
+    """Questions for the same column as one."""
+    return Asked(
+        torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked]), asked[0].j
+    )
+
+
+def _kinds(terms: Sequence[_Term]) -> Tensor | None:
+    """Which row of their joined question every row of these terms is; None if all are asked."""
+    if all(term.kind is None for term in terms):
+        return None
+    starts = accumulate((len(term.asked.x) for term in terms), initial=0)
+    own = [torch.arange(len(each.rows)).to(each.rows) if each.kind is None else each.kind for each in terms]
+    return torch.cat([start + kind for start, kind in zip(starts, own, strict=False)])
+
+
+def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:
+    """Terms that are asked for in one pass: of at most so many rows, or one."""
+    some: list[_Term] = []
+    for term in terms:
+        if some and sum(len(each.asked.x) for each in [*some, term]) > rows:
+            yield some
+            some = []
+        some.append(term)
+    if some:
+        yield some
 
 
 class _Contexts:

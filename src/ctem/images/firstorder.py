@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.labels import LabelHead
-from ctem.densities.chain import Probabilities
+from ctem.densities.chain import Conditionals, Probabilities
 
 __all__ = ["FirstOrder", "FirstOrderPotential", "HiddenPixels"]
 
@@ -43,7 +43,7 @@ class FirstOrderPotential(Protocol):
         """To first order g(x_j = 1) − g(x_j = 0) of every hidden column, (n, d)."""
 
 
-class FirstOrder:
+class FirstOrder(Conditionals):
     """The conditionals of a potential by its slopes (``ctem.densities.chain.Conditionals``).
 
     Arguments:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ctem.bases import ProductBase
-from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.network import AnyOrderNet, Shown
 from ctem.densities.anyorder.numbers import FAR, NumberHead
 from ctem.densities.anyorder.ties import TiedParts
-from ctem.densities.chain import Conditional, Probabilities
+from ctem.densities.chain import Asked, Conditional, Conditionals, Probabilities
 
 __all__ = ["AtLevel", "NumberDensity"]
 
 NODES = 1025  # at which the density of a real column is tabulated
 WIDTH = 2 * FAR / (NODES - 1)  # between two of them
+UNITS, CUDA_UNITS = 2**22, 2**27  # of a layer, all members and rows: what is fast on a CPU, what fills a GPU
+BYTES = 128  # of a GPU's free memory for each of them: thrice what scoring takes
 
 
-class AtLevel:
+class AtLevel(Conditionals):
     """A network's conditionals with visible real columns at one noise level (``ctem.densities.chain.Conditionals``).
 
     Every conditional is the mean of the members'. That is far more than a mixture of whole densities: where rows are
@@ -32,6 +34,7 @@ class AtLevel:
         member: the one that answers; all of them when left out.
         counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
 
+    >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(4)] * 2)), width=8)
     >>> rows, hidden = torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.bool)
@@ -40,20 +43,37 @@ class AtLevel:
     """
 
     def __init__(self, net: AnyOrderNet, level: float, member: int | None = None, counted: bool = False):
-        self.net, self.level, self.member, self.counted = net, level, member, counted
+        self.net, self.base, self.level, self.member, self.counted = net, net.base, level, member, counted
         self.asked = slice(None) if member is None else slice(member, member + 1)
 
     @property
-    def base(self) -> ProductBase:
-        """The base of the network."""
-        return self.net.base
+    def at_once(self) -> int:
+        """Rows that are answered at a time: each has units of a layer, and pairs of scores."""
+        inputs, device = self.net.inputs, self.base.log_table.device
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+        units = min(CUDA_UNITS, free // BYTES) if device.type == "cuda" else UNITS
+        pairs = 0 if inputs.correlation is None else len(inputs.scores) ** 2
+        return units // max(self.net.members * self.net.options["width"], pairs)
 
     def given(self, x: Tensor, visible: Tensor, j: int) -> Conditional:
         """ρ(x_j | x_V) for rows x (n, d) and their visible sets V (n, d)."""
-        rows = x.unsqueeze(0), visible.unsqueeze(0), self.level, j, self.asked, self.net.said(x, visible)
+        return self.several([Asked(x, visible, j)])[0]
+
+    def several(self, asked: Sequence[Asked]) -> list[Conditional]:
+        """``given`` of each question, by one pass: small tables have many small ones."""
+        x, visible = torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked])
+        shown = self.net.shown(
+            x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.said(x, visible)
+        )
+        return [
+            self._answer(part, each.j)
+            for part, each in zip(shown.split([len(each.x) for each in asked]), asked, strict=True)
+        ]
+
+    def _answer(self, shown: Shown, j: int) -> Conditional:
         if self.net.space.sizes[j]:
-            return Probabilities(_mean(self.net.label_log_probs(*rows)))
-        found, mean, spread, tied = self.net.number_coefficients(*rows)
+            return Probabilities(_mean(self.net.label_log_probs(shown, j, self.asked)))
+        found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
         return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
 
@@ -68,11 +88,11 @@ class AtLevel:
         index = dealt[torch.arange(members * most, device=x.device) % n].view(members, most)
         said = self.net.said(x, visible)
         said = None if said is None else said.rows(index.flatten())
-        rows = x[index], visible[index], self.level, j, self.asked, said
+        shown = self.net.shown(x[index], visible[index], self.level, self.asked, said)
         if self.net.space.sizes[j]:
-            found: Conditional = Probabilities(self.net.label_log_probs(*rows).flatten(0, 1))
+            found: Conditional = Probabilities(self.net.label_log_probs(shown, j, self.asked).flatten(0, 1))
         else:
-            each, mean, spread, tied = self.net.number_coefficients(*rows)
+            each, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
             tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
             each = each.view(1, members * most, -1)
             found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied)

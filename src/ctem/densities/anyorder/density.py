@@ -25,8 +25,6 @@ __all__ = ["AnyOrderDensity"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
 BATCH = 2**13  # rows at a time, at least
-UNITS, CUDA_UNITS = 2**22, 2**27  # of a layer, all members and rows: what is fast on a CPU, what fills a GPU
-BYTES = 128  # of a GPU's free memory for each of them: thrice what scoring takes
 
 
 class AnyOrderDensity:
@@ -180,7 +178,7 @@ class AnyOrderDensity:
         return (each + self._shares(known)).logsumexp(0)
 
     def _log_terms(self, x: Tensor) -> Tensor:
-        each = torch.stack([self.chain.log_terms(x, order).double() for order in self.orders])
+        each = self.chain.log_terms(x, self.orders).double()
         share = each.sum(-1).log_softmax(0)  # (orders, n)
         mean = (share.exp().unsqueeze(-1) * each).sum(0)
         rest = -(share.exp() * share).sum(0) - math.log(len(self.orders))
@@ -194,9 +192,8 @@ class AnyOrderDensity:
 
     def _by_order(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
         """log ρ(x_asked | x_given) in every order, float64, (orders, n)."""
-        every = [self.chain.log_prob(x, [j for j in order if j in asked], given) for order in self.orders]
-        return torch.stack(every).double()
+        orders = [[j for j in order if j in asked] for order in self.orders]
+        return self.chain.log_probs(x, orders, given).double()
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
-        units = min(CUDA_UNITS, torch.cuda.mem_get_info(x.device)[0] // BYTES) if x.is_cuda else UNITS
-        return x.split(max(BATCH, units // (self.net.members * self.net.options["width"])))
+        return x.split(max(BATCH, self.chain.conditionals.at_once))

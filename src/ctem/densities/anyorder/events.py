@@ -166,10 +166,8 @@ class _Swarm:
         """Each order's share of the density of the known cells, (orders,)."""
         chain = self.density.chain
         with torch.no_grad():
-            each = [
-                chain.log_prob(known, [j for j in order if j in self.known]) for order in self.density.orders
-            ]
-        return torch.cat(each).double().softmax(0)
+            orders = [[j for j in order if j in self.known] for order in self.density.orders]
+            return chain.log_probs(known, orders)[:, 0].double().softmax(0)
 
     def _constrain(self, step: int) -> None:
         """Draw the next column of the event within what is allowed, in each particle's order."""

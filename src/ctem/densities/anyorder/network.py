@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ from ctem.densities.anyorder.layers import Body, Linear, affine
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import COEFFICIENTS, Said, TiedParts, Ties
 
-__all__ = ["AnyOrderNet", "Clear"]
+__all__ = ["AnyOrderNet", "Clear", "Shown"]
 
 MANY = 32  # values of discrete columns from which on their weights are summed rather than multiplied
 
@@ -29,6 +31,29 @@ class Clear(NamedTuple):
 
     x: Tensor
     ends: Tensor  # (members, n, targets, slots, 2)
+
+
+class Shown(NamedTuple):
+    """What a network makes of rows of which some columns are visible, before a column is asked for.
+
+    >>> shown = Shown(torch.zeros(2, 5, 8), torch.zeros(1, 5, 3), torch.ones(1, 5, 3), None)
+    >>> [part.h.shape[1] for part in shown.split([1, 4])]
+    [1, 4]
+    """
+
+    h: Tensor  # (members, n, width): the last layer
+    mean: Tensor  # (1 or members, n, reals): the linear prediction
+    spread: Tensor  # (1 or members, n, reals)
+    said: Said | None  # by the ties, of all rows, member after member
+
+    def split(self, sizes: Sequence[int]) -> list[Shown]:
+        """Those of so many rows each, which are for all members."""
+        ends = accumulate(sizes, initial=0)
+        return [self._rows(slice(*pair)) for pair in pairwise(ends)]
+
+    def _rows(self, part: slice) -> Shown:
+        said = None if self.said is None else self.said.rows(part)
+        return Shown(self.h[:, part], self.mean[:, part], self.spread[:, part], said)
 
 
 class AnyOrderNet(nn.Module):
@@ -149,30 +174,37 @@ class AnyOrderNet(nn.Module):
         """What the ties say of rows x (n, d) of which some columns are visible (n, d); None without any."""
         return None if self.ties is None else self.ties.said(x, visible)
 
-    def label_log_probs(
-        self, x: Tensor, visible: Tensor, level: float, j: int, member: slice, said: Said | None = None
-    ) -> Tensor:
-        """log ρ(v | x_V) of every value v of a discrete column j by some members: (members, n, k).
+    def shown(
+        self, x: Tensor, visible: Tensor, level: float, member: slice, said: Said | None = None
+    ) -> Shown:
+        """What some members make of rows at one level.
 
         Rows (1, n, d) are for all of them, rows (members, n, d) each member's own; ``said`` has them one after the
         other.
         """
-        h, _ = self._asked(x, visible, level, member, said)
+        holding = None
+        if said is not None:
+            holding = said.holding.flatten(1).to(x.dtype).unflatten(0, x.shape[:2])
+        h, prediction = self._hidden(x, visible, torch.full_like(x[..., :1], level), member, holding)
+        mean, spread = (part.unflatten(0, x.shape[:2]) for part in prediction)
+        return Shown(h, mean, spread, said)
+
+    def label_log_probs(self, shown: Shown, j: int, member: slice) -> Tensor:
+        """log ρ(v | x_V) of every value v of a discrete column j by some members: (members, n, k)."""
         values = self.labels.slices[j]
-        return self.labels.column(self.of_labels(h, member, values) / self.inputs.spread[values], j)
+        return self.labels.column(self.of_labels(shown.h, member, values) / self.inputs.spread[values], j)
 
     def number_coefficients(
-        self, x: Tensor, visible: Tensor, level: float, j: int, member: slice, said: Said | None = None
+        self, shown: Shown, j: int, member: slice
     ) -> tuple[Tensor, Tensor, Tensor, TiedParts | None]:
         """Coefficients (members, n, size), mean and spread (1 or members, n) of the density of a real column j.
 
-        Rows are as in ``label_log_probs``. Last come the tied parts of the column, if it has any.
+        Last come the tied parts of the column, if it has any.
         """
         place, size = self.space.reals.index(j), self.numbers.size
-        h, prediction = self._asked(x, visible, level, member, said)
-        found = self.of_numbers(h, member, slice(place * size, (place + 1) * size))
-        mean, spread = (part[:, place].view(x.shape[:2]) for part in prediction)
-        return found, mean, spread, None if said is None else self._tied(h, said, j, member)
+        found = self.of_numbers(shown.h, member, slice(place * size, (place + 1) * size))
+        tied = None if shown.said is None else self._tied(shown.h, shown.said, j, member)
+        return found, shown.mean[..., place], shown.spread[..., place], tied
 
     def _tied(self, h: Tensor, said: Said, j: int, member: slice) -> TiedParts | None:
         ties = self.ties
@@ -184,15 +216,6 @@ class AnyOrderNet(nn.Module):
         ends = ties.ends(said, j)
         known = said.known[:, g] & ~ends[..., 0].isnan()
         return TiedParts(found, known, ends)
-
-    def _asked(
-        self, x: Tensor, visible: Tensor, level: float, member: slice, said: Said | None
-    ) -> tuple[Tensor, Prediction]:
-        """As ``_hidden``, at one level."""
-        holding = None
-        if said is not None:
-            holding = said.holding.flatten(1).to(x.dtype).unflatten(0, x.shape[:2])
-        return self._hidden(x, visible, torch.full_like(x[..., :1], level), member, holding)
 
     def _hidden(
         self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None = None

@@ -73,7 +73,7 @@ class Said(NamedTuple):
     known: Tensor  # (n, targets, slots): whether all columns of the formula are shown
     holding: Tensor  # (n, targets, slots): whether the target is shown too, and has this value
 
-    def rows(self, index: Tensor) -> Said:
+    def rows(self, index: Tensor | slice) -> Said:
         """Of these rows."""
         return Said(*(part[index] for part in self))
 

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
-from ctem.densities.chain import Chain, Conditional, Probabilities
+from ctem.densities.chain import Chain, Conditional, Conditionals, Probabilities
 
 __all__ = ["Differences", "Nodes", "draw_between", "node_count", "quadrature_error"]
 
 Potential = Callable[[Tensor, Tensor], Tensor]
 
 
-class Differences:
+class Differences(Conditionals):
     """The conditionals and the one-pass density b·e^g of a potential g(x, s) (``ctem.densities.chain.Conditionals``).
 
     Arguments:
