@@ -466,6 +466,15 @@ def test_row_weights_are_those_of_every_member_outside_its_fold():
         assert len(kept) == 27
 
 
+def test_held_out_rows_are_drawn_by_their_weights():
+    x, heavy = torch.arange(4000.0).unsqueeze(1), torch.arange(4000) % 4 == 0
+    split = split_rows(x, 2, seed=0, weights=torch.where(heavy, 9.0, 1.0))
+    for k in range(2):
+        mine = split.held_out[k].flatten().long()
+        assert float(split.weights[k, mine].sum()) == 0
+        assert 0.65 < float(heavy[mine].double().mean()) < 0.85  # ¾ of the weight
+
+
 def test_held_out_rows_that_are_given_leave_all_others_to_training():
     x, held_out = torch.arange(20.0).unsqueeze(1), torch.full((7, 1), -1.0)
     split = split_rows(x, 2, seed=0, held_out=held_out)

@@ -13,6 +13,7 @@ from ctem.tables.columns.bounds import Bounded, bounded_from_json, natural_ends
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import read_frame
 
 SQRT_2PI = math.sqrt(2 * math.pi)
@@ -147,20 +148,49 @@ def test_the_density_of_a_column_with_ends_integrates_to_one_between_them(fitted
     assert np.isfinite(density).all()
 
 
-def test_a_value_beyond_an_end_has_the_reserve_and_ranks_as_strange(fitted):
+def test_a_value_beyond_an_end_is_strange_and_more_so_the_further_it_is(fitted):
     X, model = fitted
     wrong = X[:3].assign(fare=-4.0)
     assert model.unseen(wrong).any(0).tolist() == [False, True, False, False, False]
     others = [name for name in X if name != "fare"]
-    reserve = model.schema_.columns["fare"].codec.reserve
-    expected = model.log_density(X[:3], columns=others) + np.log(reserve)
-    assert np.allclose(model.score_samples(wrong), expected, rtol=0, atol=1e-4)
+    beyond = model.score_samples(wrong) - model.log_density(X[:3], columns=others)
+    assert np.allclose(beyond, beyond[0], rtol=0, atol=1e-4)  # whatever the other cells hold
     assert model.outlier_scores(wrong).min() > np.quantile(model.outlier_scores(X), 0.95)
+    far = pd.concat([X[:1]] * 5, ignore_index=True).assign(fare=[-1.0, -1e2, -1e4, -1e6, -1e300])
+    assert (np.diff(model.score_samples(far)) < 0).all()
+    assert (np.diff(model.outlier_scores(far)) > 0).all()
+    assert model.outlier_scores(far)[-1] > model.outlier_scores(far.assign(fare=1e6))[0]
     strict = CTEM(**{**SMALL, "max_steps": 2}, unknown="refuse").fit(X)
     with pytest.raises(ValueError, match=r"column 'fare' holds -4.0 in row 0, beyond its ends 0 … inf"):
         strict.score_samples(wrong)
     with pytest.raises(ValueError, match=r"column 'fare' holds -4.0 in row 0, beyond its ends"):
         model.sample(given={"fare": -4.0})
+
+
+@pytest.mark.parametrize("name", ["fare", "share"])
+def test_beyond_its_ends_a_column_has_the_reserve_in_all(fitted, name):
+    X, model = fitted
+    codec, others = model.schema_.columns[name].codec, [other for other in X if other != name]
+    low, high = codec.transform.edges
+    t = np.geomspace(1e-4, 1e7, 20_001) * codec.transform.scale
+    total = 0.0
+    for side in (low - t, high + t)[: math.isfinite(low) + math.isfinite(high)]:
+        log_p = codec.encode(name, Cells("float", side, np.zeros(len(side), bool)))[1].numpy()
+        total += np.trapezoid(np.exp(log_p), t)
+    assert total == pytest.approx(codec.reserve, rel=1e-3)
+    rows = X[:4].assign(**{name: -0.7})
+    own = codec.encode(name, read_frame(rows).columns[name])[1].numpy()
+    expected = model.log_density(X[:4], columns=others) + own
+    assert np.allclose(model.score_samples(rows), expected, rtol=0, atol=1e-4)
+
+
+def test_how_strange_a_value_beyond_an_end_is_does_not_depend_on_the_unit():
+    X = people()
+    scores = [
+        CTEM(**SMALL).fit(X.assign(fare=by * X["fare"])).outlier_scores(X[:2].assign(fare=[-by, -99 * by]))
+        for by in (1.0, 1024.0)
+    ]
+    assert np.allclose(*scores, rtol=0, atol=1e-3)
 
 
 def test_ends_may_be_said(tmp_path):

@@ -38,7 +38,7 @@ class Learned(NamedTuple):
 
 
 def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
-    """The rows of weight > 0, and their weights; all rows and None for no weights.
+    """The rows of weight > 0, and their weights; None for no weights, and where they are all the same.
 
     >>> from ctem.tables.frames.frame import read_frame
     >>> frame, weights = weighted_rows(read_frame([[1.0], [2.0], [3.0]]), [1.0, 0.0, 2.0])
@@ -55,7 +55,8 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
             f"sample_weight: expected weights of a finite sum; the largest is {weights.max():g}."
         )
     kept = weights > 0
-    return taken(frame, kept), torch.from_numpy(weights[kept])
+    own = weights[kept]
+    return taken(frame, kept), torch.from_numpy(own) if (own != own[:1]).any() else None
 
 
 def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:

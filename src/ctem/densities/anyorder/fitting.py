@@ -185,8 +185,8 @@ def split_rows(
     """Training rows, their weight for each member, and held-out rows of each member.
 
     Every member leaves out a tenth of the rows, or one of as many folds as there are members if they are more than ten;
-    nothing is left out where held-out rows (h, d) are given. Small tables are repeated, so that every copy of a
-    dequantised cell is jittered differently.
+    nothing is left out where held-out rows (h, d) are given. Where rows have weights, held-out ones are drawn by them.
+    Small tables are repeated, so that every copy of a dequantised cell is jittered differently.
 
     >>> split_rows(torch.zeros(20, 2), 2, seed=0).weights.sum(1)
     tensor([18., 18.])
@@ -205,8 +205,17 @@ def split_rows(
     fold[order] = torch.arange(n, device=device) % folds
     kept = weight * (fold != torch.arange(members, device=device).unsqueeze(1))
     size = max(1, min(n // folds, LARGEST // members))
-    mine = torch.stack([order[k::folds][:size] for k in range(members)])
+    unseen = [order[k::folds] for k in range(members)]
+    if weights is not None:
+        unseen = [own[_by_weight(weight[0, own], seed)] for own in unseen]
+    mine = torch.stack([own[:size] for own in unseen])
     return Split(rows, kept.repeat(1, copies), _repeated(rows[mine]))
+
+
+def _by_weight(weight: Tensor, seed: int) -> Tensor:
+    """As many places (n,) as there are weights, each as often as it weighs."""
+    generator = torch.Generator(weight.device).manual_seed(seed)
+    return torch.multinomial(weight, len(weight), replacement=True, generator=generator)
 
 
 def _repeated(held_out: Tensor) -> Tensor:

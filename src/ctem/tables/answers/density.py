@@ -23,7 +23,7 @@ from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
-from ctem.tables.answers.surprise import Rarity, measure, of_shared_codes, surprises
+from ctem.tables.answers.surprise import Rarity, log_units, measure, of_shared_codes, surprises
 from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
@@ -251,8 +251,7 @@ class TableDensity:
     def surprises(self, frame: Frame) -> Vector:
         """What every cell adds to the score of its row (n, columns), beyond what its column adds on average.
 
-        ``ctem.tables.answers.surprise`` has the formula. A missing cell adds 0, a value that fit never saw −log of the
-        probability that is kept for such.
+        ``ctem.tables.answers.surprise`` has the formula.
         """
         return np.concatenate([self._added(part, *self.encode(part)) for part in chunks(frame)])
 
@@ -273,7 +272,7 @@ class TableDensity:
         added = self._rarity(seen)
         for j, own in enumerate(self.schema.owner):
             added[:, j] *= not own or ~x[:, own[0]].isnan().cpu().numpy()
-        return np.where(self.schema.unseen(part).numpy(), -log_det, added)
+        return np.where(self.schema.unseen(part).numpy(), -log_det - log_units(self.schema), added)
 
     def surprise(self, frame: Frame) -> Vector:
         """The score of every row: the sum of its cells'; −log ρ of whole rows where the density knows no others."""

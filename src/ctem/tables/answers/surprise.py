@@ -9,7 +9,8 @@ that is exactly what a formula says counts by the probability of that, not by th
 different columns compare: a noisy column drowns what another one hardly ever does. So what a cell adds, a_j, is its
 nats above the average of its column, or −log of the probability of so many nats there (as R. A. Fisher would combine
 columns), whichever is more (``Rarity``). A missing cell adds nothing, and is at a value as rare as the average where
-others are judged. A label that shares its code with others (``columns.codecs.Labels``) also has −log of its share.
+others are judged. A label that shares its code with others (``columns.codecs.Labels``) also has −log of its share, and
+a value that fit never saw −log of the probability, or density per σ_j, that is kept for such.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
 
-__all__ = ["Rarity", "by_column", "measure", "of_shared_codes", "surprises"]
+__all__ = ["Rarity", "by_column", "log_units", "measure", "of_shared_codes", "surprises"]
 
 Vector = NDArray[np.float64]
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
@@ -120,6 +121,20 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
         if codec is not None:
             out[:, j] = _column_measure(codec, x[:, j])
     return out
+
+
+def log_units(schema: Schema) -> Vector:
+    """log σ of the columns of the table, 0 for labels.
+
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> X = np.random.default_rng(0).normal(5, 3, size=(200, 1))
+    >>> np.exp(log_units(Schema.fit(read_frame(X)))).round()
+    array([3.])
+    """
+    codecs = [inferred.codec for inferred in schema.columns.values()]
+    return np.array(
+        [math.log(codec.transform.scale) if isinstance(codec, Numbers) else 0.0 for codec in codecs]
+    )
 
 
 def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:

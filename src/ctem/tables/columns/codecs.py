@@ -179,8 +179,8 @@ class Numbers:
     The log-density term is log T′(X) for the continuous part. An atom's is 0: it has a probability; but −log w where
     the column is dequantised by w, so that all its values keep one unit, per X. The atom column is 0 for
     "continuous", then one code per atom, then one for "missing" if that is a state; the real part of an atom does not
-    exist and is nan. A value beyond the ends of the column has the reserve as its probability. ``seen`` holds the least
-    and the greatest X of the continuous part in fit: what a conditional has beyond them is a guess.
+    exist and is nan. The reserve lies beyond the ends of the column, ever thinner. ``seen`` holds the least and the
+    greatest X of the continuous part in fit: what a conditional has beyond them is a guess.
 
     >>> from ctem.tables.columns.monotone import MonotoneMap
     >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)), atoms=(0.0,))
@@ -222,7 +222,7 @@ class Numbers:
         if self.reserve:
             gone = X.isnan() & (not self.state)
             term += math.log1p(-self.reserve) * (~gone).double()
-            x[beyond], term[beyond] = math.nan, math.log(self.reserve)
+            x[beyond], term[beyond] = math.nan, self._log_beyond(X[beyond])
         return x, term
 
     def _mapped(self, name: str, cells: Cells, X: Tensor, rest: Tensor) -> Block:
@@ -258,6 +258,15 @@ class Numbers:
             return torch.zeros_like(X, dtype=torch.bool)
         low, high = self.transform.edges
         return (atom == 0) & ((low > X) | (high < X))
+
+    def _log_beyond(self, X: Tensor) -> Tensor:
+        """The log-density beyond the ends: reserve / (ends · σ (1 + t)²), with t the distance from the end in σ."""
+        if not isinstance(self.transform, Bounded):
+            return torch.zeros_like(X)
+        (low, high), scale = self.transform.edges, self.transform.scale
+        ends = math.isfinite(low) + math.isfinite(high)
+        t = torch.maximum(low - X, X - high) / scale
+        return math.log(self.reserve / ends) - math.log(scale) - 2 * t.log1p()
 
     def outside(self, name: str, cells: Cells, row: int) -> ValueError:
         """The error for a value beyond the ends of the column."""
