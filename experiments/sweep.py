@@ -260,6 +260,30 @@ def timed(use: Callable[[], Any]) -> tuple[Any, float]:
     return made, time.perf_counter() - began
 
 
+def milliseconds(steps: Callable[[int], Any], few: int = 10, many: int = 40) -> float:
+    """Of one step, from the difference of a short and a longer run."""
+    steps(few)
+    (_, short), (_, long) = timed(lambda: steps(few)), timed(lambda: steps(many))
+    return 1000 * (long - short) / (many - few)
+
+
+def product_speed(device: str, size: int = 2048) -> float:
+    """FLOP a second of large products."""
+    a = torch.ones(size, size, device=device)
+    return 2 * size**3 * _a_second(lambda: a @ a)
+
+
+def copy_speed(device: str, size: int = 2**26) -> float:
+    """Bytes a second that a large copy reads and writes."""
+    a, b = torch.ones(size, device=device), torch.ones(size, device=device)
+    return 2 * a.nbytes * _a_second(lambda: b.copy_(a))
+
+
+def _a_second(work: Callable[[], Any], times: int = 5) -> float:
+    timed(work)
+    return times / timed(lambda: [work() for _ in range(times)])[1]
+
+
 def with_memory(use: Callable[[], Any], device: str) -> tuple[Any, float, Values]:
     """What was made, in how many seconds, and the peak of memory meanwhile (of this process; of the device)."""
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")

@@ -34,6 +34,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ctem import CTEM, train
@@ -47,8 +48,11 @@ from experiments.sweep import (
     MOST,
     TINY,
     Values,
+    copy_speed,
     made_up,
+    milliseconds,
     need,
+    product_speed,
     rate,
     repeated,
     scored,
@@ -143,7 +147,7 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, seed: int, args: Args) -> Meas
 
     model, seconds, memory = with_memory(lambda: default(args, seed).fit(train), args.device)
     curve = [(seconds, judged(model))]
-    for share in SHARES:
+    for share in args.shares:
         shorter, spent = timed(lambda share=share: default(args, seed, max_time=share * seconds).fit(train))
         curve.insert(-1, (spent, judged(shorter)))
     rows = pd.concat([test, train])
@@ -223,15 +227,20 @@ def growth(book: Book, args: Args) -> None:
 
 
 class Counted(TorchDispatchMode):
-    """Counts tensor operations, as they reach the device."""
+    """Counts tensor operations as they reach the device, and the bytes of what they read and write."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
         self.count += 1
-        return func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.bytes += sum(
+                each.nbytes for each in tree_leaves((args, kwargs, out)) if torch.is_tensor(each)
+            )
+        return out
 
 
 def step(book: Book, args: Args) -> None:
@@ -247,13 +256,13 @@ def step(book: Book, args: Args) -> None:
         how = replace(recipe, steps=n, evaluate_every=n)
         train(net.train(), objective, data.rows, how, weights=data.weights, cuda_graph=graph)
 
-    def count(n: int) -> tuple[int, int]:
+    def count(n: int) -> tuple[int, int, int]:
         with Counted() as operations, FlopCounterMode(display=False) as products:
             steps(n)
-        return operations.count, products.get_total_flops()
+        return operations.count, operations.bytes, products.get_total_flops()
 
     few, many = count(2), count(4)
-    operations, flops = ((b - a) / 2 for a, b in zip(few, many, strict=True))
+    operations, traffic, flops = ((b - a) / 2 for a, b in zip(few, many, strict=True))
     rows = data.rows[: recipe.batch_size].expand(model.settings_.members, -1, -1)
     with Counted() as forward:
         objective(net, rows, torch.Generator(args.device).manual_seed(0))
@@ -261,28 +270,17 @@ def step(book: Book, args: Args) -> None:
         "tensor operations of a step": operations,
         "of them forward": forward.count,
         "GFLOP of matrix products in a step": flops / 1e9,
+        "MB that operations read and write in a step": traffic / 1e6,
         "milliseconds a step": milliseconds(steps),
         "milliseconds of the products at the speed of large ones": 1000 * flops / product_speed(args.device),
+        "milliseconds of reading and writing at the speed of a large copy": 1000
+        * traffic
+        / copy_speed(args.device),
         **shares(steps, args.device),
     }
     if args.device == "cuda":
         values["milliseconds a step, as a CUDA graph"] = milliseconds(lambda n: steps(n, True))
     book.note("made up, a step" if args.quick else "adult, a step", "CTEM", values)
-
-
-def milliseconds(steps: Callable[[int], None], few: int = 10, many: int = 40) -> float:
-    """Of one step, from the difference of a short and a longer training."""
-    steps(few)
-    (_, short), (_, long) = timed(lambda: steps(few)), timed(lambda: steps(many))
-    return 1000 * (long - short) / (many - few)
-
-
-def product_speed(device: str, size: int = 2048) -> float:
-    """FLOP a second of large products."""
-    a = torch.ones(size, size, device=device)
-    (a @ a).sum().item()
-    _, seconds = timed(lambda: [a @ a for _ in range(5)])
-    return 5 * 2 * size**3 / seconds
 
 
 def shares(steps: Callable[[int], None], device: str) -> Values:
@@ -379,9 +377,12 @@ def all_here() -> list[str]:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--data", help="folder with tables/ (default: $CTEM_DATA, else downloaded)")
-    parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS, help="which tables")
+    parser.add_argument("--sets", nargs="*", default=SETS, choices=(*SETS, "magic"), help="which tables")
     parser.add_argument(
         "--systems", nargs="*", choices=SYSTEMS, help="which systems (default: all that are here)"
+    )
+    parser.add_argument(
+        "--shares", nargs="*", type=float, default=SHARES, help="of our seconds, for shorter fits"
     )
     parser.add_argument("--what", nargs="*", default=WHAT, choices=WHAT, help="what is measured")
     parser.add_argument("--rows", nargs="*", type=int, default=ROWS, help="of the made-up table that grows")
