@@ -374,3 +374,15 @@ def test_ticks_are_round_and_inside():
         ticks = nice(low, high)
         assert 1 <= len(ticks) <= 9
         assert all(low - 1e-9 * abs(low) <= tick <= high + 1e-9 * abs(high) for tick in ticks)
+
+
+def test_moments_of_a_zone_are_told_in_it_everywhere(tmp_path):
+    rng = np.random.default_rng(0)
+    evening = pd.Timestamp("2023-03-20 20:00", tz="UTC")
+    days = {"at": rng.integers(0, 40, 200), "slot": 365 + rng.integers(0, 2, 200)}
+    moments = {name: evening + pd.to_timedelta(each, unit="D") for name, each in days.items()}
+    X = pd.DataFrame({name: each.tz_convert("Asia/Tokyo") for name, each in moments.items()})
+    page = write_report(CTEM(**SMALL).fit(X), X, tmp_path / "r.html", n_samples=50).read_text("utf-8")
+    assert "2023-03-21 05:00" in page
+    assert "2024-03-20 05:00" in page
+    assert "20:00" not in page

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ctem.tables.columns.codecs import Codec, Labels, Numbers
 from ctem.tables.columns.lattices import Lattice
 from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.telling import as_told
 
 __all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
 
@@ -44,6 +45,7 @@ class Ruled:
     edges: Vector
     ordered: bool = True
     text: Callable[[Any], str] | None = None  # how a number is told that stands for text
+    zone: str = ""  # in which moments are told
 
     @property
     def size(self) -> int:
@@ -69,7 +71,7 @@ class Ruled:
         if lattice.type == "moment":
             unit = "D" if high - low > 4 else "m"
             days = [low + (high - low) * share for share in (0.12, 0.5, 0.88)]
-            return [((day - low) / (high - low), _date(day + offset, unit)) for day in days]
+            return [((day - low) / (high - low), _date(day + offset, unit, self.zone)) for day in days]
         at = nice(low, high)
         if self.text is not None:
             return [((value - low) / (high - low), self.text(value + offset)) for value in at]
@@ -127,7 +129,7 @@ def lay_out(name: str, codec: Codec, cells: Cells) -> Axis | None:
     True
     """
     if isinstance(codec, Numbers):
-        return Ruled(name, codec, _edges(codec, cells), text=cells.text)
+        return Ruled(name, codec, _edges(codec, cells), text=cells.text, zone=cells.zone)
     return _listed(name, codec, cells) if isinstance(codec, Labels) else None
 
 
@@ -202,14 +204,14 @@ def _listed(name: str, codec: Labels, cells: Cells) -> Listed:
     if codec.ordered:
         slot = np.arange(k) * min(k, SLOTS) // k
         first = np.searchsorted(slot, np.arange(slot[-1] + 1))
-        return Listed(name, codec, slot, tuple(_label(codec, int(code)) for code in first))
+        return Listed(name, codec, slot, tuple(_label(codec, int(code), cells) for code in first))
     codes = _codes(name, codec, cells)
     order = np.argsort(-np.bincount(codes[codes >= 0], minlength=k), kind="stable")
     own = k if k <= BARS else BARS - 1
     slot = np.full(k, own, np.int64)
     slot[order[:own]] = np.arange(own)
     rest = () if own == k else (f"{len(codec.values) - own} others",)
-    return Listed(name, codec, slot, (*(_label(codec, int(code)) for code in order[:own]), *rest))
+    return Listed(name, codec, slot, (*(_label(codec, int(code), cells) for code in order[:own]), *rest))
 
 
 def _codes(name: str, codec: Labels, cells: Cells) -> Slots:
@@ -217,13 +219,15 @@ def _codes(name: str, codec: Labels, cells: Cells) -> Slots:
     return np.where(np.isnan(codes), -1, codes).astype(np.int64)
 
 
-def _label(codec: Labels, code: int) -> str:
+def _label(codec: Labels, code: int, example: Cells) -> str:
     count = codec.codes.count(code)
     if count > 1:
         return f"{count} rare values"
-    return shown(codec.decode(torch.tensor([[float(code)]]), torch.Generator().manual_seed(0)), 0)
+    value = codec.decode(torch.tensor([[float(code)]]), torch.Generator().manual_seed(0))
+    return shown(as_told(example, value), 0)
 
 
-def _date(day: float, unit: str) -> str:
-    minutes = np.datetime64(0, "m") + np.timedelta64(round(day * 1440), "m")
-    return str(minutes.astype(f"M8[{unit}]")).replace("T", " ")
+def _date(day: float, unit: str, zone: str) -> str:
+    seconds = np.array([60 * round(day * 1440)])
+    moment = Cells("moment", seconds, np.zeros(1, bool), unit="s", zone=zone).to_list()[0]
+    return str(moment)[: 10 if unit == "D" else 16]

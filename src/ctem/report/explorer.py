@@ -36,6 +36,7 @@ from ctem.tables.columns.formulas import CLOSEST, OFF
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import cells_of, find
 from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.telling import as_told
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
 
@@ -272,7 +273,7 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
         codec = Constant(codec.type, (), codec.unit)
     data = codec.to_json()
     if isinstance(codec, Constant | Labels):
-        listed = cells_of(codec, np.arange(len(codec.values)))
+        listed = as_told(cells, cells_of(codec, np.arange(len(codec.values))))
         return {**data, "values": [shown(listed, i) for i in range(len(codec.values))]}
     axis = lay_out(name, codec, cells)
     assert isinstance(axis, Ruled)

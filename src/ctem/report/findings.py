@@ -28,7 +28,7 @@ from ctem.tables.columns.inspection import inspect_frame
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import chunks, taken
-from ctem.tables.frames.telling import told
+from ctem.tables.frames.telling import as_told, told_frame
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
@@ -182,7 +182,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
     >>> found.same_rows, found.scores[0].rows, len(found.pairs)
     (True, 'rows of the fit', 1)
     """
-    table, whole = TableDensity(model.schema_, model.density_), model.as_frame(X)
+    table, whole = TableDensity(model.schema_, model.density_), told_frame(model.as_frame(X))
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(whole, seed)
     frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
@@ -321,7 +321,6 @@ def _outliers(
 
 
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
-    name = list(row.columns)[j]
-    field = next(field for field in row.table_type.fields if field.name == name)
-    own, likeliest = (told(field, cells) for cells in (row.columns[name], table.conditional(row, j).mode()))
+    name, own = list(row.columns.items())[j]
+    likeliest = as_told(own, table.conditional(row, j).mode())
     return Surprise(name, nats, shown(own, 0), shown(likeliest, 0))
