@@ -15,7 +15,8 @@ from small import PAIRWISE, SMALL
 from ctem import CTEM
 from ctem.privacy import audit
 from ctem.report import write_report
-from ctem.report.axes import lay_out, nice, plain_text
+from ctem.report.axes import lay_out, nice, plain_text, shown
+from ctem.report.charts import histograms
 from ctem.report.compare import compare_column, mutual_information
 from ctem.report.markup import signed
 from ctem.tables.columns.schema import Schema
@@ -386,3 +387,22 @@ def test_moments_of_a_zone_are_told_in_it_everywhere(tmp_path):
     assert "2023-03-21 05:00" in page
     assert "2024-03-20 05:00" in page
     assert "20:00" not in page
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "tick"),
+    [
+        (pd.to_timedelta(np.arange(200) * 24, unit="s"), "0:00:24", "20 min"),
+        (pd.Timestamp("2024-02-29") + pd.to_timedelta(np.arange(200), "min"), "2024-02-29 00:01:00", "02-29 00:24"),
+        (pd.Timestamp("2024-02-29") + pd.to_timedelta(np.arange(200), "s"), "2024-02-29 00:00:01", "00:00:24"),
+        (10**15 + np.arange(200), "1000000000000001", "1.00000000000005e+15"),
+    ],
+)  # fmt: skip
+def test_short_spans_of_time_and_large_numbers_have_ticks_that_differ(values, first, tick):
+    frame = read_frame(pd.DataFrame({"x": values}))
+    axis = lay_out("x", Schema.fit(frame).columns["x"].codec, frame.columns["x"])
+    texts = [text for _, text in axis.ticks()]
+    assert len(set(texts)) == len(texts)
+    assert texts[0] == tick
+    assert shown(frame.columns["x"], 1) == first
+    assert "…" not in histograms("x", np.ones(3) / 3, np.ones(3) / 3, axis.ticks())

@@ -69,13 +69,17 @@ class Ruled:
         low, high, lattice = float(self.edges[0]), float(self.edges[-1]), self.codec.lattice
         offset = lattice.shift / lattice.per
         if lattice.type == "moment":
-            unit = "D" if high - low > 4 else "m"
-            days = [low + (high - low) * share for share in (0.12, 0.5, 0.88)]
-            return [((day - low) / (high - low), _date(day + offset, unit, self.zone)) for day in days]
-        at = nice(low, high)
-        if self.text is not None:
-            return [((value - low) / (high - low), self.text(value + offset)) for value in at]
-        return [((value - low) / (high - low), f"{value + offset:.6g}".replace("-", "−")) for value in at]
+            at = [low + (high - low) * share for share in (0.12, 0.5, 0.88)]
+            texts = _moments([day + offset for day in at], high - low, self.zone)
+        elif lattice.type == "duration":
+            size, unit = _span_unit(high - low)
+            at = [value * size for value in nice(low / size, high / size)]
+            texts = [f"{value / size:.6g} {unit}".replace("-", "−") for value in at]
+        else:
+            at = nice(low, high)
+            values = [value + offset for value in at]
+            texts = _told_apart(values) if self.text is None else list(map(self.text, values))
+        return [((value - low) / (high - low), text) for value, text in zip(at, texts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -169,10 +173,11 @@ def shown(cells: Cells, row: int) -> str:
     value = replace(cells, values=cells.values[pick], missing=cells.missing[pick]).to_list()[0]
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return re.sub(r" 00:00$", "", f"{value:%Y-%m-%d %H:%M}")
+    if isinstance(value, dt.timedelta):
+        return f"−{-value}" if value < dt.timedelta() else str(value)
     if value is not None and cells.unit:
-        letter = "M" if cells.type == "moment" else "m"
-        value = np.array(cells.values[row]).astype(f"{letter}8[{cells.unit}]")
-        return re.sub(r"(T00:00(:00(\.0+)?)?|\.0+)$", "", str(value)).replace("T", " ")
+        moment = np.array(cells.values[row]).astype(f"M8[{cells.unit}]")
+        return re.sub(r"(T00:00(:00(\.0+)?)?|\.0+)$", "", str(moment)).replace("T", " ")
     return "missing" if value is None else plain_text(value)
 
 
@@ -227,7 +232,23 @@ def _label(codec: Labels, code: int, example: Cells) -> str:
     return shown(as_told(example, value), 0)
 
 
-def _date(day: float, unit: str, zone: str) -> str:
-    seconds = np.array([60 * round(day * 1440)])
-    moment = Cells("moment", seconds, np.zeros(1, bool), unit="s", zone=zone).to_list()[0]
-    return str(moment)[: 10 if unit == "D" else 16]
+def _moments(days: list[float], span: float, zone: str) -> list[str]:
+    """Moments as dates; as times where less than a few days are shown, the finer the less."""
+    parts = ((4.0, slice(10)), (1 / 48, slice(5, 16)), (1e-4, slice(11, 19)))
+    part = next((part for least, part in parts if span > least), slice(14, 26))
+    counts = np.rint(np.array(days) * 86_400e6).astype(np.int64)
+    moments = Cells("moment", counts, np.zeros(len(days), bool), unit="us", zone=zone).to_list()
+    return [moment.isoformat(" ", "microseconds")[part] for moment in moments]
+
+
+def _told_apart(values: list[float]) -> list[str]:
+    """Numbers in six digits, or in as many as it takes to tell them apart."""
+    texts = ([f"{value:.{digits}g}" for value in values] for digits in range(6, 18))
+    found = next((each for each in texts if len(set(each)) == len(values)), list(map(str, values)))
+    return [text.replace("-", "−") for text in found]
+
+
+def _span_unit(days: float) -> tuple[float, str]:
+    """The unit in which so long a span has a few digits before the point: its size in days, and its name."""
+    units = ((1.0, "days"), (1 / 24, "h"), (1 / 1440, "min"))
+    return next(((size, name) for size, name in units if days > 3 * size), (1 / 86400, "s"))

@@ -39,11 +39,16 @@ class _Box:
         self.add(f'<path class="axis" d="M{self.left} {self.bottom}H{self.right}"/>')
 
     def below(self, ticks: Sequence[Tick]) -> None:
+        if len(ticks) > 2 and all(len(text) > 12 for _, text in ticks):  # they would run into each other
+            ticks = (ticks[0], ticks[-1])
+        longest = 14 if len(ticks) > 2 else 20
         for share, text in ticks:
             anchor = "start" if share < 0.06 else "end" if share > 0.94 else "middle"
             x = self.x(share)
             self.add(f'<path class="axis" d="M{x} {self.bottom}v4"/>')
-            self.add(f'<text x="{x}" y="{self.bottom + 17}" text-anchor="{anchor}">{_cut(text, 14)}</text>')
+            self.add(
+                f'<text x="{x}" y="{self.bottom + 17}" text-anchor="{anchor}">{_cut(text, longest)}</text>'
+            )
 
     def beside(self, ticks: Sequence[Tick], longest: int = 6) -> None:
         for share, text in ticks:
