@@ -260,3 +260,61 @@ def test_extreme_numbers_times_and_empty_columns_can_be_asked_about_too(tmp_path
     told = in_page(path, tmp_path, body)
     assert len(told) > 15
     assert not any(re.search(r"NaN|Infinity|undefined", text) for text in told)
+
+
+@pytest.mark.long
+@in_browser
+def test_times_of_day_months_zones_and_large_numbers_are_told_and_typed_as_the_table_has_them(tmp_path):
+    rng, n = np.random.default_rng(0), 200
+    minutes = 20 * 60 + rng.integers(0, 480, n)
+    moment = pd.Timestamp("2023-03-20", tz="UTC") + pd.to_timedelta(rng.integers(0, 20 * 1440, n), unit="min")
+    X = pd.DataFrame(
+        {
+            "clock": [f"{m // 60 % 24:02d}:{m % 60:02d}" for m in minutes],
+            "due": [
+                f"{d:%b-%Y}"
+                for d in pd.date_range("2010-01-01", periods=80, freq="MS")[rng.integers(0, 80, n)]
+            ],
+            "zoned": moment.tz_convert("Europe/Oslo"),
+            "took": pd.to_timedelta(np.where(rng.random(n) < 0.4, 1980, rng.integers(0, 6000, n)), unit="s"),
+            "large": 10**18 + rng.integers(0, 10**5, n),
+            "shift": np.array(["06:30", "14:30", "22:30"])[rng.integers(0, 3, n)],
+        }
+    )
+    model = CTEM(**SMALL).fit(X)
+    path = write_report(model, X, tmp_path / "report.html", n_samples=30)
+    body = """const cards = [...document.querySelectorAll(".card")];
+      const say = (node, value) => { node.value = value; node.dispatchEvent(new Event("change")); };
+      return questions.map((value, i) => {
+        const box = cards[i].querySelector("input:not([type=range]), select");
+        const nothing = cards[i].querySelector(".said").textContent;
+        say(box, value);
+        const density = document.querySelector(".standing b").textContent;
+        const read = box.value, text = cards[i].querySelector("[type=range]")?.getAttribute("aria-valuetext");
+        cards[i].querySelector(".forget").click();
+        return [nothing, density, read, text, box.textContent];
+      });"""
+    typed = ["23:15", "2012-06", "2023-04-01T09:30", "33", str(10**18 + 70_001), "2"]
+    cells = ["23:15", "Jun-2012", pd.Timestamp("2023-04-01 09:30", tz="Europe/Oslo"), pd.Timedelta("33min")]
+    cells += [10**18 + 70_001, "06:30"]
+    answers = in_page(path, tmp_path, body, typed)
+    told = ["23:15", "Jun-2012", "2023-04-01 09:30", "33 min", "1,000,000,000,000,070,001", None]
+    assert [text for *_, text, _ in answers] == told
+    assert [read for *_, read, _, _ in answers] == typed
+    assert answers[-1][-1] == "unknown14:3022:3006:30"
+    for name, cell, (_, density, *_) in zip(X, cells, answers, strict=True):
+        row = X.head(1).assign(**{other: None for other in X if other != name})
+        row[name] = pd.Series([cell], dtype=X[name].dtype)
+        expected = model.score_samples(row.astype({name: X[name].dtype}))[0]
+        assert float(density.split()[0].replace("−", "-")) == pytest.approx(expected, abs=6e-3), name
+    assert all(re.match(said, nothing) for said, (nothing, *_) in zip(SAID, answers, strict=True))
+
+
+SAID = (
+    r"Median \d\d:\d\d; 90% from 2\d:\d\d to 0\d:\d\d",
+    r"Median ...-201\d",
+    r"Median 2023-0[34]-",
+    r"Median 33 min; .*33 min in ",
+    r"Median 1,000,000,000,000,0\d\d,\d\d\d;",
+    r"Most likely \d\d:30",
+)

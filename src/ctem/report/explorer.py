@@ -40,7 +40,18 @@ from ctem.tables.frames.telling import as_told
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
 
-SCRIPT = ("numerics", "columns", "network", "ties", "density", "ranges", "summaries", "cards", "page")
+SCRIPT = (
+    "numerics",
+    "columns",
+    "notations",
+    "network",
+    "ties",
+    "density",
+    "ranges",
+    "summaries",
+    "cards",
+    "page",
+)
 MAX_BYTES = 4 * 2**20  # of weights
 MAX_COLUMNS = 60  # each question looks at every pair of columns
 ABOUT = tag(
@@ -257,11 +268,14 @@ def _target(found: Ties, g: int) -> Json:
 
 def _columns(model: CTEM, found: Findings) -> list[Json]:
     pairs = zip(model.schema_.columns.items(), model.schema_.owner, strict=True)
+    written = {field.name: field.written for field in model.table_type_.fields}
     return [
         {
             "name": plain_text(name, 60),
             "kind": inferred.kind,
             "owner": list(owner),
+            "written": None if found.real[name].text is None else written[name],
+            "zone": found.real[name].zone,
             **_codec(name, inferred.codec, found.real[name]),
         }
         for (name, inferred), owner in pairs
@@ -280,6 +294,7 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
     lattice = {
         **data.pop("ruler"),
         "per": codec.lattice.per,
+        "shift": str(codec.lattice.shift),  # with digits that a number of JavaScript has not
         "offset": codec.lattice.shift / codec.lattice.per,
     }
     return {**data, "lattice": lattice, "edges": axis.edges.tolist()}

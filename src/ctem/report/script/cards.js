@@ -245,11 +245,9 @@ class NumberCard extends Card {
   }
 
   controls() {
-    const { name, lattice: { type, offset, step, per }, edges } = this.column;
+    const { name, lattice: { step, per }, edges, notation: { box } } = this.column;
     this.measure(step / per, edges);
-    const scale = { type: "range", min: 0, max: this.count, step: 1 }, timed = (this.timed = type === "moment");
-    const box = { type: timed ? ((step / per) % 1 === 0 ? "date" : "datetime-local") : "number", step: "any" };
-    this.offset = offset;
+    const scale = { type: "range", min: 0, max: this.count, step: 1 };
     this.slider = element("input", { ...scale, "aria-label": name, input: () => this.slide() });
     this.box = element("input", { ...box, placeholder: "unknown", "aria-label": name, change: () => this.set(this.typed(this.box)) });
     this.boxes = pairOf("input", name, { ...box, placeholder: "any" }, (i) => this.move(this.boxes.map((one) => this.typed(one)), i));
@@ -293,8 +291,8 @@ class NumberCard extends Card {
 
   /* The number in a box; null if it is empty. */
   typed(box) {
-    const value = this.timed ? box.valueAsNumber / 86400000 : box.valueAsNumber;
-    return Number.isFinite(value) ? value - this.offset : null;
+    const X = this.column.notation.typed(box);
+    return Number.isFinite(X) ? this.column.exact(X) : null;
   }
 
   move(ends, moved) {
@@ -325,8 +323,7 @@ class NumberCard extends Card {
     slider.value = Math.round((X - this.first) / this.delta);
     slider.setAttribute("aria-valuetext", number === null ? none : this.column.text(number));
     if (number === null) box.value = "";
-    else if (this.timed) box.valueAsNumber = Math.round((number + this.offset) * 86400000);
-    else box.value = Number((number + this.offset).toPrecision(10));
+    else this.column.notation.put(box, number);
   }
 
   draw(summary) {

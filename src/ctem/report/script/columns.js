@@ -207,6 +207,7 @@ class NumberColumn {
   constructor(data) {
     Object.assign(this, data);
     this.map = mapOf(data.curve);
+    this.notation = notationOf(data);
     this.atomic = this.atoms.length > 0;
   }
 
@@ -269,17 +270,14 @@ class NumberColumn {
     return step ? (origin + step * Math.round((X * per - origin) / step)) / per : X;
   }
 
+  /* A time that is a point of the lattice but for the rounding of a fraction of a day is that point. */
+  exact(X) {
+    const { unit, width } = this.lattice, point = this.snap(X);
+    return unit && Math.abs(point - X) < 1e-6 * width ? point : X;
+  }
+
   text(X) {
-    const { type, unit, decimals, offset, step, per } = this.lattice, value = X + offset;
-    if (type === "moment") {
-      const ms = Math.round(value * 86400000);
-      if (!(Math.abs(ms) < 8.64e15)) return `${plain(value)} days`;
-      const [day, time] = new Date(ms).toISOString().split("T");
-      return unit === "D" || (step / per) % 1 === 0 ? day : `${day} ${time.slice(0, 5)}`;
-    }
-    if (type === "duration") return `${plain(value)} days`;
-    if (type === "int") return (Math.round(value) + 0).toLocaleString("en", { useGrouping: Math.abs(value) >= 1e4 }).replace("-", "−");
-    return plain(decimals >= 0 && Math.abs(value) < 1e9 ? Number(value.toFixed(decimals)) : value);
+    return this.notation.text(X);
   }
 }
 

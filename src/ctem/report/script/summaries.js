@@ -99,7 +99,7 @@ class NumberSummary {
     if (!error) return "";
     const half = (this.quantile(Math.min(0.5 + error, 1)) - this.quantile(Math.max(0.5 - error, 0))) / 2;
     if (!half) return ""; // less than the numbers are rounded to
-    return ` ± ${plain(Number(half.toPrecision(2)))}${this.column.lattice.type === "moment" ? " days" : ""}`;
+    return ` ± ${this.column.notation.spread(half)}`;
   }
 }
 
