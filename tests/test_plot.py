@@ -1,5 +1,6 @@
 """Pictures and notebooks: what is drawn is what the model says, and nothing in a table is obeyed."""
 
+import re
 import sys
 import types
 from itertools import product
@@ -53,7 +54,7 @@ def drawn(axes):
 def test_pairs_have_a_panel_for_every_two_columns_of_any_kind(model, X):
     axes = ctem.plot.pairs(model, X, columns=list(X.columns), n_rows=50)
     assert axes.shape == (6, 6)
-    assert [ax.get_xlabel() for ax in axes[-1]] == list(X.columns)
+    assert [ax.get_xlabel() for ax in axes[-1]] == [*X.columns[:3], "wait, days", *X.columns[4:]]
     below, above = axes[2, 1].lines[0].get_xydata(), axes[1, 2].lines[0].get_xydata()
     assert len(below) == len(above) == 50
     assert axes[3, 0].get_xlim() == axes[5, 0].get_xlim()
@@ -91,7 +92,7 @@ REST = [pair for pair in product(NAMES, ASKED[:3]) if len({*pair}) == 2 and pair
 )
 def test_any_column_may_vary_and_any_other_be_asked_for(model, column, target):
     axes = drawn(ctem.plot.what_if(model, column, target))
-    assert axes.get_xlabel() == column
+    assert axes.get_xlabel() == ("wait, days" if column == "wait" else column)
     assert axes.get_legend() is not None
 
 
@@ -143,3 +144,36 @@ def test_progress_in_a_notebook_is_one_bar_that_is_updated(monkeypatch):
         report(2, "loss <1>")
     assert [text.count("<progress") for text in shown] == [1, 1]
     assert "loss &lt;1&gt;" in shown[-1]
+
+
+def test_axes_of_times_of_day_months_zones_and_durations_say_what_the_table_says():
+    rng, n = np.random.default_rng(0), 200
+    minutes = 8 * 60 + rng.integers(0, 480, n)
+    months = pd.date_range("2010-01-01", periods=80, freq="MS")[rng.integers(0, 80, n)]
+    hours = pd.Timestamp("2023-03-20", tz="UTC") + pd.to_timedelta(rng.integers(0, 120, n), unit="min")
+    X = pd.DataFrame(
+        {
+            "clock": [f"{m // 60:02d}:{m % 60:02d}" for m in minutes],
+            "due": [f"{month:%b-%Y}" for month in months],
+            "zoned": hours.tz_convert("Asia/Tokyo"),
+            "took": pd.to_timedelta(rng.integers(0, 6000, n), unit="s"),
+        }
+    )
+    model = CTEM(**SMALL).fit(X)
+    patterns = (r"\d\d:\d\d", r"[A-Z][a-z]{2}-20\d\d", r"20 (08|09|10|11):\d\d", r"−?0\.\d\d")
+    panels = ctem.plot.pairs(model, X)
+    for j, (name, pattern) in enumerate(zip(X, patterns, strict=True)):
+        other = next(each for each in X if each != name)
+        axes = [ctem.plot.conditional(model, name).xaxis, ctem.plot.what_if(model, name, other).xaxis]
+        axes += [ctem.plot.what_if(model, other, name).yaxis, panels[-1, j].xaxis]
+        for axis in axes:
+            axis.figure.canvas.draw()
+            texts = [label.get_text() for label in axis.get_ticklabels()]
+            assert texts
+            assert all(re.fullmatch(pattern, text) for text in texts), (name, texts)
+            assert axis.get_label_text() == ("took, days" if name == "took" else name)
+
+
+def test_columns_that_never_vary_have_panels_too():
+    X = pd.DataFrame({"x": np.arange(120.0) % 7, "day": pd.Timestamp("2020-02-02"), "huge": 1e20})
+    assert ctem.plot.pairs(CTEM(**SMALL).fit(X), X).shape == (3, 3)

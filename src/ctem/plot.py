@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from ctem.tables.answers.distributions import DAY, ColumnDistribution
 from ctem.tables.answers.markup import cell_text
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.given import positions
+from ctem.tables.frames.telling import told_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +72,7 @@ def pairs(
     check_is_fitted(model)
     check_count("n_rows", n_rows)
     names = _named(model, columns)
-    frame = model.as_frame(X)
+    frame = told_frame(model.as_frame(X))
     chosen = np.random.default_rng(random_state).permutation(len(frame))[:n_rows]
     drawn = model.as_frame(model.sample(len(chosen), random_state))
     real, sampled = ([each.columns[name] for name in names] for each in (frame, drawn))
@@ -124,7 +125,10 @@ def conditional(
         label = ", ".join(f"{key} {_short(value)}" for key, value in each.items()) or "nothing known"
         _distribution(ax, scale, distribution, colour, label, (i, len(found)))
     scale.label(ax.xaxis)
-    ax.set(xlabel=name, ylabel="probability" if scale.labels else f"density per {scale.unit}".strip())
+    ax.set(
+        xlabel=scale.named(name),
+        ylabel="probability" if scale.labels else f"density per {scale.unit}".strip(),
+    )
     ax.legend(frameon=False, fontsize=9)
     return ax
 
@@ -168,25 +172,31 @@ def what_if(
     place = scale.places_of(tried)
     _curves(ax, place, found, asked, discrete=bool(scale.labels))
     scale.label(ax.xaxis)
-    ax.set(xlabel=varied)
+    ax.set(xlabel=scale.named(varied))
     title = ", ".join(f"{key} {_short(value)}" for key, value in known.items())
     ax.set_title(f"given {title}" if title else "all other columns unknown", fontsize=10)
     return ax
 
 
 class _Scale(NamedTuple):
-    """How a column lies on an axis: numbers as they are, dates as dates, labels at 0, 1, 2, …"""
+    """How a column lies on an axis: numbers as they are, dates as dates, labels at 0, 1, 2, …
+
+    Dates of a zone are told in it, and numbers that stand for text, as times of day do, by that text.
+    """
 
     type: str
     labels: tuple[Any, ...]
     time: str
     unit: str
+    zone: Any
+    text: Callable[[Any], str] | None
 
     @classmethod
     def of(cls, cells: Cells) -> _Scale:
         labels = cells.labels if cells.type == "label" else (False, True) if cells.type == "bool" else ()
         units = {"moment": "day", "duration": "day"}
-        return cls(cells.type, labels, cells.unit, units.get(cells.type, "unit"))
+        zone = _zone(cells) if cells.zone else None
+        return cls(cells.type, labels, cells.unit, units.get(cells.type, "unit"), zone, cells.text)
 
     def places(self, cells: Cells) -> NDArray[Any]:
         """Where the cells lie, as matplotlib takes them; missing ones at nan or NaT."""
@@ -212,10 +222,19 @@ class _Scale(NamedTuple):
         return np.array(values, float)
 
     def label(self, axis: Any) -> None:
-        """Names on the axis of a category."""
+        """Names on the axis of a category, times on that of a zone, and text for numbers that stand for it."""
+        if self.zone is not None:
+            axis.axis_date(self.zone)
+        if (text := self.text) is not None:
+            axis.get_major_locator().set_params(integer=True)
+            axis.set_major_formatter(lambda place, _: text(round(place)))
         if self.labels:
             shown = [_short(label) for label in self.labels]
             axis.set_ticks(range(len(shown)), shown, rotation=0 if sum(map(len, shown)) < 40 else 60)
+
+    def named(self, name: str) -> str:
+        """The name of the column, with the unit that its axis has."""
+        return f"{name}, days" if self.type == "duration" else name
 
 
 def _named(model: CTEM, columns: Sequence[str | int] | None) -> list[str]:
@@ -236,11 +255,20 @@ def _margins(ax: Axes, scale: _Scale, real: Cells, sampled: Cells) -> None:
     if scale.labels:
         edges: Any = np.arange(len(scale.labels) + 1) - 0.5
     else:
-        edges = np.histogram_bin_edges(_floats(parts[0]), bins=20)
+        edges = _edges(_floats(parts[0]), 86_400e6 if scale.type == "moment" else 1.0)
     for part, colour in zip(parts, (REAL, SAMPLED), strict=True):
         share = np.histogram(_floats(part), edges)[0] / max(len(part), 1)
         places = edges if scale.type != "moment" else edges.astype("M8[us]")
         ax.stairs(share, places, color=colour, fill=colour == REAL, alpha=0.5 if colour == REAL else 1.0)
+
+
+def _edges(values: NDArray[np.float64], unit: float) -> NDArray[np.float64]:
+    """Of twenty even bins; of one bin, about a unit wide, where all values are the same."""
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    if high - low > 1e-12 * max(abs(low), abs(high)):
+        return np.linspace(low, high, 21)
+    middle = low if len(values) else 0.0
+    return middle + max(unit, 1e-6 * abs(middle)) * np.array([-0.5, 0.5])
 
 
 def _floats(places: NDArray[Any]) -> NDArray[np.float64]:
@@ -269,8 +297,8 @@ def _outside(axes: Any, names: Sequence[str], scales: Sequence[_Scale]) -> None:
             scales[i].label(ax.yaxis)
         _range(ax, axes[i, (last if i == 0 else 0)] if i != j else None, axes[last if j != last else 0, j])
         ax.tick_params(labelsize=7, labelbottom=i == last, labelleft=j == 0 and i > 0)
-        ax.set_xlabel(names[j] if i == last else "", fontsize=9)
-        ax.set_ylabel(names[i] if j == 0 else "", fontsize=9)
+        ax.set_xlabel(scales[j].named(names[j]) if i == last else "", fontsize=9)
+        ax.set_ylabel(scales[i].named(names[i]) if j == 0 else "", fontsize=9)
 
 
 def _range(ax: Any, row: Any, column: Any) -> None:
@@ -317,6 +345,12 @@ def _tried(range_of: ColumnDistribution) -> list[Any]:
     return replace(cells, values=values, missing=np.zeros(len(values), bool), text=None).to_list()
 
 
+def _zone(cells: Cells) -> dt.tzinfo:
+    """The zone of moments, as Python has it."""
+    one = replace(cells, values=np.zeros(1, np.int64), missing=np.zeros(1, bool))
+    return one.to_list()[0].tzinfo
+
+
 def _in_utc(value: Any) -> Any:
     """A moment of a zone as one of UTC, which axes have; anything else as it is."""
     aware = isinstance(value, dt.datetime) and value.tzinfo is not None
@@ -343,7 +377,8 @@ def _curves(
         else:
             ax.fill_between(place, low, high, color=REAL, alpha=0.2, lw=0, label="eight in ten")
         ax.plot(place, middle, style, color=REAL, label="mean")
-        ax.set_ylabel(name)
+        scale.label(ax.yaxis)
+        ax.set_ylabel(scale.named(name))
     else:
         shares = np.stack([each.probability[0] for each in found])
         for i, k in enumerate(np.argsort(-shares.mean(0))[:MOST_LABELS]):
