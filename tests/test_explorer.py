@@ -318,3 +318,21 @@ SAID = (
     r"Median 1,000,000,000,000,0\d\d,\d\d\d;",
     r"Most likely \d\d:30",
 )
+
+
+@pytest.mark.long
+@in_browser
+def test_codes_beyond_the_ends_of_a_column_count_in_its_interval(tmp_path):
+    rng, n = np.random.default_rng(0), 400
+    codes = rng.choice([-999.0, -99.0, np.nan], n, p=[0.1, 0.2, 0.7])
+    X = pd.DataFrame(
+        {"x": np.where(np.isnan(codes), rng.integers(0, 100, n), codes), "y": rng.normal(size=n)}
+    )
+    model = CTEM(**SMALL).fit(X)
+    path = write_report(model, X, tmp_path / "report.html", n_samples=30)
+    body = """const explorer = new Explorer(data, document.createElement("div"));
+      return questions.map((share) => explorer.before[0].quantile(share));"""
+    shares = [0.05, 0.2, 0.5, 0.95]
+    python = [float(model.conditional({}, "x").quantile(share).values[0]) for share in shares]
+    assert python[:2] == [-999.0, -99.0]
+    assert np.abs(np.array(in_page(path, tmp_path, body, shares)) - python).max() <= 1

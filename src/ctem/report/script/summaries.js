@@ -13,6 +13,7 @@ class NumberSummary {
     this.atoms = [...found.atoms, ...points.map(([, p]) => continuous * p)];
     this.values = [...column.atoms, ...points.map(([X]) => X)];
     this.atomPlaces = this.values.map((X) => column.map.withLogSlope(X)[0]);
+    this.places = this.values.map((X, i) => ({ X, p: this.atoms[i], place: this.atomPlaces[i] })).sort((a, b) => a.X - b.X);
     if (found.nodes) this.fromNodes(found.nodes);
     else this.fromBelow(found.below);
   }
@@ -59,13 +60,16 @@ class NumberSummary {
 
   /* The least X that at least this share is not above. */
   quantile(share) {
-    const x = this.encodedQuantile(share), atom = this.atomPlaces.findIndex((place) => Math.abs(place - x) < 1e-9);
-    return atom >= 0 ? this.values[atom] : this.column.restored(x);
+    const x = this.encodedQuantile(share), here = this.places.filter(({ place }) => Math.abs(place - x) < 1e-9);
+    let below = this.continuous * this.cdf(x) + sum(this.places.map(({ place, p }) => (place < x - 1e-9 ? p : 0)));
+    for (const { X, p } of here) if ((below += p) >= share - 1e-12) return X;
+    return here.length ? here.at(-1).X : this.column.restored(x);
   }
 
+  /* Atoms may lie beyond all encoded numbers, as a −999 does that stands for a gap. */
   encodedQuantile(share) {
-    let low = -this.far, high = this.far;
-    for (let step = 0; step < 45; step++) {
+    let low = Math.min(-this.far, ...this.atomPlaces) - 1e-6, high = Math.max(this.far, ...this.atomPlaces);
+    for (let step = 0; step < 50; step++) {
       const x = (low + high) / 2;
       const atoms = sum(this.atoms.map((p, i) => (this.atomPlaces[i] <= x ? p : 0)));
       if (this.continuous * this.cdf(x) + atoms < share) low = x;
