@@ -177,3 +177,20 @@ def test_axes_of_times_of_day_months_zones_and_durations_say_what_the_table_says
 def test_columns_that_never_vary_have_panels_too():
     X = pd.DataFrame({"x": np.arange(120.0) % 7, "day": pd.Timestamp("2020-02-02"), "huge": 1e20})
     assert ctem.plot.pairs(CTEM(**SMALL).fit(X), X).shape == (3, 3)
+
+
+def test_a_curve_runs_over_the_numbers_of_a_column_and_not_over_its_codes():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.integers(0, 100, 200), "y": rng.normal(size=200)})
+    X.loc[rng.random(200) < 0.2, "x"] = -999
+    curve = ctem.plot.what_if(CTEM(**SMALL).fit(X), "x", "y").lines[0].get_xdata()
+    assert curve.min() >= 0
+    assert curve.max() > 80
+
+
+def test_a_curve_runs_over_whole_numbers_beyond_those_of_python_s_floats():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": np.uint64(2**63) + rng.integers(0, 10**6, 200).astype(np.uint64)})
+    model = CTEM(**SMALL).fit(X.assign(y=rng.normal(size=200)))
+    assert len(ctem.plot.what_if(model, "x", "y").lines[0].get_xdata()) > 30
+    assert model.probability({"x": (2**63, None)}).value > 0.9

@@ -338,11 +338,20 @@ def _tried(range_of: ColumnDistribution) -> list[Any]:
     cells = range_of.cells
     if cells.type in ("label", "bool") or len(cells) <= STEPS:
         return [value for value in replace(cells, text=None).to_list() if value is not None]
-    low, high = (range_of.quantile(share).values[0] for share in CENTRAL)
-    values = np.linspace(float(low), float(high), STEPS)
+    low, high = (_continuous(range_of).quantile(share).values[0] for share in CENTRAL)
+    values = np.linspace(0.0, float(high - low), STEPS)
     whole = cells.values.dtype.kind in "iu"
-    values = np.unique(np.rint(values)).astype(cells.values.dtype) if whole else values
+    values = low + np.unique(np.rint(values)).astype(cells.values.dtype) if whole else low + values
     return replace(cells, values=values, missing=np.zeros(len(values), bool), text=None).to_list()
+
+
+def _continuous(found: ColumnDistribution) -> ColumnDistribution:
+    """The part without atoms: a −999 that stands for a gap is not to be reached by way of numbers that no row has."""
+    part = found.group == 0
+    if part.sum() < 2:
+        return found
+    cells = replace(found.cells, values=found.cells.values[part], missing=found.cells.missing[part])
+    return replace(found, cells=cells, probability=found.probability[:, part], group=found.group[part])
 
 
 def _zone(cells: Cells) -> dt.tzinfo:

@@ -360,7 +360,8 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
         return Cells("label", codes, gone, tuple(str(label) for label in labels))
     if kind in ("date", "datetime"):
         return _python_times(name, kind, known, gone)
-    store, fill = {"bool": (bool, False), "int": (np.int64, 0)}.get(kind, (np.float64, np.nan))
+    whole = np.uint64 if kind == "int" and max(known) >= 2**63 else np.int64
+    store, fill = {"bool": (bool, False), "int": (whole, 0)}.get(kind, (np.float64, np.nan))
     values = np.full(len(gone), fill, store)
     try:
         values[~gone] = known
