@@ -25,7 +25,7 @@ from ctem.arguments import check_count
 from ctem.estimator import CTEM
 from ctem.tables.answers.distributions import DAY, ColumnDistribution
 from ctem.tables.answers.markup import cell_text
-from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.cells import Cells, tzinfo_of
 from ctem.tables.frames.given import positions
 from ctem.tables.frames.telling import told_frame
 
@@ -195,7 +195,7 @@ class _Scale(NamedTuple):
     def of(cls, cells: Cells) -> _Scale:
         labels = cells.labels if cells.type == "label" else (False, True) if cells.type == "bool" else ()
         units = {"moment": "day", "duration": "day"}
-        zone = _zone(cells) if cells.zone else None
+        zone = tzinfo_of(cells.zone) if cells.zone else None
         return cls(cells.type, labels, cells.unit, units.get(cells.type, "unit"), zone, cells.text)
 
     def places(self, cells: Cells) -> NDArray[Any]:
@@ -338,26 +338,11 @@ def _tried(range_of: ColumnDistribution) -> list[Any]:
     cells = range_of.cells
     if cells.type in ("label", "bool") or len(cells) <= STEPS:
         return [value for value in replace(cells, text=None).to_list() if value is not None]
-    low, high = (_continuous(range_of).quantile(share).values[0] for share in CENTRAL)
+    low, high = (range_of.without_atoms().quantile(share).values[0] for share in CENTRAL)
     values = np.linspace(0.0, float(high - low), STEPS)
     whole = cells.values.dtype.kind in "iu"
     values = low + np.unique(np.rint(values)).astype(cells.values.dtype) if whole else low + values
     return replace(cells, values=values, missing=np.zeros(len(values), bool), text=None).to_list()
-
-
-def _continuous(found: ColumnDistribution) -> ColumnDistribution:
-    """The part without atoms: a −999 that stands for a gap is not to be reached by way of numbers that no row has."""
-    part = found.group == 0
-    if part.sum() < 2:
-        return found
-    cells = replace(found.cells, values=found.cells.values[part], missing=found.cells.missing[part])
-    return replace(found, cells=cells, probability=found.probability[:, part], group=found.group[part])
-
-
-def _zone(cells: Cells) -> dt.tzinfo:
-    """The zone of moments, as Python has it."""
-    one = replace(cells, values=np.zeros(1, np.int64), missing=np.zeros(1, bool))
-    return one.to_list()[0].tzinfo
 
 
 def _in_utc(value: Any) -> Any:

@@ -124,6 +124,20 @@ class ColumnDistribution:
         away = away - (weight * away).sum(1, keepdims=True)
         return np.asarray(np.sqrt((weight * away**2).sum(1)) / DAY.get(self.cells.unit, 1.0))
 
+    def without_atoms(self) -> ColumnDistribution:
+        """The continuous part of a number, which a code such as −999 is not of; anything else as it is.
+
+        >>> cells = Cells("int", np.array([1, 2, -999]), np.zeros(3, bool))
+        >>> one = ColumnDistribution(cells, np.array([[0.2, 0.2, 0.6]]), np.array([0, 0, 1]))
+        >>> one.without_atoms().quantile(0.1).values
+        array([1])
+        """
+        part = self.group == 0
+        if part.sum() < 2:
+            return self
+        cells = replace(self.cells, values=self.cells.values[part], missing=self.cells.missing[part])
+        return replace(self, cells=cells, probability=self.probability[:, part], group=self.group[part])
+
     def quantile(self, share: float) -> Cells:
         """The least value that at least this share of X_j | … is not above, in every row; labels have none: missing.
 
