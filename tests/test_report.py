@@ -396,6 +396,7 @@ def test_moments_of_a_zone_are_told_in_it_everywhere(tmp_path):
         (pd.Timestamp("2024-02-29") + pd.to_timedelta(np.arange(200), "min"), "2024-02-29 00:01:00", "02-29 00:24"),
         (pd.Timestamp("2024-02-29") + pd.to_timedelta(np.arange(200), "s"), "2024-02-29 00:00:01", "00:00:24"),
         (10**15 + np.arange(200), "1000000000000001", "1.00000000000005e+15"),
+        (2**63 + np.arange(200, dtype=np.uint64), "9223372036854775809", "9223372036854775858"),
     ],
 )  # fmt: skip
 def test_short_spans_of_time_and_large_numbers_have_ticks_that_differ(values, first, tick):
@@ -406,3 +407,12 @@ def test_short_spans_of_time_and_large_numbers_have_ticks_that_differ(values, fi
     assert texts[0] == tick
     assert shown(frame.columns["x"], 1) == first
     assert "…" not in histograms("x", np.ones(3) / 3, np.ones(3) / 3, axis.ticks())
+
+
+def test_a_label_without_letters_can_be_seen(tmp_path):
+    X = pd.DataFrame({"a": np.array(["", " ", "x"])[np.arange(150) % 3], "b": np.arange(150) % 7})
+    model = CTEM(**SMALL).fit(X)
+    page = write_report(model, X, tmp_path / "r.html", n_samples=50).read_text("utf-8")
+    assert "<bdi>&quot;&quot;</bdi>" in page
+    assert "<bdi>&quot; &quot;</bdi>" in page
+    assert '""' in str(model.conditional({}, "a"))

@@ -77,7 +77,7 @@ class Ruled:
             texts = [f"{value / size:.6g} {unit}".replace("-", "−") for value in at]
         else:
             at = nice(low, high)
-            values = [value + offset for value in at]
+            values = [lattice.shift + round(value) if lattice.shift else value for value in at]
             texts = _told_apart(values) if self.text is None else list(map(self.text, values))
         return [((value - low) / (high - low), text) for value, text in zip(at, texts, strict=True)]
 
@@ -154,13 +154,14 @@ def nice(low: float, high: float, count: int = 4) -> list[float]:
 def plain_text(value: Any, longest: int = LONGEST) -> str:
     """A value as one line of printable text, cut if long; nothing in it can turn or break the line.
 
-    >>> plain_text("two\\nlines"), plain_text("x" * 9, longest=5)
-    ('two lines', 'xxxx…')
+    >>> plain_text("two\\nlines"), plain_text("x" * 9, longest=5), plain_text("")
+    ('two lines', 'xxxx…', '""')
     """
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     if len(text) > longest:
         text = text[: longest - 1] + "…"
-    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+    text = "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+    return text if text.strip() else f'"{text}"'
 
 
 def shown(cells: Cells, row: int) -> str:

@@ -88,5 +88,5 @@ def cell_text(value: Any, spread: float = 0.0) -> str:
         bare = spread >= 1 or value.time() == time()
         return f"{value:%Y-%m-%d}" if bare else f"{value:%Y-%m-%d %H:%M}"
     if not isinstance(value, float):
-        return str(value)
+        return str(value) if str(value).strip() else f'"{value}"'
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
