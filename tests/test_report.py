@@ -409,6 +409,15 @@ def test_short_spans_of_time_and_large_numbers_have_ticks_that_differ(values, fi
     assert "…" not in histograms("x", np.ones(3) / 3, np.ones(3) / 3, axis.ticks())
 
 
+@pytest.mark.parametrize(("missing", "is_value"), [("hidden", False), ("state", True)])
+def test_the_report_says_what_a_gap_is_to_the_model(missing, is_value, tmp_path):
+    X = pd.DataFrame({"a": np.where(np.arange(150) % 3, np.nan, np.arange(150.0)), "b": np.arange(150) % 7})
+    model = CTEM(**SMALL, missing=missing).fit(X)
+    page = write_report(model, X, tmp_path / "r.html", n_samples=50).read_text("utf-8")
+    assert ("A gap is a value to the model" in page) == is_value
+    assert ("scores marginalise" in page) != is_value
+
+
 def test_a_label_without_letters_can_be_seen(tmp_path):
     X = pd.DataFrame({"a": np.array(["", " ", "x"])[np.arange(150) % 3], "b": np.arange(150) % 7})
     model = CTEM(**SMALL).fit(X)

@@ -13,6 +13,11 @@ __all__ = ["dependence_map", "missing", "privacy"]
 
 MAPPED = 24  # columns in the map, at most
 NAMED = 6  # columns of a pattern that are named
+HIDDEN = (
+    "Missing cells are unknown to the model: fit uses what was observed, scores marginalise, and samples have gaps "
+    "only if asked (with_missing)."
+)
+STATE = "A gap is a value to the model, which it scores and draws as any other."
 
 
 def missing(found: Findings) -> tuple[str, str] | None:
@@ -23,11 +28,8 @@ def missing(found: Findings) -> tuple[str, str] | None:
     """
     if not found.patterns:
         return None
-    about = tag(
-        "p",
-        "Which columns are missing together, the most common patterns first. Missing cells are unknown to the model: "
-        "fit uses what was observed, scores marginalise, and samples have gaps only if asked (with_missing).",
-    )
+    gaps = STATE if found.gaps_are_values else HIDDEN
+    about = tag("p", f"Which columns are missing together, the most common patterns first. {gaps}")
     head = tag("th", "Missing together") + tag("th", "Rows", "n") + tag("th", "Share", "n")
     rows = "".join(
         tag(

@@ -154,6 +154,7 @@ class Findings:
     judged: HeldOut | None  # what the held-out rows of the fit said
     realism: Realism | None
     patterns: list[Pattern]
+    gaps_are_values: bool  # missing="state"
     privacy: Privacy | None
     name: str
 
@@ -214,6 +215,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         judged=model.held_out_,
         realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
         patterns=missing_patterns(whole),
+        gaps_are_values=model.missing == "state",
         privacy=_privacy(model, X, held_out, seed) if same else None,
         name=name,
     )
