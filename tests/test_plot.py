@@ -194,3 +194,22 @@ def test_a_curve_runs_over_whole_numbers_beyond_those_of_python_s_floats():
     model = CTEM(**SMALL).fit(X.assign(y=rng.normal(size=200)))
     assert len(ctem.plot.what_if(model, "x", "y").lines[0].get_xdata()) > 30
     assert model.probability({"x": (2**63, None)}).value > 0.9
+
+
+def test_gaps_that_are_values_are_drawn_and_named():
+    rng = np.random.default_rng(0)
+    gone = rng.random((3, 200)) < 0.4
+    X = pd.DataFrame(
+        {"c": rng.choice(["a", "b"], 200), "b": rng.choice([True, False], 200), "x": rng.normal(size=200)}
+    )
+    X = X.astype({"b": "boolean"}).mask(gone.T).assign(k=rng.integers(0, 5, 200))
+    model = CTEM(**SMALL, missing="state").fit(X)
+    for name in ("c", "b"):
+        axes = drawn(ctem.plot.conditional(model, name))
+        assert [text.get_text() for text in axes.get_xticklabels()][-1] == "missing"
+        assert sum(bar.get_height() for bar in axes.patches if np.isfinite(bar.get_x())) == pytest.approx(1)
+        curves = ctem.plot.what_if(model, "k", name).get_legend().get_texts()
+        assert "missing" in [text.get_text() for text in curves]
+        assert "None" not in str(model.conditional({}, name))
+    legend = ctem.plot.conditional(model, "x").get_legend().get_texts()[0].get_text()
+    assert re.fullmatch(r"nothing known \(missing [34]\d%\)", legend)

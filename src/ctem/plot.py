@@ -120,7 +120,7 @@ def conditional(
     known = [given] if isinstance(given, Mapping) else list(given)
     asked = [({}, UNKNOWN), *((each, CURVES[i % len(CURVES)]) for i, each in enumerate(known) if each)]
     found = [model.conditional(each, name) for each, _ in asked]
-    scale = _Scale.of(found[0].cells)
+    scale = _Scale.of(found[0].cells, gaps=True)
     for i, (distribution, (each, colour)) in enumerate(zip(found, asked, strict=True)):
         label = ", ".join(f"{key} {_short(value)}" for key, value in each.items()) or "nothing known"
         _distribution(ax, scale, distribution, colour, label, (i, len(found)))
@@ -179,10 +179,7 @@ def what_if(
 
 
 class _Scale(NamedTuple):
-    """How a column lies on an axis: numbers as they are, dates as dates, labels at 0, 1, 2, …
-
-    Dates of a zone are told in it, and numbers that stand for text, as times of day do, by that text.
-    """
+    """How a column lies on an axis: numbers as they are or as their text, dates in their zone, labels at 0, 1, 2, …"""
 
     type: str
     labels: tuple[Any, ...]
@@ -192,8 +189,11 @@ class _Scale(NamedTuple):
     text: Callable[[Any], str] | None
 
     @classmethod
-    def of(cls, cells: Cells) -> _Scale:
-        labels = cells.labels if cells.type == "label" else (False, True) if cells.type == "bool" else ()
+    def of(cls, cells: Cells, gaps: bool = False) -> _Scale:
+        labels: tuple[Any, ...] = (
+            cells.labels if cells.type == "label" else (False, True) if cells.type == "bool" else ()
+        )
+        labels = (*labels, None) if labels and gaps and cells.missing.any() else labels
         units = {"moment": "day", "duration": "day"}
         zone = tzinfo_of(cells.zone) if cells.zone else None
         return cls(cells.type, labels, cells.unit, units.get(cells.type, "unit"), zone, cells.text)
@@ -201,7 +201,7 @@ class _Scale(NamedTuple):
     def places(self, cells: Cells) -> NDArray[Any]:
         """Where the cells lie, as matplotlib takes them; missing ones at nan or NaT."""
         cells = replace(cells, zone="", text=None)
-        if self.type == "label":
+        if self.labels:
             at = {label: place for place, label in enumerate(self.labels)}
             return np.array([at.get(label, np.nan) for label in cells.to_list()], float)
         if self.type == "duration":
@@ -316,6 +316,8 @@ def _distribution(
         at, width = scale.places(found.cells), 0.8 / place[1]
         ax.bar(at - 0.4 + width * (place[0] + 0.5), found.probability[0], width, color=colour, label=label)
         return
+    if found.cells.missing.any():
+        label = f"{label} (missing {found.probability[0, found.cells.missing].sum():.0%})"
     share, edges = found.histogram()
     density = share / np.diff(edges) * _per_day(scale)
     places = edges

@@ -87,6 +87,8 @@ def cell_text(value: Any, spread: float = 0.0) -> str:
     if isinstance(value, datetime):
         bare = spread >= 1 or value.time() == time()
         return f"{value:%Y-%m-%d}" if bare else f"{value:%Y-%m-%d %H:%M}"
+    if value is None:
+        return "missing"
     if not isinstance(value, float):
         return str(value) if str(value).strip() else f'"{value}"'
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
