@@ -160,6 +160,7 @@ def test_axes_of_times_of_day_months_zones_and_durations_say_what_the_table_says
         }
     )
     model = CTEM(**SMALL).fit(X)
+    assert re.search(r"\d\d:\d\d +— +\d\d:\d\d to", str(model.conditional({}, "clock")))
     patterns = (r"\d\d:\d\d", r"[A-Z][a-z]{2}-20\d\d", r"20 (08|09|10|11):\d\d", r"−?0\.\d\d")
     panels = ctem.plot.pairs(model, X)
     for j, (name, pattern) in enumerate(zip(X, patterns, strict=True)):

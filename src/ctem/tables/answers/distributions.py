@@ -239,7 +239,7 @@ class ColumnDistribution:
         rows: list[list[Any]] = []
         for i in range(n):
             mean, *ends = (cell_text(value, std[i]) for value in (means[i], low[i], high[i]))
-            spread = f"{std[i]:.3g}{' days' if self.cells.unit else ''}"
+            spread = f"{std[i]:.3g}{' days' if self.cells.unit else ''}" if self.cells.text is None else "—"
             rows.append([i, mean, spread, " to ".join(ends), Picture(spark(self.histogram(i)[0]))])
         return ["row", "mean", "std", "nine in ten", ""], rows
 
