@@ -212,6 +212,20 @@ def test_categories_differ_between_row_groups_and_survive_every_format(folder, t
     assert pa.types.is_dictionary(pq.read_schema(target).field("city").type)
 
 
+@pytest.mark.parametrize("command", [["score", "--append"], ["impute"], ["outliers", "-n", "5"]])
+def test_views_of_text_as_polars_writes_them_are_text(folder, tmp_path, command):
+    written = pa.Table.from_pandas(rows(), preserve_index=False)
+    viewed = written.set_column(0, "city", written["city"].cast(pa.string_view()))
+    for name, table in (("text.arrow", written), ("views.arrow", viewed)):
+        with pa.ipc.new_file(tmp_path / name, table.schema) as file:
+            file.write_table(table, max_chunksize=40)
+    found = [
+        ctem(command[0], folder / "m.ctem", tmp_path / name, "-q", *command[1:])
+        for name in ("text.arrow", "views.arrow")
+    ]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     "ending", ["csv", *(pytest.param(e, marks=pytest.mark.long) for e in ("parquet", "arrow"))]
 )

@@ -151,6 +151,15 @@ def test_whatever_the_source_the_same_rows_come_in_the_same_order(folder, source
     assert found.cast(table().schema).equals(table())
 
 
+def test_categories_of_all_files_may_outgrow_the_numbers_of_each(tmp_path):
+    few = pa.dictionary(pa.int8(), pa.string())
+    for part in range(2):
+        labels = pa.array([f"{part}-{i}" for i in range(100)]).dictionary_encode().cast(few)
+        pq.write_table(pa.table({"label": labels, "n": range(100)}), tmp_path / f"{part}.parquet")
+    with open_large(str(tmp_path)) as large:
+        assert len(set(survey(large, "1GB", seed=0).sample()["label"].to_pylist())) == 200
+
+
 def test_duckdb_relations_are_taken(folder):
     duckdb = pytest.importorskip("duckdb")
     with open_large(duckdb.sql(f"select * from '{folder}/*.parquet' where count > 3")) as large:

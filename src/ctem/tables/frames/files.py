@@ -27,7 +27,7 @@ from ctem.atomic import replacing
 from ctem.tables.frames.csv_text import CsvWriter, in_utf8, read_csv, typed
 from ctem.terminal import Shown
 
-__all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir"]
+__all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir", "unified"]
 
 BATCH = 2**16  # rows at a time
 SUFFIXES = {
@@ -86,10 +86,10 @@ class Source:
                 held.append(part)
                 count, seen = count + len(part), True
                 if count == size:
-                    yield _table(pa, held)
+                    yield unified(pa.Table.from_batches(held))
                     held, count = [], 0
         if held:
-            yield _table(pa, held)
+            yield unified(pa.Table.from_batches(held))
         if not seen:
             raise ValueError(f"{self.path}: expected at least 1 row; got none.")
 
@@ -240,6 +240,29 @@ def as_arrow(X: Any, names: Iterable[str]) -> Table:
     return table.rename_columns(list(names))
 
 
+def unified(table: Table) -> Table:
+    """The table with one dictionary for all cells of a column, and in types that pyarrow can join and choose rows of.
+
+    Categories of a part may be numbered by bytes, which those of the whole may outgrow; views of text, which polars
+    writes, cannot be taken from.
+
+    >>> pa = importlib.import_module("pyarrow")
+    >>> few = pa.array(["x", "y"]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
+    >>> unified(pa.table({"a": few, "b": pa.array(["x", "y"], pa.string_view())})).schema.types
+    [DictionaryType(dictionary<values=string, indices=int32, ordered=0>), DataType(large_string)]
+    """
+    fields = [field.with_type(_wide(field.type)) for field in table.schema]
+    return table.cast(pyarrow().schema(fields, table.schema.metadata)).unify_dictionaries()
+
+
+def _wide(kind: Any) -> Any:
+    pa = pyarrow()
+    if pa.types.is_dictionary(kind):
+        index = pa.int32() if kind.index_type.bit_width < 32 else kind.index_type
+        return pa.dictionary(index, _wide(kind.value_type), kind.ordered)
+    return pa.large_string() if str(kind) == "string_view" else kind
+
+
 def pyarrow(module: str = "pyarrow") -> Any:
     """The library, or one of its modules; an error that says what to install where it is missing."""
     try:
@@ -342,10 +365,6 @@ def _seekable(stream: Any, stack: ExitStack) -> Any:
     shutil.copyfileobj(stream, spooled)
     spooled.seek(0)
     return spooled
-
-
-def _table(pa: Any, batches: list[Any]) -> Table:
-    return pa.Table.from_batches(batches).unify_dictionaries()
 
 
 def _joined(tables: list[Table]) -> Table:

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctem.tables.frames.files import BATCH, as_arrow, pyarrow
+from ctem.tables.frames.files import BATCH, as_arrow, pyarrow, unified
 
 __all__ = ["Batch", "LargeTable", "is_large", "open_large"]
 
@@ -324,10 +324,10 @@ def _read(file: File, schema: Schema) -> Iterator[Any]:
         for batch in batches:
             held.append(batch)
             if sum(map(len, held)) >= BATCH:
-                yield pa.Table.from_batches(held, schema).unify_dictionaries()
+                yield unified(pa.Table.from_batches(held, schema))
                 held = []
         if any(map(len, held)):
-            yield pa.Table.from_batches(held, schema).unify_dictionaries()
+            yield unified(pa.Table.from_batches(held, schema))
 
 
 @contextmanager
