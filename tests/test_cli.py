@@ -212,6 +212,16 @@ def test_categories_differ_between_row_groups_and_survive_every_format(folder, t
     assert pa.types.is_dictionary(pq.read_schema(target).field("city").type)
 
 
+def test_whole_numbers_and_dates_may_be_written_longer_than_in_fit(folder, model, tmp_path):
+    X = rows()
+    longer = X.assign(rooms=X["rooms"] + 0.0, born=X["born"].astype(str) + " 00:00:00")
+    longer.loc[::7, "rooms"] = np.nan  # so pandas writes the others as 3.0
+    longer.to_csv(tmp_path / "longer.csv", index=False)
+    found = table(ctem("score", folder / "m.ctem", tmp_path / "longer.csv", "-q")[0])
+    shorter = X.assign(rooms=longer["rooms"])
+    assert found["log_density"].to_numpy() == pytest.approx(model.score_samples(shorter), abs=1e-9)
+
+
 @pytest.mark.parametrize("command", [["score", "--append"], ["impute"], ["outliers", "-n", "5"]])
 def test_views_of_text_as_polars_writes_them_are_text(folder, tmp_path, command):
     written = pa.Table.from_pandas(rows(), preserve_index=False)

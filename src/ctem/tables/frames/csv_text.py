@@ -206,7 +206,7 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
     pa = importlib.import_module("pyarrow")
     if kind is None or str(kind) in ("string", "large_string", "string_view"):
         return column if kind is None else column.cast(kind)
-    trimmed = importlib.import_module("pyarrow.compute").utf8_trim_whitespace(column)
+    trimmed = _shortest(importlib.import_module("pyarrow.compute").utf8_trim_whitespace(column), kind)
     step = pa.int64() if pa.types.is_duration(kind) else kind  # text has no cast to durations of its own
     try:
         return trimmed.cast(step).cast(kind)
@@ -215,6 +215,16 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
         raise ValueError(
             f"column {name!r}, row {row}: expected {_in_words(kind)}, as in fit; got {trimmed[row].as_py()!r}."
         ) from None
+
+
+def _shortest(column: Any, kind: Any) -> Any:
+    """Whole numbers without their .0, as pandas writes them beside gaps, and dates without a midnight."""
+    types, pc = importlib.import_module("pyarrow.types"), importlib.import_module("pyarrow.compute")
+    if types.is_integer(kind):
+        return pc.replace_substring_regex(column, r"(\d)\.0*$", r"\1")
+    if types.is_date(kind):
+        return pc.replace_substring_regex(column, r"(\d)[ T]00:00(:00(\.0*)?)?$", r"\1")
+    return column
 
 
 def _first_failure(column: Any, kind: Any) -> int:
