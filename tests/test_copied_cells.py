@@ -15,6 +15,7 @@ from small import SMALL
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
+from ctem.tables.frames.csv_text import CsvWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")  # numbers of rows
 QUICK = {**SMALL, "max_steps": 2, "width": 4}
@@ -80,6 +81,21 @@ def test_an_array_model_copies_cells_too(folder, tmp_path):
     out = cells(ctem("impute", folder / "array.ctem", tmp_path / "t.csv", "-q"))
     assert out[1] == ["007.50", " 3", "1"]
     assert out[2][::2] == ["1.5", "0"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary()])
+def test_text_of_every_type_is_quoted_where_it_must_be(kind):
+    out = io.BytesIO()
+    CsvWriter(out, ["a", "b"]).write_table(pa.table({"a": pa.array(['x, "y"', "z"]).cast(kind), "b": [1, 2]}))
+    assert cells(out.getvalue().decode()) == [["a", "b"], ['x, "y"', "1"], ["z", "2"]]
+
+
+def test_cells_that_csv_cannot_hold_are_named(folder, tmp_path):
+    X = pa.Table.from_pandas(rows(), preserve_index=False).append_column("tags", pa.array([["a"]] * 60))
+    pq.write_table(X, tmp_path / "t.parquet")
+    result = CliRunner().invoke(cli.app, ["impute", str(folder / "m.ctem"), str(tmp_path / "t.parquet")])
+    assert "column 'tags': expected cells that CSV can hold" in result.stderr
+    assert "-o NAME.parquet" in result.stderr
 
 
 DECIMALS = [Decimal(LONG + ".1234567890"), None, *map(Decimal, range(2, 60))]

@@ -111,7 +111,7 @@ class CsvWriter:
         """Write the rows of a table."""
         pc = importlib.import_module("pyarrow.compute")
         for batch in table.to_batches():
-            columns = [_quoted(column) for column in batch.columns]
+            columns = [_written(name, batch[name]) for name in batch.schema.names]
             lines = pc.binary_join_element_wise(
                 *columns, ",", null_handling="replace", null_replacement=""
             ).to_pylist()
@@ -266,12 +266,21 @@ def _spelled(pc: Any, written: Any, filled: Any) -> Any:
     return filled.cast(written.type)
 
 
-def _quoted(column: Any) -> Any:
-    """Cells as text, those that need it in quotes."""
-    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
-    text = column.cast(pa.string())
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return text
+def _written(name: str, column: Any) -> Any:
+    """Cells as they stand in a file; an error names a column whose cells cannot."""
+    pa = importlib.import_module("pyarrow")
+    try:
+        text = column.cast(pa.string())
+    except pa.ArrowException:
+        raise ValueError(
+            f"column {name!r}: expected cells that CSV can hold; got {column.type}. Write Parquet (-o NAME.parquet)."
+        ) from None
+    return text if pa.types.is_primitive(column.type) else _quoted(text)
+
+
+def _quoted(text: Any) -> Any:
+    """Cells of text, those that need it in quotes."""
+    pc = importlib.import_module("pyarrow.compute")
     within = pc.replace_substring(text, '"', '""')
     quoted = pc.binary_join_element_wise('"', within, '"', "")
     return pc.if_else(pc.match_substring_regex(text, SPECIAL), quoted, text)
