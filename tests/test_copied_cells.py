@@ -98,6 +98,37 @@ def test_cells_that_csv_cannot_hold_are_named(folder, tmp_path):
     assert "-o NAME.parquet" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "empty",
+    [
+        lambda X: X[["rooms"]].reindex(columns=X.columns),  # nan as float64
+        lambda X: X.assign(size=None, open=None, city=None, born=None),
+        lambda X: pl.DataFrame({"rooms": X["rooms"].to_numpy()}).select(
+            *(pl.lit(None).alias(name) if name != "rooms" else name for name in X.columns)
+        ),
+        lambda X: pa.table({name: X[name] if name == "rooms" else pa.nulls(len(X)) for name in X.columns}),
+    ],
+)
+def test_columns_without_values_are_filled_with_what_fit_saw(empty):
+    X = rows(100).assign(city=["Oslo", "Bergen"] * 50, born=pd.date_range("2020-01-01", periods=100))
+    made = CTEM(**QUICK).fit(X).impute(empty(X))
+    found = made.to_pandas() if hasattr(made, "to_pandas") else made
+    assert set(found["city"]) <= {"Oslo", "Bergen"}
+    assert set(found["open"]) <= {True, False}
+    assert pd.to_datetime(found["born"]).between("2019-12-01", "2020-06-01").all()
+    assert found["size"].astype(float).notna().all()
+    assert found["rooms"].tolist() == X["rooms"].tolist()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_of_a_file_without_values_is_filled(folder, tmp_path, ending):
+    X = pa.Table.from_pandas(rows().assign(rooms=None), preserve_index=False)
+    pq.write_table(X, tmp_path / "t.parquet")
+    ctem("impute", folder / "m.ctem", tmp_path / "t.parquet", "-o", tmp_path / f"full.{ending}", "-q")
+    full = pd.read_csv if ending == "csv" else pd.read_parquet
+    assert full(tmp_path / f"full.{ending}")["rooms"].notna().all()
+
+
 DECIMALS = [Decimal(LONG + ".1234567890"), None, *map(Decimal, range(2, 60))]
 
 

@@ -102,7 +102,7 @@ def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
         place = part.column_names.index(name)
         gone = frame.columns[name if name in frame.columns else model.table_type_.names[j]].missing
         column = completed(part.column(place), gone, made[name])
-        part = part.set_column(place, part.schema.field(place), column)
+        part = part.set_column(place, part.schema.field(place).with_type(column.type), column)
     return part
 
 

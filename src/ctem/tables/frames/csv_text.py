@@ -77,7 +77,7 @@ def typed(table: Table, types: Mapping[str, Any] | None = None, decimal: str | N
 
 
 def completed(written: Any, missing: Any, filled: Any) -> Any:
-    """A column as it is written, with filled cells, in its type, where a mask says that one is missing.
+    """A column as it is written, with filled cells, in its type if it has one, where a mask says that one is missing.
 
     >>> pa = importlib.import_module("pyarrow")
     >>> completed(pa.array(["007", "NA"]), [False, True], pa.array([7, 8])).to_pylist()
@@ -85,6 +85,8 @@ def completed(written: Any, missing: Any, filled: Any) -> Any:
     """
     pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
     kind = written.type
+    if pa.types.is_null(kind):
+        return filled
     if str(kind) == "string_view":  # which if_else does not know
         return completed(written.cast(pa.string()), missing, filled).cast(kind)
     spelled = str(filled.type) == "bool" and str(kind) == "string"

@@ -31,7 +31,7 @@ from ctem.tables.frames.dtypes import check_dtype
 from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
 from ctem.tables.frames.writings import Writing
 
-__all__ = ["Field", "Frame", "TableType", "build_frame", "read_frame"]
+__all__ = ["Field", "Frame", "TableType", "as_written", "build_frame", "read_frame"]
 
 READ = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_arrow}
 BACKENDS = ("numpy", *READ)
@@ -154,7 +154,7 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     absent = [name for name in table_type.names if name not in columns]
     if absent:
         raise ValueError(f"columns: expected {list(table_type.names)}; {absent[0]!r} is not there.")
-    cells = [_as_written(field, columns[field.name]) for field in table_type.fields]
+    cells = [as_written(field, columns[field.name]) for field in table_type.fields]
     if table_type.backend == "numpy":
         return _build_array(table_type, cells)
     pairs = list(zip(table_type.fields, cells, strict=True))
@@ -170,7 +170,12 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     return frame
 
 
-def _as_written(field: Field, cells: Cells) -> Cells:
+def as_written(field: Field, cells: Cells) -> Cells:
+    """Cells with numbers, dates and times as text, where the field is written so.
+
+    >>> as_written(Field("n", "n", {"numpy": "<i8"}), Cells("int", np.array([1]), np.zeros(1, bool))).to_list()
+    [1]
+    """
     return cells if field.written is None else Writing.from_json(field.written).labels(cells)
 
 

@@ -6,11 +6,12 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 
-from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.cells import Cells, Dtype
 from ctem.tables.frames.csv_text import completed
-from ctem.tables.frames.frame import Frame, build_frame
+from ctem.tables.frames.frame import Frame, as_written, build_frame
 
 __all__ = ["filled", "with_observed"]
 
@@ -24,10 +25,38 @@ def filled(own: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
     array([[1., 1.]])
     """
     gone = {name: cells.missing for name, cells in own.columns.items()}
-    made = build_frame(
-        own.table_type, {name: columns.get(name, cells) for name, cells in own.columns.items()}
-    )
-    return with_observed(made, X, gone)
+    new = [
+        field
+        for field in own.table_type.fields
+        if field.name in columns and not _can_hold(field.dtype, own.columns[field.name], columns[field.name])
+    ]
+    known = {name: cells for name, cells in columns.items() if name not in {field.name for field in new}}
+    made = build_frame(own.table_type, {name: known.get(name, cells) for name, cells in own.columns.items()})
+    made = with_observed(made, X, gone)
+    for field in new:
+        values = as_written(field, columns[field.name]).to_list()
+        made = _with_column(made, list(gone).index(field.name), values)
+    return made
+
+
+def _can_hold(dtype: Dtype, own: Cells, made: Cells) -> bool:
+    """Whether a column is of a type for what fills it; one without values may be of any."""
+    if not own.missing.all() or "object" in dtype:
+        return True
+    if (own.type == "label" and not own.labels) or {"null", "Null"} & {str(each) for each in dtype.values()}:
+        return False
+    return own.type == made.type or {own.type, made.type} <= {"int", "float"}
+
+
+def _with_column(table: Any, j: int, values: list[Any]) -> Any:
+    """A table with other values in a column, in the type that its library gives them."""
+    if isinstance(table, np.ndarray):
+        table = table.astype(object)
+        table[:, j] = values
+        return table
+    frame = nw.from_native(table, eager_only=True)
+    column = nw.new_series(frame.columns[j], values, backend=frame.implementation)
+    return frame.with_columns(column).to_native()
 
 
 def with_observed(filled: Any, X: Any, missing: Mapping[str, Any]) -> Any:
