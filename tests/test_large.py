@@ -160,6 +160,13 @@ def test_categories_of_all_files_may_outgrow_the_numbers_of_each(tmp_path):
         assert len(set(survey(large, "1GB", seed=0).sample()["label"].to_pylist())) == 200
 
 
+def test_a_column_of_an_iterator_may_have_no_value_at_first():
+    parts = [{"label": [None, None], "n": [0, 1]}, {"n": [2], "label": ["late"]}, {"label": [None], "n": [3]}]
+    with open_large(iter([pa.table(part) for part in parts])) as large:
+        found = pa.concat_tables(batch.table for batch in large.batches())
+    assert found.to_pydict() == {"label": [None, None, "late", None], "n": [0, 1, 2, 3]}
+
+
 def test_duckdb_relations_are_taken(folder):
     duckdb = pytest.importorskip("duckdb")
     with open_large(duckdb.sql(f"select * from '{folder}/*.parquet' where count > 3")) as large:

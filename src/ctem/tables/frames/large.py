@@ -140,10 +140,9 @@ def open_large(X: Any) -> Iterator[LargeTable]:
         yield _checked("the dataset", found, X.schema)
         return
     with tempfile.TemporaryDirectory(prefix="ctem-") as folder:
-        path = os.path.join(folder, "rows.parquet")
-        _write(X, path)
+        _write(X, folder)
         library = "polars" if _library(X) == "polars" else "pyarrow"
-        yield replace(_opened(path, _NAMES.get(_library(X), "the iterator of tables")), library=library)
+        yield replace(_opened(folder, _NAMES.get(_library(X), "the iterator of tables")), library=library)
 
 
 def _library(X: Any) -> str:
@@ -153,18 +152,19 @@ def _library(X: Any) -> str:
     return next((library for library, module in found.items() if library in module), "")
 
 
-def _write(X: Any, path: str) -> None:
-    """What can be read once as a Parquet file."""
-    library = _library(X)
+def _write(X: Any, folder: str) -> None:
+    """What can be read once as Parquet files."""
+    library, path = _library(X), os.path.join(folder, "rows.parquet")
     if library == "polars":
         X.sink_parquet(path, row_group_size=BATCH)
     elif library == "duckdb":
         X.write_parquet(path)
     else:
-        _write_tables(X.to_batches() if library == "pyarrow" else X, path)
+        _write_tables(X.to_batches() if library == "pyarrow" else X, folder)
 
 
-def _write_tables(tables: Iterable[Any], path: str) -> None:
+def _write_tables(tables: Iterable[Any], folder: str) -> None:
+    """One file, and another from where on columns have values that had none before, since these have no type."""
     pa = pyarrow()
     writer: Any = None
     schema: Schema = None
@@ -173,16 +173,27 @@ def _write_tables(tables: Iterable[Any], path: str) -> None:
             table = (
                 pa.Table.from_batches([each]) if isinstance(each, pa.RecordBatch) else _arrow(number, each)
             )
-            if writer is None:
-                schema = table.schema.remove_metadata()
+            if schema is not None:
+                _check_same(f"table {number}", table.schema, "table 0", schema)
+            known = _typed(schema or table.schema.remove_metadata(), table.schema)
+            if writer is not None and known != schema:
+                writer.close()
+            if known != schema:
+                path, schema = os.path.join(folder, f"rows-{number:09d}.parquet"), known
                 writer = pyarrow("pyarrow.parquet").ParquetWriter(path, schema)
-            _check_same(f"table {number}", table.schema, "table 0", schema)
             writer.write_table(table.select(schema.names).cast(schema), row_group_size=BATCH)
     finally:
         if writer is not None:
             writer.close()
     if writer is None:
         raise ValueError("X: expected a dataset or an iterator of tables; it gave none.")
+
+
+def _typed(schema: Schema, other: Schema) -> Schema:
+    """A schema whose columns without a type have that of another one."""
+    null = pyarrow().types.is_null
+    fields = [other.field(field.name) if null(field.type) else field for field in schema]
+    return pyarrow().schema(fields)
 
 
 def _arrow(number: int, table: Any) -> Any:
