@@ -212,6 +212,17 @@ def test_categories_differ_between_row_groups_and_survive_every_format(folder, t
     assert pa.types.is_dictionary(pq.read_schema(target).field("city").type)
 
 
+def test_a_model_of_an_array_reads_each_batch_as_it_was_fitted(tmp_path, monkeypatch):
+    X = np.array([["a", "1"], ["b", "x"], ["a", "2"]] * 50, object)
+    model = CTEM(max_steps=4, device="cpu", random_state=0).fit(X)
+    model.save(tmp_path / "m.ctem")
+    X[:50, 1] = "1"  # in this batch alone a number
+    pd.DataFrame(X).to_csv(tmp_path / "t.csv", index=False)
+    batches_of(50, monkeypatch)
+    found = table(ctem("score", tmp_path / "m.ctem", tmp_path / "t.csv", "-q")[0])
+    assert found["log_density"].to_numpy() == pytest.approx(model.score_samples(X), abs=1e-5)
+
+
 def test_whole_numbers_and_dates_may_be_written_longer_than_in_fit(folder, model, tmp_path):
     X = rows()
     longer = X.assign(rooms=X["rooms"] + 0.0, born=X["born"].astype(str) + " 00:00:00")

@@ -39,8 +39,7 @@ def streams(
     model: CTEM, table: str, output: str, format: str | None, quiet: bool
 ) -> Iterator[tuple[Parts, Callable[[Table], None]]]:
     """Batches of a table as they are written, each beside its columns as the model takes them, and where to write."""
-    with open_source(table, _types(model)) as source, open_sink(output, format) as sink:
-        check_names(model, source.names, source.path, quiet)
+    with _known_source(model, table, quiet) as source, open_sink(output, format) as sink:
         with bar(source.rows, quiet) as advance:
             done, new = _Count(advance), _NeverSeen(model)
             try:
@@ -143,10 +142,19 @@ def check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
         say(f"{path}: not in the model, and not used: {', '.join(map(repr, others))}")
 
 
-def _types(model: CTEM) -> dict[str, Any] | None:
+@contextmanager
+def _known_source(model: CTEM, path: str, quiet: bool) -> Iterator[Source]:
+    """A table with the columns of the model, CSV in its types: by position if it was fitted to an array."""
+    types = _types(model)
+    with open_source(path, types) as source:
+        check_names(model, source.names, source.path, quiet)
+        if not hasattr(model, "feature_names_in_"):
+            source = replace(source, types=dict(zip(source.names, types.values(), strict=True)))
+        yield source
+
+
+def _types(model: CTEM) -> dict[str, Any]:
     """The pyarrow types in which a CSV file is to be read, from a row of the kind that was fitted."""
-    if not hasattr(model, "feature_names_in_"):
-        return None
     pa = pyarrow()
     cells = model.schema_.decode(torch.zeros(1, model.schema_.space.dim), torch.Generator().manual_seed(0))
     for name in model.schema_.left_out:  # some value of its type
@@ -174,8 +182,7 @@ def fit_table(
 
 def known_table(model: CTEM, path: str, max_rows: int, quiet: bool) -> Any:
     """A table as the model takes it, at most ``max_rows`` of its rows."""
-    with open_source(path, _types(model)) as source, bar(source.rows, quiet) as advance:
-        check_names(model, source.names, source.path, quiet)
+    with _known_source(model, path, quiet) as source, bar(source.rows, quiet) as advance:
         X = _sampled(source.path, source.tables(BATCH), max_rows, 0, quiet, advance)
         return model_input(model, source.typed(X))
 
