@@ -85,6 +85,21 @@ def test_copies_are_counted_beside_what_chance_gives():
     assert leaky.alarms() == ["5.00% of the samples are rows of fit; of held-out rows 1.00% are"]
 
 
+def test_rows_with_gaps_are_no_copies_by_chance():
+    rng = np.random.default_rng(0)
+
+    def rows(n):
+        X = pd.DataFrame({"u": rng.normal(size=n), "v": rng.integers(2, size=n).astype(str)})
+        return X.assign(u=X["u"].where(rng.random(n) < 0.5))  # then two rows of three are alike
+
+    X = rows(300)
+    found = audit(CTEM(**SMALL).fit(X), X, rows(300))
+    assert found.copies == found.copies_unseen == 0.0
+    labels, others = X[["v"]].assign(w=X["v"].where(X["u"].notna())), rows(300)[["v"]].assign(w=None)
+    found = audit(CTEM(**SMALL).fit(labels), labels, others)
+    assert found.copies_unseen == 0.0  # no row is whole
+
+
 def test_distances_are_those_of_a_slow_loop(modest):
     X, model = modest
     holes = X[:40].mask(np.random.default_rng(0).random((40, 6)) < 0.2)

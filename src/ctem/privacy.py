@@ -4,7 +4,7 @@ Every number compares rows of fit with held-out rows of the same kind: a model t
 nothing of its rows treats both alike.
 
     nearer      share of samples that are nearer to rows of fit than to as many held-out rows         ½ if nothing leaks
-    copies      share of samples that are a row of fit, cell by cell;  held-out rows are so as often by chance
+    copies      share of samples that are a row of fit, cell by cell;  held-out rows (whole ones) are so by chance
     ratio       median of the distance to the nearest over that to the second nearest row of fit
     attack      AUC of the likelihood-ratio test  log ρ(row) − log Π_j ρ(x_j)  for "was in the fit"   ½ if nothing leaks
 
@@ -64,7 +64,7 @@ class Privacy:
     Arguments:
         samples, seen, unseen: how many samples, rows of fit and held-out rows were compared.
         nearer, nearer_stderr: share of samples nearer to rows of fit, and its standard error.
-        copies, copies_unseen: share of samples, of held-out rows, that are a row of fit.
+        copies, copies_unseen: share of samples, of held-out rows without gaps, that are a row of fit.
         ratio, ratio_unseen: median ratio of the nearest two distances to rows of fit.
         attack, attack_stderr: AUC of the likelihood-ratio test, and its standard error.
         exposed: the rows of fit of highest likelihood ratio.
@@ -238,7 +238,7 @@ def _pooled(parts: Sequence[_Judged]) -> Privacy:
         nearer=float(joined["nearer"].mean()),
         nearer_stderr=0.5 * math.sqrt(1 / n + 1 / unseen),
         copies=float(joined["copies"].mean()),
-        copies_unseen=float(joined["copies_unseen"].mean()),
+        copies_unseen=float(np.mean(joined["copies_unseen"])) if len(joined["copies_unseen"]) else 0.0,
         ratio=float(np.median(joined["ratio"])),
         ratio_unseen=float(np.median(joined["ratio_unseen"])),
         attack=float(np.mean([area for area, _ in each])),
@@ -296,6 +296,12 @@ def _ratio(distances: Tensor) -> Vector:
 
 
 def _copied(schema: Schema, frame: Frame, seen: Frame) -> NDArray[np.bool_]:
-    """Which rows are among those that were seen, in every encoded column."""
+    """Which rows are among those that were seen, in every encoded column.
+
+    Rows with gaps do not count: samples have none, and rows without values are alike whatever a model gives away.
+    """
     known = {row.tobytes() for row in _encoded(schema, seen).numpy()}
-    return np.array([row.tobytes() in known for row in _encoded(schema, frame).numpy()])
+    x = _encoded(schema, frame)
+    own = [j for j in range(schema.space.dim) if j not in schema.parents]
+    whole = x[~x[:, own].isnan().any(1)]
+    return np.array([row.tobytes() in known for row in whole.numpy()], bool)
