@@ -223,6 +223,26 @@ def test_a_model_of_an_array_reads_each_batch_as_it_was_fitted(tmp_path, monkeyp
     assert found["log_density"].to_numpy() == pytest.approx(model.score_samples(X), abs=1e-5)
 
 
+def test_categories_of_a_file_need_not_hold_all_labels(folder, tmp_path):
+    X = rows().assign(city=pd.Categorical(["Oslo"] + [None] * 149))
+    X.to_parquet(tmp_path / "few.parquet")
+    ctem("impute", folder / "m.ctem", tmp_path / "few.parquet", "-o", tmp_path / "full.parquet", "-q")
+    found = pd.read_parquet(tmp_path / "full.parquet")["city"]
+    assert found.dtype == "category"
+    assert set(found) == set(rows()["city"].dropna())
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
+def test_drawn_columns_may_have_no_value_in_a_batch(tmp_path, monkeypatch, ending):
+    X = rows().assign(city=pd.Series(["Oslo", "Bergen", *[None] * 148], dtype=object))
+    CTEM(max_steps=4, device="cpu", random_state=0).fit(X).save(tmp_path / "m.ctem")
+    batches_of(10, monkeypatch)
+    target = tmp_path / f"new.{ending}"
+    ctem("sample", tmp_path / "m.ctem", "-n", 400, "--with-missing", "-o", target, "-q")
+    with open_source(str(target)) as source:
+        assert set(pa.concat_tables(source.tables(1000))["city"].to_pylist()) == {"Oslo", "Bergen", None}
+
+
 def test_whole_numbers_and_dates_may_be_written_longer_than_in_fit(folder, model, tmp_path):
     X = rows()
     longer = X.assign(rooms=X["rooms"] + 0.0, born=X["born"].astype(str) + " 00:00:00")

@@ -17,10 +17,20 @@ import numpy as np
 
 from ctem.atomic import forget_parts
 from ctem.cli.large import is_parquet
-from ctem.cli.streams import bar, check_names, explained, filled_in, fresh, model_input, numbered, picked
+from ctem.cli.streams import (
+    bar,
+    check_names,
+    drawn_table,
+    explained,
+    filled_in,
+    fresh,
+    model_input,
+    numbered,
+    picked,
+)
 from ctem.estimator import CTEM
 from ctem.ray import loaded, spread
-from ctem.tables.frames.files import BATCH, Table, as_arrow, open_sink, pyarrow
+from ctem.tables.frames.files import BATCH, Table, open_sink, pyarrow
 from ctem.tables.frames.large import LargeTable, open_large
 from ctem.terminal import say
 
@@ -201,7 +211,7 @@ def _sampling(
         with open_sink(str(_named(folder, number))) as sink:
             for start in range(0, rows, BATCH):
                 made = draw(model, min(BATCH, rows - start), rng)
-                sink.write(as_arrow(made, model.sampled_type_.names))
+                sink.write(drawn_table(model, made))
         return rows
 
     return work

@@ -113,8 +113,18 @@ def numbered(table: Table, draw: int) -> Table:
 def model_input(model: CTEM, table: Table) -> Any:
     """The columns that the model knows, in its order; an array if it was fitted to one."""
     if hasattr(model, "feature_names_in_"):
-        return table.select(column_names(model, table))
+        return _spelled_out(table.select(column_names(model, table)))
     return np.column_stack([column.to_numpy() for column in table.columns])
+
+
+def _spelled_out(table: Table) -> Table:
+    """The table with dictionaries of text as text: those of a batch need not hold all labels."""
+    pa = pyarrow()
+    for i, field in enumerate(table.schema):
+        text = pa.types.is_dictionary(field.type) and "string" in str(field.type.value_type)
+        if text:
+            table = table.set_column(i, field.name, table.column(i).cast(field.type.value_type))
+    return table
 
 
 def column_names(model: CTEM, table: Table) -> list[str]:
@@ -165,6 +175,16 @@ def _types(model: CTEM) -> dict[str, Any]:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         types[field.name] = pa.string() if pa.types.is_null(kind) else kind
     return types
+
+
+def drawn_table(model: CTEM, rows: Any) -> Table:
+    """Drawn rows to be written; a column without values has the type that others of its kind have."""
+    pa, table = pyarrow(), as_arrow(rows, model.sampled_type_.names)
+    if not any(pa.types.is_null(field.type) for field in table.schema):
+        return table
+    types = _types(model)
+    fields = [f.with_type(types[f.name]) if pa.types.is_null(f.type) else f for f in table.schema]
+    return table.cast(pa.schema(fields))
 
 
 def fit_table(

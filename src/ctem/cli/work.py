@@ -26,6 +26,7 @@ from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sampl
 from ctem.cli.streams import (
     Lowest,
     bar,
+    drawn_table,
     explained,
     filled_in,
     fit_table,
@@ -41,7 +42,7 @@ from ctem.privacy import audit
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
 from ctem.tables.columns.inspection import inspect as look
-from ctem.tables.frames.files import BATCH, as_arrow, open_sink, pyarrow
+from ctem.tables.frames.files import BATCH, open_sink, pyarrow
 from ctem.tables.frames.writings import Writing
 from ctem.terminal import print_columns, say, shown
 from ctem.training.checkpoints import claimed, files_of, forget
@@ -225,7 +226,7 @@ def sample(
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
             rows = _drawn(known, with_missing, fitted, min(BATCH, n - start), rng)
-            sink.write(as_arrow(rows, fitted.sampled_type_.names))
+            sink.write(drawn_table(fitted, rows))
             advance(len(rows))
 
 
