@@ -16,7 +16,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,12 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     made = format or _named_format(path)
     with replacing(path) as file:
         sink = Sink(file, made)
-        yield sink
+        try:
+            yield sink
+        except BaseException:
+            with suppress(Exception):  # the first error counts
+                sink.close()  # else its writer tries later, and complains
+            raise
         sink.close()
 
 
