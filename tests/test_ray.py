@@ -107,6 +107,18 @@ def test_a_part_that_cannot_be_answered_leaves_a_folder_as_it_was(folder, tmp_pa
     assert not there or not list(output.iterdir())
 
 
+def test_a_cell_that_cannot_be_read_is_named_with_its_file_and_row(folder, tmp_path):
+    (tmp_path / "model.ctem").write_bytes((folder / "model.ctem").read_bytes())
+    (tmp_path / "parts").mkdir()
+    for i in range(2):
+        size = np.zeros(750)
+        size[7] = np.inf if i else 0.0
+        part = rows().slice(0, 750).set_column(2, "size", pa.array(size))
+        pq.write_table(part, tmp_path / f"parts/{i}.parquet")
+    with pytest.raises(ValueError, match=r"1\.parquet: column 'size', row 7: .* from row 750 of the whole"):
+        answered(tmp_path, tmp_path / "out", ANSWERS["score"], HERE)
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_a_part_that_no_worker_can_answer_is_named_and_leaves_nothing(folder, tmp_path, ray):

@@ -39,6 +39,7 @@ __all__ = [
     "Shuffled",
     "Span",
     "held_out_span",
+    "located",
     "memory_bytes",
     "sample_limit",
     "shuffled",
@@ -109,7 +110,7 @@ def survey(
     total = sum(file.rows for file in large.files[rank::ranks])
     with _bar("reading", total, progress) as advance:
         for batch in large.batches(rank, ranks):
-            with _located(batch):
+            with located(batch):
                 sketch.add(batch.table, batch.start)
             advance(len(batch.table))
     return sketch
@@ -272,7 +273,7 @@ def _fill(
         for batch in large.batches():
             numbers = np.arange(batch.start, batch.start + len(batch.table))
             mine = span.of(numbers, seed)
-            with _located(batch):
+            with located(batch):
                 x = encoder(batch.table, mine)
             if len(x):
                 bucket = _bucket(numbers[mine], span, seed, len(ends))
@@ -357,8 +358,15 @@ class Pool:
 
 
 @contextmanager
-def _located(batch: Batch) -> Iterator[None]:
-    """Errors with the file, and the row from which theirs count."""
+def located(batch: Batch) -> Iterator[None]:
+    """Errors with the file, and the row from which theirs count.
+
+    >>> with located(Batch("part-0.parquet", 100, None)):
+    ...     raise ValueError("row 3: no number.")
+    Traceback (most recent call last):
+    ...
+    ValueError: part-0.parquet: row 3: no number. (Rows here count from row 100 of the whole table.)
+    """
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -30,8 +30,9 @@ from ctem.cli.streams import (
 )
 from ctem.estimator import CTEM
 from ctem.ray import loaded, spread
+from ctem.streaming import located
 from ctem.tables.frames.files import BATCH, Table, open_sink, pyarrow
-from ctem.tables.frames.large import LargeTable, open_large
+from ctem.tables.frames.large import open_large
 from ctem.terminal import say
 
 __all__ = ["Crew"]
@@ -184,16 +185,14 @@ def _answering(
     def work(number: int) -> int:
         rng, file = _random(model, seed, number), whole.files[number]
         with open_sink(str(_named(folder, number))) as sink:
-            for part, X, start in _batches(replace(whole, files=(file,)), model):
-                sink.write(answer(model, part, X, start, rng))
+            for batch in replace(whole, files=(file,)).batches():
+                with located(batch):
+                    X = model_input(model, batch.table)
+                    made = answer(model, batch.table, X, batch.start, rng)
+                sink.write(made)
         return file.rows
 
     return work
-
-
-def _batches(part: LargeTable, model: CTEM) -> Iterator[tuple[Table, Any, int]]:
-    for batch in part.batches():
-        yield batch.table, model_input(model, batch.table), batch.start
 
 
 def _sampling(
