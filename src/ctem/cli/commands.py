@@ -195,7 +195,10 @@ def impute(
         typer.Option(help="Draw the missing cells of a row together, or take each at its mode or mean."),
     ] = "sample",
     draws: Annotated[
-        int, typer.Option(min=1, help="So many tables one after the other, with a column draw from 0.")
+        int,
+        typer.Option(
+            min=1, help="So many times every row, with a column draw from 0; long tables in batches."
+        ),
     ] = 1,
     seed: Seed = None,
     engine: Engine = "here",
