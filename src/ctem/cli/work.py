@@ -217,15 +217,14 @@ def sample(
 ) -> None:
     """Write new rows, drawn from the density, or of those that meet conditions."""
     fitted = _load(model, device)
-    known = _conditions(fitted, given, quiet)
+    draw = partial(_drawn, _conditions(fitted, given, quiet), with_missing)
     if engine == "ray":
-        draw = partial(_drawn, known, with_missing)
         sample_parts(model, n, output, seed, draw, Crew(engine, workers, device, quiet))
         return
     rng = _random(fitted, seed)
     with open_sink(output, format) as sink, bar(n, quiet) as advance:
         for start in range(0, n, BATCH):
-            rows = _drawn(known, with_missing, fitted, min(BATCH, n - start), rng)
+            rows = draw(fitted, min(BATCH, n - start), rng)
             sink.write(drawn_table(fitted, rows))
             advance(len(rows))
 

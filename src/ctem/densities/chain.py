@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
+from ctem.densities.contexts import Contexts
 
-__all__ = ["Asked", "Chain", "Conditional", "Conditionals", "Drawn", "Probabilities", "numbered"]
-
-SHARED = 0.5  # contexts a row, up to which rows share their passes
+__all__ = ["Asked", "Chain", "Conditional", "Conditionals", "Drawn", "Probabilities"]
 
 
 class Conditional(Protocol):
@@ -246,9 +245,9 @@ class Chain:
             x[todo, j] = self._draw(x, todo, j, contexts, generator)
         return x
 
-    def _gaps(self, x: Tensor, order: Sequence[int]) -> Iterator[tuple[int, Tensor, _Contexts]]:
+    def _gaps(self, x: Tensor, order: Sequence[int]) -> Iterator[tuple[int, Tensor, Contexts]]:
         """The columns that some rows of x lack, in their order, and these rows, to be drawn before the next."""
-        contexts = _Contexts.of(x)
+        contexts = Contexts.of(x)
         for j in order:
             todo = self._to_draw(x, j).nonzero().squeeze(1)
             if len(todo):
@@ -274,7 +273,7 @@ class Chain:
         """The questions to which ``_terms`` are the answers; rows with the same cells share one."""
         for c, order in enumerate(orders):
             self._check_columns([*order, *given])
-            visible, contexts = torch.zeros_like(x, dtype=torch.bool), _Contexts(x)
+            visible, contexts = torch.zeros_like(x, dtype=torch.bool), Contexts(x)
             for j in given:
                 visible = _shown(visible, x, j)
                 contexts.show(x[:, j])
@@ -287,7 +286,7 @@ class Chain:
                 visible = _shown(visible, x, j)
                 contexts.show(x[:, j])
 
-    def _given(self, x: Tensor, rows: Tensor, j: int, contexts: _Contexts) -> Conditional:
+    def _given(self, x: Tensor, rows: Tensor, j: int, contexts: Contexts) -> Conditional:
         """ρ(x_j | all other cells) of some rows of x, those with the same cells sharing a pass."""
         first, kind = contexts.among(rows)
         shown = ~x[first].isnan()
@@ -295,7 +294,7 @@ class Chain:
         return found if kind is None else found.rows(kind)
 
     def _draw(
-        self, x: Tensor, todo: Tensor, j: int, contexts: _Contexts, generator: torch.Generator
+        self, x: Tensor, todo: Tensor, j: int, contexts: Contexts, generator: torch.Generator
     ) -> Tensor:
         """A value of column j for each of the rows ``todo``."""
         if contexts.first is not None:
@@ -362,55 +361,6 @@ def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:
         some.append(term)
     if some:
         yield some
-
-
-class _Contexts:
-    """Which rows show the same cells, so that they can share a pass.
-
-    ``kind`` (n,) numbers what every row shows, ``first`` is one row of each kind; None once rows have little in common,
-    and where a gradient is wanted, which every row needs for itself.
-    """
-
-    first: Tensor | None
-
-    def __init__(self, x: Tensor):
-        self.kind = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        self.first = None if x.requires_grad or not len(x) else self.kind[:1]
-
-    @classmethod
-    def of(cls, x: Tensor) -> _Contexts:
-        """All that rows (n, d) show, which are their cells but nan."""
-        found = cls(x)
-        for j in (~x.isnan()).any(0).nonzero().flatten().tolist():
-            found.show(x[:, j])
-        return found
-
-    def show(self, column: Tensor) -> None:
-        """One more column (n,) is shown; its nan cells stay hidden."""
-        if self.first is None:
-            return
-        _, code = torch.where(column.isnan(), math.inf, column).unique(return_inverse=True)
-        self.first, self.kind = numbered(self.kind * (code.max() + 1) + code)
-        if len(self.first) > SHARED * len(column):
-            self.first = None
-
-    def among(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """One of some rows (m,) for each kind, and their kinds (m,); all of them and None where little is in common."""
-        if self.first is None:
-            return rows, None
-        first, kind = numbered(self.kind[rows])
-        return rows[first], kind
-
-
-def numbered(key: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal keys (n,) as kinds 0, 1, …: a row of each, and the kind of every row.
-
-    >>> numbered(torch.tensor([7, 5, 7]))[1]
-    tensor([1, 0, 1])
-    """
-    kinds, kind = key.unique(return_inverse=True)
-    row = torch.arange(len(key), device=key.device)
-    return torch.zeros_like(kinds).scatter_(0, kind, row), kind
 
 
 def _shown(visible: Tensor, x: Tensor, j: int) -> Tensor:

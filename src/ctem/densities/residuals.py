@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ctem.densities.chain import numbered
+from ctem.densities.contexts import numbered
 
 __all__ = ["MAX_SCORES", "Inverse", "correlation_of", "inverses", "predictions", "residuals"]
 

@@ -87,6 +87,12 @@ class Bounded:
         t = _from_both_ends(_stretched, x, self._tails, math.log(self._mass))
         return self.inner.inverse(t).clamp(*self.edges)
 
+    def log_beyond(self, X: Tensor) -> Tensor:
+        """A log-density of values beyond the ends: −log(σ (1 + t)²), t the distance in σ; half of it where both end."""
+        low, high = self.edges
+        t = torch.maximum(low - X, X - high) / self.scale
+        return -2 * t.log1p() - math.log(self.scale * (math.isfinite(low) + math.isfinite(high)))
+
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
         ends = {"low": _plain(self.low), "high": _plain(self.high), "margin": self.margin}

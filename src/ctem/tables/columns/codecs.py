@@ -219,10 +219,10 @@ class Numbers:
             hidden = math.nan if not self.state else 1.0 + len(self.atoms)
             x = torch.stack([torch.where(X.isnan(), hidden, atom.double()), part], 1)
             term[atom > 0] = -math.log(self.lattice.width) if self.lattice.width else 0.0
-        if self.reserve:
+        if self.reserve and isinstance(self.transform, Bounded):
             gone = X.isnan() & (not self.state)
             term += math.log1p(-self.reserve) * (~gone).double()
-            x[beyond], term[beyond] = math.nan, self._log_beyond(X[beyond])
+            x[beyond], term[beyond] = math.nan, math.log(self.reserve) + self.transform.log_beyond(X[beyond])
         return x, term
 
     def _mapped(self, name: str, cells: Cells, X: Tensor, rest: Tensor) -> Block:
@@ -258,15 +258,6 @@ class Numbers:
             return torch.zeros_like(X, dtype=torch.bool)
         low, high = self.transform.edges
         return (atom == 0) & ((low > X) | (high < X))
-
-    def _log_beyond(self, X: Tensor) -> Tensor:
-        """The log-density beyond the ends: reserve / (ends · σ (1 + t)²), with t the distance from the end in σ."""
-        if not isinstance(self.transform, Bounded):
-            return torch.zeros_like(X)
-        (low, high), scale = self.transform.edges, self.transform.scale
-        ends = math.isfinite(low) + math.isfinite(high)
-        t = torch.maximum(low - X, X - high) / scale
-        return math.log(self.reserve / ends) - math.log(scale) - 2 * t.log1p()
 
     def outside(self, name: str, cells: Cells, row: int) -> ValueError:
         """The error for a value beyond the ends of the column."""
