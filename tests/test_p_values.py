@@ -8,6 +8,7 @@ import torch
 from small import SMALL, TINY
 
 from ctem import CTEM, CTEMOutlier
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import split_rows
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import check_held_out, rank_p_values, unseen_rows
@@ -50,6 +51,17 @@ def test_p_values_are_uniform_on_new_rows_and_small_on_strange_ones(model):
         assert abs((p <= share).mean() - share) < 5 * np.sqrt(share * (1 - share) * (1 / n + 1 / held))
     strange = people(5, 3).assign(height=290.0)
     assert (model.p_values(strange) <= 0.02).all()
+
+
+def test_what_is_typical_of_a_network_is_drawn_once(monkeypatch):
+    fresh, drawn = CTEM(**SMALL).fit(people(200, 0)), []
+    own = AnyOrderDensity.sample
+    monkeypatch.setattr(
+        AnyOrderDensity, "sample", lambda self, *how: drawn.append(self.member) or own(self, *how)
+    )
+    first, again = fresh.p_values(people(9, 1)), fresh.p_values(people(9, 1))
+    assert np.array_equal(first, again)
+    assert drawn == list(range(fresh.settings_.members))
 
 
 def test_p_values_and_the_gain_are_those_of_the_population_that_weights_stand_for():

@@ -108,6 +108,17 @@ class TableDensity:
         """Where the density lives."""
         return self.density.base.log_table.device
 
+    def of_member(self, member: int) -> TableDensity:
+        """The answers of one network alone, kept because they remember what is typical."""
+        if member not in self._of_members:
+            density = self.any_order("the answer of one network").altered(member=member)
+            self._of_members[member] = TableDensity(self.schema, density)
+        return self._of_members[member]
+
+    @cached_property
+    def _of_members(self) -> dict[int, TableDensity]:
+        return {}
+
     def encode(self, frame: Frame) -> tuple[Tensor, Vector]:
         """Encoded rows on the device, and log|dx/dX| of every cell (n, columns)."""
         encoded = self.schema.encode(frame)

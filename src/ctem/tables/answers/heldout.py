@@ -153,10 +153,7 @@ def blind(table: TableDensity, member: int) -> TableDensity:
     >>> blind(TableDensity(model.schema_, model.density_), 1).density.chain.conditionals.member
     1
     """
-    density = table.density
-    if member == EVERY or not isinstance(density, AnyOrderDensity):
-        return table
-    return TableDensity(table.schema, density.altered(member=member))
+    return table if member == EVERY else table.of_member(member)
 
 
 def check_held_out(
