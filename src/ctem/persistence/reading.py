@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 19  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 20  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -129,7 +129,7 @@ def _straighten(part: Any) -> None:
 
 
 def _without_held_out(header: Header) -> Header:
-    """18: held-out rows were scored in another way, and do not compare."""
+    """18, 19: held-out rows were scored in another way, and do not compare."""
     header["held_out"] = None
     return header
 
@@ -141,6 +141,7 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     16: _without_least_gain,
     17: _without_bends,
     18: _without_held_out,
+    19: _without_held_out,
 }
 
 

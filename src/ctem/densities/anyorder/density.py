@@ -66,14 +66,18 @@ class AnyOrderDensity:
         self.chain = Chain(AtLevel(net, level, member, counted), self.parents, late)
 
     def altered(
-        self, *, level: float | None = None, member: int | None = None, counted: bool = False
+        self,
+        *,
+        level: float | None = None,
+        member: int | None = None,
+        counted: bool = False,
+        orders: Sequence[Sequence[int]] | None = None,
     ) -> AnyOrderDensity:
-        """The same density at another noise level, or by one member alone."""
-        level = self.level if level is None else level
+        """The same density at another noise level, by one member alone, or in other orders."""
         return AnyOrderDensity(
             self.net,
-            level,
-            self.orders,
+            self.level if level is None else level,
+            self.orders if orders is None else orders,
             parents=self.parents,
             late=self.chain.late,
             member=member,

@@ -34,9 +34,10 @@ from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
-# draws beside which a surprise is rare or not: of all members, of one, and at least
-TYPICAL, OF_ONE, LEAST = 512, 128, 64
-TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
+# draws beside which a surprise is rare or not, and cells of them, since a row of many columns takes long
+TYPICAL, TYPICAL_CELLS = 512, 2**17
+OF_ONE, OF_ONE_CELLS = 128, 2**15  # of one member alone
+LEAST = 64  # draws
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
 ENCODED, ENCODING = 2**18, 2  # rows that a thread encodes while a GPU answers those before, and threads
@@ -301,11 +302,13 @@ class TableDensity:
 
     @cached_property
     def _rarity(self) -> Rarity:
-        """How rare surprises are among those of rows that the density draws."""
+        """How rare surprises are among those of rows that the density draws; of one member, in one of its orders."""
         density = self.any_order("the surprise of a column")
-        most = TYPICAL if density.member is None else OF_ONE
-        rows = max(LEAST, min(most, TYPICAL_CELLS // self.schema.space.dim))
-        drawn = density.sample(rows, torch.Generator(self.device).manual_seed(0))
+        whole = density.member is None
+        most, cells = (TYPICAL, TYPICAL_CELLS) if whole else (OF_ONE, OF_ONE_CELLS)
+        rows = max(LEAST, min(most, cells // self.schema.space.dim))
+        drawing = density if whole else density.altered(member=density.member, orders=density.orders[:1])
+        drawn = drawing.sample(rows, torch.Generator(self.device).manual_seed(0))
         return Rarity(surprises(self.schema, density, drawn).cpu().numpy())
 
     def independent(self, frame: Frame) -> Vector:
