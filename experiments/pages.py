@@ -51,6 +51,10 @@ OUT_OF_FOLD = "a draft on the truth, then out-of-fold nats"
 PEERS = "peers' defaults, changed once in their favour"
 DEFAULTS = "defaults, chosen on validation rows; one run"
 BENCH = "everyone's defaults; one run"
+GROUPS = (
+    " columns",
+    ", a step",
+)  # of the bench's data sets: made-up tables that grow, and the budget of a step
 PAGES = (
     Page("tables", {"tables-CTEM*": DEFAULTS, "tables-*": PEERS}, notes="tables"),
     Page("samples", {"samples*": DEFAULTS}, notes="tables"),
@@ -72,8 +76,8 @@ PAGES = (
     ),
     Page("uses", {"uses-peers": PEERS, "uses*": DEFAULTS}),
     Page("large", {"large*": "one run"}, split="dataset"),
-    Page("bench-cpu", {"bench-*-cpu": BENCH}, pictures=("bench-cpu.png",)),
-    Page("bench-cuda", {"bench-*-cuda": BENCH}, pictures=("bench-cuda.png",)),
+    Page("bench-cpu", {"bench-*-cpu": BENCH}, parts=GROUPS, pictures=("bench-cpu.png",)),
+    Page("bench-cuda", {"bench-*-cuda": BENCH}, parts=GROUPS, pictures=("bench-cuda.png",)),
     Page("ablation", {"ablation*": "nothing was chosen on it; one run"}),
     Page(
         "table1",
@@ -229,17 +233,16 @@ def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
     """The tables of a page, by heading; what only one system has is in one table of its own."""
     if page.split is None:
         return [("", records)]
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         part = next((p.strip(", =") for p in page.parts if p in record["dataset"]), "")
-        found.setdefault(", ".join(filter(None, [record[page.split], part])), []).append(record)
-    if page.split != "metric":
-        return list(found.items())
-    alone: dict[str, list[dict[str, Any]]] = {}
-    for heading, of in list(found.items()):
+        found.setdefault((record[page.split], part), []).append(record)
+    alone: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for heading, of in list(found.items()) if page.split == "metric" else []:
         if len(systems := {r["system"] for r in of}) == 1:
-            alone.setdefault(f"{systems.pop()} alone", []).extend(found.pop(heading))
-    return [*found.items(), *((_alone(heading, of), of) for heading, of in alone.items())]
+            alone.setdefault((f"{systems.pop()} alone", heading[1]), []).extend(found.pop(heading))
+    named = [(", ".join(filter(None, heading)), of) for heading, of in found.items()]
+    return [*named, *((_alone(", ".join(filter(None, heading)), of), of) for heading, of in alone.items())]
 
 
 def _alone(heading: str, records: Rows) -> str:

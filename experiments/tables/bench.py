@@ -327,6 +327,7 @@ def figure(_: Book, args: Args) -> None:
         for data, of in result.get("curves", {}).items():
             curves.setdefault(data, {}).update(of)
         grown |= {(r["dataset"], r["metric"]): r["mean"] for r in result["records"] if " × " in r["dataset"]}
+    curves = {data: of for data, of in curves.items() if sum(map(len, of.values())) > 1}
     if not curves and not grown:
         raise SystemExit(f"--what figure: no curves in bench-*-{end}.json of --out; measure nats or growth.")
     down, across = (1, n) if (n := len(curves) + 2 * bool(grown)) < 3 else (2, -(-n // 2))
@@ -378,9 +379,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--data", help="folder with tables/ (default: $CTEM_DATA, else downloaded)")
     parser.add_argument("--sets", nargs="*", default=SETS, choices=(*SETS, "magic"), help="which tables")
-    parser.add_argument(
-        "--systems", nargs="*", choices=SYSTEMS, help="which systems (default: all that are here)"
-    )
+    parser.add_argument("--systems", nargs="*", choices=SYSTEMS, help="which systems (default: all here)")
     parser.add_argument(
         "--shares", nargs="*", type=float, default=SHARES, help="of our seconds, for shorter fits"
     )

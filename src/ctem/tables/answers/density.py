@@ -34,10 +34,10 @@ from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
-# draws beside which a surprise is rare or not, and cells of them, since a row of many columns takes long
-TYPICAL, TYPICAL_CELLS = 512, 2**17
-OF_ONE, OF_ONE_CELLS = 128, 2**15  # of one member alone
-LEAST = 64  # draws
+# draws beside which a surprise is rare or not: of all members, of one, and at least
+TYPICAL, OF_ONE, LEAST = 512, 128, 64
+TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
+OF_ONE_CELLS = 2**15  # the same of one member
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
 ENCODED, ENCODING = 2**18, 2  # rows that a thread encodes while a GPU answers those before, and threads
