@@ -62,13 +62,7 @@ PAGES = (
     Page("titanic", {"titanic*": DEFAULTS}, notes="tables"),
     Page("harpoon", {"harpoon*": DEFAULTS}, notes="tables"),
     Page("adbench", {"adbench*": "the score on half of the sets"}, notes="tables"),
-    Page(
-        "binary",
-        {"binary*": DEFAULTS},
-        split=None,
-        published="column",
-        notes="tables",
-    ),
+    Page("binary", {"binary*": DEFAULTS}, split=None, published="column", notes="tables"),
     Page(
         "imputation",
         {"imputation-peers": PEERS, "imputation-miceforest": PEERS, "imputation*": DEFAULTS},
