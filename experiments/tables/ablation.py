@@ -58,7 +58,8 @@ class GradientHead(AnyOrderNet):
             h, prediction = self._first(x, visible, level, member, holding)
             for block in self.body:
                 h = h + block.outer(silu(block.inner(layer_norm(h, h.shape[-1:]), member)), member)
-            return layer_norm(h, h.shape[-1:]), prediction
+            self.of_labels.last.h = layer_norm(h, h.shape[-1:])
+            return self.of_labels.last.h, prediction
 
     def _first(self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None) -> Any:
         seen, prediction = self.inputs(x.flatten(0, 1), visible.flatten(0, 1), level.flatten(0, 1))
@@ -70,18 +71,30 @@ class GradientHead(AnyOrderNet):
         return self.first(self.of_labels.seen, member), prediction
 
 
+class _Last:
+    """The last layer of a pass, which a copy of the network does not take along."""
+
+    h = torch.empty(0)
+
+    def __deepcopy__(self, memo: Any) -> _Last:
+        return _Last()
+
+
 class _Slopes(nn.Module):
-    """The gradient of a read-out of the last layer w.r.t. some of the inputs."""
+    """The gradient of a read-out of the last layer w.r.t. some of the inputs, in all rows of a pass or some of them."""
 
     def __init__(self, readout: nn.Module, place: slice):
         super().__init__()
-        self.readout, self.place, self.seen = readout, place, torch.empty(0)
+        self.readout, self.place, self.seen, self.last = readout, place, torch.empty(0), _Last()
 
     def forward(self, h: Tensor, member: slice, outputs: slice = slice(None)) -> Tensor:
         with torch.enable_grad():
-            g = self.readout(h, member).sum()
-        (slope,) = torch.autograd.grad(g, self.seen, create_graph=self.training)
-        return slope[..., self.place][..., outputs]
+            g = self.readout(self.last.h, member).sum()
+        (slope,) = torch.autograd.grad(g, self.seen, create_graph=self.training, retain_graph=True)
+        first = (
+            h.storage_offset() // h.shape[-1]
+        )  # of the rows that are asked, which are a view of the last layer
+        return slope[:, first : first + h.shape[1], self.place][..., outputs]
 
     def stretched(self, h: Tensor, scale: Tensor, start: Tensor) -> Tensor:
         return start + scale * self(h, slice(None))
