@@ -93,7 +93,7 @@ def main() -> None:
         return
     failed, skipped = remake(todo, torch.cuda.is_available())
     for word, commands in {"skipped, for want of a GPU": skipped, "FAILED": failed}.items():
-        print(*(f"{word}: {command}" for command in commands), sep="\n")
+        print("".join(f"{word}: {command}\n" for command in commands), end="")
     print(
         "docs/cost.md is made of results, too (make cost); tests/test_release.py checks the README's numbers."
     )
