@@ -30,7 +30,16 @@ from ctem.tables.answers.realism import Realism
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Fold", "HeldOut", "aside_rows", "blind", "check_held_out", "held_out_parts", "rank_p_values", "unseen_rows"]
+__all__ = [
+    "Fold",
+    "HeldOut",
+    "aside_rows",
+    "blind",
+    "check_held_out",
+    "held_out_parts",
+    "rank_p_values",
+    "unseen_rows",
+]
 
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger

@@ -5,6 +5,7 @@ X (table) → read_frame → Schema.encode → x, log-density terms → …     
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ from ctem.tables.frames.writings import Writing
 __all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
 
 VERSION = 1
+BEYOND = 9.0  # where an atom at the very end of a column lies, among encoded numbers
 KINDS = ("real", "ordinal", "category", "constant", "identifier", "text")
 
 
@@ -146,6 +148,28 @@ class Schema:
     def parents(self) -> dict[int, int]:
         """Real part → its atom column, whose code 0 says that the real part exists."""
         return {group[1]: group[0] for group in self.owner if len(group) == 2}
+
+    @cached_property
+    def atoms(self) -> dict[int, Tensor]:
+        """Real part → for each code of its atom column, T of the number that it stands for; nan for none."""
+        pairs = zip(self.owner, self.columns.values(), strict=True)
+        codecs = {g[1]: c.codec for g, c in pairs if len(g) == 2 and isinstance(c.codec, Numbers)}
+        found = {}
+        for child, codec in codecs.items():
+            numbers = codec.transform(torch.tensor(codec.atoms, dtype=torch.float64)).clamp(-BEYOND, BEYOND)
+            found[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
+        return found
+
+    @cached_property
+    def unordered(self) -> tuple[int, ...]:
+        """For each encoded column how many codes without an order it has; 0 for numbers, grades and dates."""
+        found = [0] * self.space.dim
+        for group, inferred in zip(self.owner, self.columns.values(), strict=True):
+            codec = inferred.codec
+            listed = isinstance(codec, Labels) and codec.type in ("label", "bool") and not codec.ordered
+            if group and (listed or len(group) == 2):
+                found[group[0]] = self.space.sizes[group[0]]
+        return tuple(found)
 
     @cached_property
     def dequantised(self) -> tuple[int, ...]:
