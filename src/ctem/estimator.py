@@ -25,6 +25,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.pairwise import PairwiseDensity
+from ctem.densities.tilted import TiltedDensity
 from ctem.intake import Intake, intake
 from ctem.learning import fit_density
 from ctem.notebook import InNotebook
@@ -322,6 +323,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "independent_score": self.independent_score_,
             "held_out": None if self.held_out_ is None else self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
+            "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
             "fast": None
             if self.fast_ is None
             else {"log_z": self.fast_.log_z._asdict(), "gap": self.fast_.gap._asdict()},

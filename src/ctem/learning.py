@@ -27,7 +27,7 @@ from ctem.training.processes import team
 __all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
 FEWEST = 300  # rows that an energy can be learned from
-PLANS = {"quick": Plan(rounds=1), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
+PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 

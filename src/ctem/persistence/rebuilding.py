@@ -33,6 +33,7 @@ from ctem.persistence.consistency import (
     check_numbers,
     number,
 )
+from ctem.persistence.energies import rebuilt_energy
 from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
 from ctem.spaces import Real, Space
@@ -153,7 +154,8 @@ def _any_order(
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
-    return AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
+    plain = AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
+    return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
 
 
 def _fast(
@@ -209,6 +211,8 @@ def _checked_level(value: Any, finest: float) -> float:
 
 def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
+        if name.startswith("energy."):
+            continue  # of several types: ``rebuilt_energy`` checks them
         padded = name.endswith("log_table")  # −inf where a column has fewer values than another
         fine = value.dtype == torch.float32 and bool((value.isfinite() | (padded & (value < 0))).all())
         if not fine:

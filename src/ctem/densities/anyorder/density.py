@@ -62,7 +62,7 @@ class AnyOrderDensity:
         self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
-        self.member = member
+        self.member, self.counts = member, counted
         self.chain = Chain(AtLevel(net, level, member, counted), self.parents, late)
 
     def altered(
@@ -167,6 +167,18 @@ class AnyOrderDensity:
                 for rows in self._split((chosen == c).nonzero().squeeze(1)):
                     out[rows] = self.chain.fill(x[rows], generator, order)
         return out
+
+    def drawn(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with its missing cells drawn by the networks; ``log_tilt`` weighs them."""
+        return AnyOrderDensity.complete(self, x, generator)
+
+    def log_tilt(self, x: Tensor) -> Tensor:
+        """log of the density over that of the networks, for rows that ``drawn`` has drawn: 0, float64 (n,)."""
+        return torch.zeros(len(x), dtype=torch.float64, device=x.device)
+
+    def is_tied(self, columns: Collection[int]) -> bool:
+        """Whether a formula ties one of these columns to others."""
+        return self.net.ties is not None and not set(self.net.ties.used).isdisjoint(columns)
 
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Whatever the order: all observed cells are shown."""

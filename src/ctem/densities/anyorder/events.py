@@ -106,7 +106,31 @@ def conditioned(
     (0.5, tensor([1.]))
     """
     size = min(max(-(-n // ISLANDS), SMALLEST), LARGEST)
+    if density.is_tied(event.columns):
+        return _plain_draws(density, known, event, generator, size)
     return _Swarm(density, known, event, generator, size).run()
+
+
+def _plain_draws(
+    density: AnyOrderDensity, known: Tensor, event: Event, generator: torch.Generator, size: int
+) -> Particles:
+    """Draws of whole rows, weighed by whether they are in the event.
+
+    A column of the event that is tied to others by a formula cannot be drawn before them: its exact part would be lost.
+    """
+    x = density.drawn(known.repeat(ISLANDS * size, 1), generator)
+    log_weight = density.log_tilt(x)
+    for j, allowed in event.allowed.items():
+        log_weight = log_weight + _log_allowed(x[:, j], allowed, density.space.sizes[j] > 0)
+    return Particles(x, log_weight.view(ISLANDS, size))
+
+
+def _log_allowed(value: Tensor, allowed: Tensor, coded: bool) -> Tensor:
+    """The log-weight of every value (n,) of a column; 0 where the column does not exist."""
+    if coded:
+        return allowed.double()[value.nan_to_num().long()]
+    inside = (value.unsqueeze(1) >= allowed[:, 0]) & (value.unsqueeze(1) <= allowed[:, 1])
+    return torch.where(inside.any(1) | value.isnan(), 0.0, -math.inf).double()
 
 
 def estimate(found: list[Particles]) -> Probability:
@@ -195,6 +219,7 @@ class _Swarm:
                 own = chain.log_prob(drawn.x, asked, self.known).double()
                 self.x[rows] = drawn.x
                 self.log_weight[rows] += own - self.log_prob[rows] - drawn.log_prob.double()
+        self.log_weight += self.density.log_tilt(self.x)
 
     def _resample(self) -> None:
         """In islands of uneven weights, particles by their weights, and even weights that keep the island's mean."""

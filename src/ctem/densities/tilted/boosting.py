@@ -111,7 +111,7 @@ def _extracted(model: Any, order: Sequence[int], known: dict[int, Matrix]) -> Tr
     for place, j in enumerate(order):
         thresholds[j] = None if j in known else model._bin_mapper.bin_thresholds_[place]
     found = [_tree(each, order, known, thresholds) for each in predictors]
-    splits, values, weights = ([tree[part] for tree in found] for part in range(3))
+    splits, values, weights = map(list, zip(*found, strict=True)) if found else ([], [], [])
     bias = float(np.ravel(model._baseline_prediction)[0])
     return Trees.build(thresholds, splits, values, weights, bias)
 

@@ -56,7 +56,7 @@ class TiltedDensity(AnyOrderDensity):
             parents=plain.parents,
             late=plain.chain.late,
             member=plain.member,
-            counted=plain.chain.conditionals.counted,
+            counted=plain.counts,
             history=plain.history,
         )
         self.plain, self.energy, self.snap = plain, energy, snap
@@ -68,6 +68,10 @@ class TiltedDensity(AnyOrderDensity):
     def log_terms(self, x: Tensor) -> Tensor:
         """What each column adds to log ρ(x): that of b, and of the energy what its splits add."""
         return super().log_terms(x) + self.energy.terms(x)
+
+    def log_tilt(self, x: Tensor) -> Tensor:
+        """log ρ/b of rows that b has drawn, (n,)."""
+        return self.energy(self.snap(x))
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows: draws of b, each accepted with probability e^{g − ceiling} / Z."""
@@ -88,7 +92,7 @@ class TiltedDensity(AnyOrderDensity):
         out, times = x.clone(), min(max(math.ceil(2 * math.exp(self.energy.ceiling)), FEWEST), MOST)
         for some in rows.split(max(1, ROWS // times)):
             drawn = self.plain.complete(x[some].repeat_interleave(times, 0), generator)
-            log_weight = self.energy(self.snap(drawn)).view(-1, times)
+            log_weight = self.log_tilt(drawn).view(-1, times)
             which = torch.multinomial(log_weight.softmax(1), 1, generator=generator).squeeze(1)
             out[some] = drawn.view(len(some), times, -1)[torch.arange(len(some), device=x.device), which]
         return out

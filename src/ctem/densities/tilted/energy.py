@@ -12,8 +12,8 @@ Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on 
 
 which needs no constant. An energy is kept only if it gains by more than two standard errors.
 
-Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum of
-trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
+Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum
+of trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
 
 References: M. Gutmann, A. Hyvärinen, Noise-contrastive estimation, 2010; Y. Deng et al., Residual energy-based models
 for text generation, 2020; S. Azadi et al., Discriminator rejection sampling, 2019; J. Bravo, NRGBoost, 2025.
@@ -45,8 +45,8 @@ Atoms = Mapping[
     int, Tensor
 ]  # real column → for each code of its category, the number that the code stands for
 SURE = 2.0  # standard errors by which an energy must gain
-CLIPPED = 2e-3  # share of ρ that may be lost where e^g is above the ceiling
-HIGHEST = 8.0  # ceiling of e^g / Z, at most
+CLIPPED = 5e-3  # share of ρ that may be lost where e^g is above the ceiling
+HIGHEST = 6.0  # ceiling of e^g / Z, at most
 PRECISE = 3e-3  # standard error of log Z, in nats
 FRESH = 4  # times as many fresh draws, at most, to make log Z precise
 BATCH = 2**15  # draws at a time
@@ -71,9 +71,9 @@ class Plan(NamedTuple):
     """
 
     rounds: int = 2
-    draws: float = 3.0  # of b in each round, for every row of the data
+    draws: float = 4.0  # of b in each round, for every row of the data
     rate: float = 0.1  # of the boosting
-    trees: int = 600  # of a round, at most
+    trees: int = 800  # of a round, at most
     patience: int = 30  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for log Z and the gain, at least
@@ -163,6 +163,13 @@ class Energy:
             other[:, list(owner)] = values[q]
             out[:, q] = self(other)
         return out
+
+    def summary(self) -> dict[str, float]:
+        """What is known of it as plain numbers."""
+        trees = sum(each.count for each in self.rounds)
+        log_z = {"log_z": self.log_z.value, "log_z_stderr": self.log_z.stderr}
+        rest = {"acceptance": self.acceptance, "clipped": self.clipped}
+        return {"trees": trees, "gain": self.gain, "stderr": self.stderr, **log_z, **rest}
 
     @property
     def acceptance(self) -> float:

@@ -106,7 +106,8 @@ class Trees:
         flat = [np.asarray(each if each is not None else [], np.float64) for each in cuts]
         counts = np.array([-1 if each is None else len(each) for each in cuts], np.int64)
         arrays = np.concatenate([np.zeros(0), *flat]), counts, column, right, leaves, value, weight
-        return cls(*map(torch.from_numpy, arrays), bias=bias)
+        tensors = map(torch.from_numpy, arrays)
+        return cls(**dict(zip(NAMES, tensors, strict=True)), bias=bias)
 
     @property
     def count(self) -> int:
@@ -279,7 +280,7 @@ class Trees:
         """Whether splits share out the leaves of their node: every pair of sides is apart, or one holds the other."""
         leaves = self.leaves.numpy()
         left, right = leaves[..., 0], leaves[..., 1]
-        real = leaves.any(-1)
+        real = np.asarray(leaves.any(-1))
         both = left | right
         if (
             bool((left & right).any())
