@@ -12,6 +12,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "version",
     "atomic",
     "terminal",
+    "kinds",
     "spaces",
     "bases",
     "energies",

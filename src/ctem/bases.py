@@ -41,6 +41,7 @@ class ProductBase(nn.Module):
 
     def __init__(self, space: Space, tables: Sequence[Tensor] | None = None):
         super().__init__()
+        expect_whole_line("ProductBase", space, space.reals)
         sizes = [space.sizes[j] for j in space.discretes]
         tables = [torch.full((k,), 1.0 / k) for k in sizes] if tables is None else list(tables)
         if len(tables) != len(sizes):
@@ -77,7 +78,7 @@ class ProductBase(nn.Module):
         for j in space.discretes:
             codes = x[:, j][~x[:, j].isnan()].long().cpu()
             found = torch.bincount(codes, minlength=space.sizes[j]).double()
-            counts.append(found + (smoothing if j in space.ordinals else _smoothing(found, smoothing)))
+            counts.append(found + smoothing if j in space.ordinals else smoothed_counts(found, smoothing))
         return cls(space, counts)
 
     def column_log_prob(self, x: Tensor) -> Tensor:
@@ -137,8 +138,30 @@ class ProductBase(nn.Module):
         return x.scatter(1, at, new)
 
 
-def _smoothing(counts: Tensor, each: float) -> Tensor:
-    """What is added to the count of every value: less for unseen ones, if they are many beside values seen once."""
+def smoothed_counts(counts: Tensor, each: float = 0.5) -> Tensor:
+    """Counts of values, and a little more: less for unseen ones, if they are many beside values seen once.
+
+    >>> smoothed_counts(torch.tensor([3, 1, 0, 0, 0, 0]))
+    tensor([3.5000, 1.5000, 0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
+    counts = counts.double()
     unseen = counts == 0
     share = max(each, float((counts == 1).sum())) / max(int(unseen.sum()), 1)
-    return torch.where(unseen, min(each, share), each).to(counts.dtype)
+    return counts + torch.where(unseen, min(each, share), each).to(counts.dtype)
+
+
+def expect_whole_line(what: str, space: Space, columns: Sequence[int]) -> None:
+    """A normal law needs the whole line: columns with ends and angles are refused.
+
+    >>> from ctem.spaces import Real
+    >>> expect_whole_line("ProductBase", Space([Real(low=0.0)]), [0])
+    Traceback (most recent call last):
+    ...
+    ValueError: ProductBase is normal on real columns; 'x0' is Real(low=0.0): give a base on it of your own.
+    """
+    for j in columns:
+        if j in space.angles or j in space.bounded:
+            raise ValueError(
+                f"{what} is normal on real columns; {space.names[j]!r} is {space.columns[j]!r}: "
+                "give a base on it of your own."
+            )
