@@ -30,6 +30,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "tables.answers",
     "arguments",
     "persistence",
+    "energy_model",
     "learning",
     "streaming",
     "intake",

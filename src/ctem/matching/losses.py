@@ -38,9 +38,18 @@ __all__ = [
     "pair_loss",
     "score_entropy",
     "soft",
+    "tilt_loss",
 ]
 
 Rule = Callable[[Tensor], Tensor]
+
+
+class Base(Protocol):
+    """Anything that can be drawn from, such as :class:`~ctem.bases.ProductBase`."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n independent rows (n, d)."""
+        ...
 
 
 class Schedule(Protocol):
@@ -128,6 +137,38 @@ def pair_loss(
     y = y.flatten(0, 1)
     here, there = expect_values(f(x), x), expect_values(f(y), y)
     return rule(here - there.view(m, -1) + log_ratio).mean()
+
+
+def tilt_loss(
+    g: LogPotential,
+    x: ArrayLike,
+    base: Base,
+    generator: torch.Generator,
+    m: int = 1,
+    rule: Rule = brier,
+) -> Tensor:
+    """The loss of pairs whose comparisons are draws of a base b: k(y|x) = b(y), for f = log b + g.
+
+    The correction log k(y|x)/k(x|y) = log b(y) − log b(x) takes the base out of the gap, which is Δ = g(x) − g(y): b is
+    drawn from and never evaluated. At the minimum g = log ρ/b + C.
+
+    Arguments:
+        g: what the network adds to log b.
+        x: encoded data (n, d).
+        base: b, with ``sample(n, generator)``.
+        generator: the source of the comparisons.
+        m: comparisons per row.
+        rule: ℓ.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Real, Space
+    >>> base = ProductBase(Space([Real()]))
+    >>> tilt_loss(lambda x: 0 * x[..., 0], torch.zeros(4, 1), base, torch.Generator())
+    tensor(1.)
+    """
+    x = as_rows(x)
+    y = base.sample(m * len(x), generator).to(x)
+    return rule(expect_values(g(x), x, "g") - expect_values(g(y), y, "g").view(m, -1)).mean()
 
 
 def exact_loss(values: Tensor, probabilities: Tensor, edges: Edges, rule: Rule = brier) -> Tensor:
