@@ -68,7 +68,7 @@ def moves(space: Space, reals: Sampler | None) -> Sampler:
     Alternate(Gibbs(columns=['x0']))
     """
     first = [] if reals is None else [reals]
-    return Alternate(*first, *[Gibbs(space)] * -(-len(space.discretes) // 4))
+    return Alternate(*first, *(Gibbs(space) for _ in space.discretes[::4]))
 
 
 def compute_log_z(
