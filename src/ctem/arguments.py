@@ -16,6 +16,7 @@ __all__ = ["KEPT", "check_arguments", "check_count", "plain_arguments"]
 
 MOST = 2**31 - 1  # of anything that is counted
 OBJECTIVES = ("anyorder", "pairwise")
+ENERGIES = ("auto", None)
 UNKNOWN = ("reserve", "refuse")
 SUCH_AS = {"kinds": "{'city': 'category'}", "reading": "{'dates': 'dmy'}"}
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
@@ -26,6 +27,7 @@ KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that
     "reading",
     "objective",
     "effort",
+    "energy",
     "width",
     "blocks",
     "members",
@@ -42,12 +44,13 @@ KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Refuse what cannot be fitted with, by the name of the argument.
 
-    >>> check_arguments({"objective": "pairwise", "effort": "swift"})
+    >>> check_arguments({"objective": "pairwise", "effort": "swift", "energy": None})
     Traceback (most recent call last):
     ...
     ValueError: effort: expected one of ('quick', 'default', 'best'); got 'swift'.
     """
-    for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS), ("unknown", UNKNOWN)):
+    known_values = ("objective", OBJECTIVES), ("effort", EFFORTS), ("energy", ENERGIES), ("unknown", UNKNOWN)
+    for name, known in known_values:
         if arguments[name] not in known:
             raise ValueError(f"{name}: expected one of {known}; got {arguments[name]!r}.")
     for name in NUMBERS:

@@ -67,6 +67,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
             missing cells, no conditionals, sampling by MCMC. Of what follows it takes effort, width and max_steps.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
+        energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
+            rows) or None.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
         orders: of the columns, in the mixture.
@@ -128,6 +130,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         reading: Mapping[str, Any] | None = None,
         objective: str = "anyorder",
         effort: str = "default",
+        energy: str | None = "auto",
         width: int | None = None,
         blocks: int | None = None,
         members: int | None = None,
@@ -149,6 +152,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.reading = reading
         self.objective = objective
         self.effort = effort
+        self.energy = energy
         self.width = width
         self.blocks = blocks
         self.members = members

@@ -16,13 +16,18 @@ from ctem.densities.anyorder.fitting import fit_anyorder, split_rows
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity, fit_fast
 from ctem.densities.pairwise import RECIPE, PairwiseDensity, fit_pairwise
+from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
+from ctem.tables.answers.heldout import aside_rows
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 from ctem.training.loop import Refresh
+from ctem.training.processes import team
 
 __all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
+FEWEST = 300  # rows that an energy can be learned from
+PLANS = {"quick": Plan(rounds=1), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
@@ -115,6 +120,8 @@ def fit_density(
     limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+    if arguments.get("energy", "auto") is not None and not density.history.interrupted:
+        density = _tilted(density, schema, x, weights, held_out, seed, PLANS[arguments["effort"]])
     if not arguments["fast"]:
         return Learned(density, None)
     jitter = schema.jitter if schema.dequantised else None
@@ -124,6 +131,42 @@ def fit_density(
     first = data.weights[0], data.held_out[0]
     steps = arguments["max_steps"]
     return Learned(density, fit_fast(density, data.rows, *first, seed=seed, max_steps=steps, **how))
+
+
+def _tilted(
+    density: AnyOrderDensity,
+    schema: Schema,
+    x: Tensor,
+    weights: Tensor | None,
+    held_out: Tensor | None,
+    seed: int,
+    plan: Plan,
+) -> AnyOrderDensity:
+    """The density times an energy, if one gains on rows that neither has seen; else the density itself."""
+    if held_out is None:
+        aside = torch.from_numpy(np.concatenate(aside_rows(len(x), density.net.members, seed))).to(x.device)
+        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, aside, False)
+        rows, held_out, weights = x[seen], x[aside], None if weights is None else weights[seen.cpu()]
+    else:
+        rows = x
+    if len(rows) < FEWEST:
+        return density
+    energy = team().agreed(
+        lambda: fit_energy(
+            density,
+            rows,
+            held_out,
+            schema.space.sizes,
+            plan,
+            parents=schema.parents,
+            groups=[group for group in schema.owner if group],
+            weights=weights,
+            snap=schema.snapped,
+            recut=schema.between_cells,
+            seed=seed,
+        )
+    )
+    return density if energy is None else TiltedDensity(density, energy, schema.snapped)
 
 
 def _pairwise(arguments: Mapping[str, Any]) -> dict[str, Any]:

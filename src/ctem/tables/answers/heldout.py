@@ -24,16 +24,18 @@ from numpy.typing import NDArray
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import FOLDS
+from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.realism import Realism
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "held_out_parts", "rank_p_values", "unseen_rows"]
+__all__ = ["Fold", "HeldOut", "aside_rows", "blind", "check_held_out", "held_out_parts", "rank_p_values", "unseen_rows"]
 
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
 MOST = 2000  # held-out rows that are scored, of all networks together
+ASIDE, MOST_ASIDE = 0.15, 20_000  # share of the rows that an energy does not see, and at most so many
 CELLS = 2**17  # of them, at most: a row of many columns has many conditionals
 TIE = 1e-4  # nats
 EVERY = -1  # the member of a fold that no network has seen
@@ -144,6 +146,16 @@ def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
     return [order[k::folds] for k in range(members)]
 
 
+def aside_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
+    """Of the rows that each member has not seen, those that an energy does not see either.
+
+    >>> [len(rows) for rows in aside_rows(1000, 2, seed=0)]
+    [75, 75]
+    """
+    each = math.ceil(min(ASIDE * n, MOST_ASIDE) / members)
+    return [rows[:each] for rows in unseen_rows(n, members, seed)]
+
+
 def blind(table: TableDensity, member: int) -> TableDensity:
     """The density of one member alone; the whole one for ``EVERY``.
 
@@ -201,7 +213,9 @@ def held_out_parts(
     >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_, most=2000)]
     [(0, 10), (1, 10)]
     """
-    unseen = unseen_rows(len(frame), table.any_order("held-out rows").net.members, seed)
+    density = table.any_order("held-out rows")
+    rows_of = aside_rows if isinstance(density, TiltedDensity) else unseen_rows
+    unseen = rows_of(len(frame), density.net.members, seed)
     few = max(1, most // len(unseen))
     if weights is not None:
         rng = np.random.default_rng(seed)

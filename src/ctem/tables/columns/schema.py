@@ -214,6 +214,28 @@ class Schema:
                 x[:, group[-1]] = inferred.codec.jitter(x[:, group[-1]], generator)
         return x
 
+    def snapped(self, x: Tensor) -> Tensor:
+        """Whole encoded rows as they would come back: numbers on their lattice, and at an atom where they meet one."""
+        out = x.clone()
+        for group, (name, inferred) in zip(self.owner, self.columns.items(), strict=True):
+            if isinstance(inferred.codec, Numbers) and (inferred.codec.lattice.step or inferred.codec.atoms):
+                cells = inferred.codec.decode(x[:, list(group)])
+                out[:, list(group)] = inferred.codec.encode(name, cells)[0].to(x)
+        return out
+
+    def between_cells(self, j: int, cuts: Tensor) -> Tensor:
+        """Cuts of an encoded column (c,), each moved to the nearest border of two cells of its lattice, if it has one.
+
+        What is constant between such cuts is constant on every cell, as a value that was rounded asks for.
+        """
+        codec = {g[-1]: c.codec for g, c in zip(self.owner, self.columns.values(), strict=True) if g}.get(j)
+        if not isinstance(codec, Numbers) or not codec.lattice.step:
+            return cuts
+        half = codec.lattice.step / codec.lattice.per / 2
+        moved = codec.transform(codec.lattice.snap(codec.transform.inverse(cuts) - half) + half)
+        fine = bool(moved.isfinite().all()) and bool((moved.diff() > 0).all())
+        return moved if fine else cuts
+
     @property
     def preparation(self) -> Callable[[Tensor, Generator], Tensor] | None:
         """What rows need before an any-order density is trained on them; None for nothing."""

@@ -1,0 +1,302 @@
+r"""An energy on top of a density that can be drawn from: ρ(x) = b(x) e^{g(x)} / Z.
+
+A row z of the data is compared with z̃ drawn from b, that is k(z̃ | z) = b(z̃). With f = log b + g
+
+    Δ = f(z) − f(z̃) + log k(z̃ | z) − log k(z | z̃) = g(z) − g(z̃)
+
+and the target is constant: constant-target energy matching, whose minimum is g = log ρ/b + const. Trees learn its
+pooled form (``boosting``), in rounds: each tells the data from draws that are weighted by what was learned so far.
+Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on rows that neither b nor g has seen,
+
+    gain = mean g(held-out rows) − log mean e^{g(fresh draws)},
+
+which needs no constant. An energy is kept only if it gains by more than two standard errors.
+
+Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum of
+trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
+
+References: M. Gutmann, A. Hyvärinen, Noise-contrastive estimation, 2010; Y. Deng et al., Residual energy-based models
+for text generation, 2020; S. Azadi et al., Discriminator rejection sampling, 2019; J. Bravo, NRGBoost, 2025.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.densities.presence import gaps
+from ctem.densities.tilted.boosting import Boosting
+from ctem.densities.tilted.trees import Trees
+from ctem.partition.log_z import LogZ, estimate
+
+__all__ = ["Base", "Energy", "Plan", "fit_energy"]
+
+Snap = Callable[[Tensor], Tensor]
+Recut = Callable[[int, Tensor], Tensor]
+SURE = 2.0  # standard errors by which an energy must gain
+CLIPPED = 2e-3  # share of ρ that may be lost where e^g is above the ceiling
+HIGHEST = 8.0  # ceiling of e^g / Z, at most
+PRECISE = 3e-3  # standard error of log Z, in nats
+FRESH = 4  # times as many fresh draws, at most, to make log Z precise
+BATCH = 2**15  # draws at a time
+MASKS = 3  # ways in which the cells of a draw are hidden
+
+
+class Base(Protocol):
+    """A normalised density of rows x (n, d) that can be drawn from; nan marks a cell that is missing."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n rows."""
+
+    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with its missing cells drawn given the others."""
+
+
+class Plan(NamedTuple):
+    """How long an energy is learned.
+
+    >>> Plan().rounds
+    2
+    """
+
+    rounds: int = 2
+    draws: float = 3.0  # of b in each round, for every row of the data
+    rate: float = 0.1  # of the boosting
+    trees: int = 400  # of a round, at most
+    most: int = 100_000  # rows of the data, at most
+    fresh: int = 20_000  # draws for log Z and the gain, at least
+
+
+@dataclass(frozen=True)
+class Energy:
+    """g(x) − log Z of whole rows, and the same for rows with hidden cells.
+
+    Arguments:
+        rounds: sums of trees whose sum is g.
+        partial: log E[e^g / Z | visible cells].
+        log_z: log E_b e^g.
+        ceiling: log of the largest e^g / Z that draws are accepted by.
+        gain, stderr: nats a held-out row gained, and their standard error.
+        clipped: share of ρ above the ceiling.
+
+    >>> none = Trees.build([[0.0]], [], [], [], bias=0.0)
+    >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0)(torch.zeros(2, 1))
+    tensor([0., 0.], dtype=torch.float64)
+    """
+
+    rounds: tuple[Trees, ...]
+    partial: Trees
+    log_z: LogZ
+    ceiling: float
+    gain: float
+    stderr: float
+    clipped: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """g(x) − log Z of whole rows (n, d), float64 of shape (n,)."""
+        return _sum(self.rounds, x) - self.log_z.value
+
+    def shares(self, x: Tensor) -> tuple[Tensor, float]:
+        """What each column adds to g − log Z of whole rows (n, d), and what is left over."""
+        parts = torch.stack([trees.shares(x) for trees in self.rounds]).sum(0)
+        return parts, sum(trees.centre for trees in self.rounds) - self.log_z.value
+
+    def at_values(self, x: Tensor, j: int, values: Tensor, whole: bool) -> Tensor:
+        """The tilt of each row with column j at each of some values (q,): (n, q), float64.
+
+        Arguments:
+            whole: whether no other cell is hidden; otherwise the partial trees answer.
+        """
+        trees = self.rounds if whole else (self.partial,)
+        found = sum(each.profile(x, j)[:, each.binned(values, j)] for each in trees)
+        return found - (self.log_z.value if whole else 0.0)
+
+    @property
+    def acceptance(self) -> float:
+        """The share of b's draws that become draws of ρ."""
+        return math.exp(-self.ceiling) * (1 - self.clipped)
+
+    def __str__(self) -> str:
+        trees = sum(each.count for each in self.rounds)
+        return (
+            f"an energy of {trees} trees gains {self.gain:.3f} ± {self.stderr:.3f} nats on held-out rows; "
+            f"log Z = {self.log_z.value:.4f} ± {self.log_z.stderr:.4f}, {self.acceptance:.0%} of draws are accepted"
+        )
+
+
+def fit_energy(
+    base: Base,
+    rows: Tensor,
+    held_out: Tensor,
+    sizes: Sequence[int],
+    plan: Plan,
+    *,
+    parents: Mapping[int, int] | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
+    weights: Tensor | None = None,
+    snap: Snap = lambda x: x,
+    recut: Recut = lambda j, cuts: cuts,
+    seed: int = 0,
+    until: float | None = None,
+) -> Energy | None:
+    """The energy that tells rows from draws of b; None if it does not gain on held-out rows.
+
+    Arguments:
+        base: b.
+        rows: of the data (n, d); hidden cells are filled in by b, as in a step of EM.
+        held_out: rows that neither b nor the energy has seen (h, d).
+        sizes: of the columns, 0 for numbers.
+        plan: how long.
+        parents: for a real column that exists only where a category has code 0, that category.
+        groups: encoded columns that are hidden together; each by itself when left out.
+        weights: of the rows (n,).
+        snap: puts drawn rows where rows of the data can be: rounds rounded columns.
+        recut: moves the cuts of a column so that none divides a cell of rounded values.
+        seed: of everything random.
+        until: moment of ``time.perf_counter`` after which no further round begins.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Category, Space
+    >>> class Coins(ProductBase):
+    ...     complete = None
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
+    >>> base = Coins(Space([Category(2)] * 2))
+    >>> found = fit_energy(base, x[:800], x[800:], [2, 2], Plan(rounds=1, trees=50, fresh=2000))
+    >>> found.gain > 0.6  # log 2 at best
+    True
+    """
+    about = dict(parents or {}), groups, weights, snap, recut
+    return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One call of ``fit_energy``."""
+
+    base: Base
+    rows: Tensor
+    held_out: Tensor
+    sizes: Sequence[int]
+    plan: Plan
+    parents: Mapping[int, int]
+    groups: Sequence[Sequence[int]] | None
+    weights: Tensor | None
+    snap: Snap
+    recut: Recut
+    seed: int
+    until: float | None
+
+    def run(self) -> Energy | None:
+        rng, generator = np.random.default_rng(self.seed), torch.Generator(self.rows.device).manual_seed(self.seed)
+        kept = rng.permutation(len(self.rows))[: self.plan.most]
+        data = _array(self._whole(self.rows[torch.from_numpy(kept).to(self.rows.device)], generator))
+        weight = None if self.weights is None else self.weights.cpu().numpy()[kept]
+        held = self._whole(self.held_out, generator)
+        fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
+        rounds: list[Trees] = []
+        gain = Gain(0.0, 0.0)
+        for k in range(self.plan.rounds):
+            if rounds and self.until is not None and time.perf_counter() > self.until:
+                break
+            drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
+            log_w = _sum(rounds, drawn)
+            tilt = np.exp((log_w - log_w.max()).cpu().numpy()) if rounds else None
+            boosting = Boosting(self.sizes, self.plan.rate, self.plan.trees, seed=self.seed + k)
+            more = [*rounds, boosting.ratio(data, _array(drawn), weight, tilt).recut(self.recut)]
+            better = _gain(_sum(more, held), _sum(more, fresh))
+            if not more[-1].count or better.mean <= gain.mean:
+                break
+            rounds, gain = more, better
+        if gain.mean <= SURE * gain.stderr:
+            return None
+        return self._energy(tuple(rounds), gain, fresh, generator)
+
+    def _energy(self, rounds: tuple[Trees, ...], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
+        most = FRESH * len(fresh)
+        log_z = estimate(_sum(rounds, fresh), "importance")
+        while log_z.stderr > PRECISE and len(fresh) < most:
+            fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
+            log_z = estimate(_sum(rounds, fresh), "importance")
+        tilt = (_sum(rounds, fresh) - log_z.value).exp()
+        ceiling = _ceiling(tilt)
+        clipped = float((tilt - ceiling).clamp_min(0).mean())
+        return Energy(rounds, self._partial(fresh, tilt), log_z, math.log(ceiling), *gain, clipped)
+
+    def _partial(self, fresh: Tensor, tilt: Tensor) -> Trees:
+        """log E[tilt | visible cells], learned from draws with cells hidden at random."""
+        rng = np.random.default_rng(self.seed)
+        rows, weight = np.tile(_array(fresh), (MASKS, 1)), np.tile(tilt.cpu().numpy(), MASKS)
+        groups = [[j] for j in range(rows.shape[1])] if self.groups is None else self.groups
+        share = rng.random((len(rows), 1))
+        hidden = rng.random((len(rows), len(groups))) < share
+        for k, group in enumerate(groups):
+            for j in group:
+                rows[hidden[:, k], j] = np.nan
+        boosting = Boosting(self.sizes, self.plan.rate, self.plan.trees, seed=self.seed)
+        return boosting.log_mean(rows, weight).recut(self.recut)
+
+    def _whole(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Rows with their hidden cells as b draws them."""
+        some = gaps(x, self.parents).any(1)
+        if not bool(some.any()):
+            return x
+        out = x.clone()
+        parts = [self.base.complete(part, generator) for part in x[some].split(BATCH)]
+        out[some] = self.snap(torch.cat(parts))
+        return out
+
+    def _drawn(self, n: int, generator: torch.Generator) -> Tensor:
+        """n draws of b."""
+        sizes = [min(BATCH, n - start) for start in range(0, n, BATCH)]
+        return torch.cat([self.snap(self.base.sample(size, generator)) for size in sizes])
+
+
+class Gain(NamedTuple):
+    """Nats that held-out rows gain on average, and the standard error.
+
+    >>> Gain(0.5, 0.01).mean
+    0.5
+    """
+
+    mean: float
+    stderr: float
+
+
+def _gain(held_out: Tensor, fresh: Tensor) -> Gain:
+    """mean g(held-out rows) − log mean e^{g(fresh draws)}."""
+    log_z = (fresh.logsumexp(0) - math.log(len(fresh))).item()
+    spread = float((fresh - log_z).exp().std()) / math.sqrt(len(fresh))
+    error = float(held_out.std()) / math.sqrt(len(held_out))
+    return Gain(float(held_out.mean()) - log_z, math.hypot(error, spread))
+
+
+def _ceiling(tilt: Tensor) -> float:
+    """The least M ≥ 1 with E[(tilt − M)₊] ≤ ``CLIPPED``, or ``HIGHEST``.
+
+    >>> _ceiling(torch.ones(100))
+    1.0
+    """
+    value = tilt.sort(descending=True).values
+    above = value.cumsum(0) - value * torch.arange(1, len(value) + 1, device=value.device)  # Σ (t_i − t_k), i ≤ k
+    beyond = int((above / len(value) <= CLIPPED).sum()) - 1
+    return min(max(float(value[beyond]), 1.0), HIGHEST)
+
+
+def _sum(trees: Sequence[Trees], x: Tensor) -> Tensor:
+    """g of several sums of trees, (n,); 0 of none."""
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for each in trees:
+        total += each(x)
+    return total
+
+
+def _array(x: Tensor) -> NDArray[np.float64]:
+    return np.asarray(x.double().cpu().numpy())
