@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Angle", "Category", "Column", "Ordinal", "Real", "encoded_ends"]
+__all__ = ["Angle", "Category", "Column", "Ordinal", "Real"]
 
 
 @dataclass(frozen=True)
