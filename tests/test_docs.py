@@ -28,16 +28,6 @@ PAPERS_HALF = [
     *("kinds", "spaces", "bases", "energies", "energy_model", *(f"matching.{name}" for name in MATCHING)),
     *("training", "samplers", "samplers.diagnostics", "partition"),
 ]
-    "kinds",
-    "spaces",
-    "bases",
-    "energies",
-    "energy_model",
-    "matching",
-    "training",
-    "samplers",
-    "partition",
-)
 LARGEST = 1_000_000  # bytes of a page, without its pictures
 
 
