@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import PAIRWISE, SMALL
+from small import SMALL
 from test_browser import BROWSER, QUIET, browse
 
 from ctem import CTEM
@@ -208,7 +208,6 @@ def test_the_explorer_runs_under_the_policy_of_the_page(asked, tmp_path):
 
 
 REASONS = {
-    "pairwise": 'objective="pairwise"',
     "state": 'missing="state"',
     "wide": "the table has 2 columns",
     "large": "MB of weights",
@@ -226,8 +225,6 @@ def test_a_report_without_an_explorer_says_why_and_has_no_script(case, tmp_path,
     if case == "large":
         monkeypatch.setattr(explorer, "MAX_BYTES", 1000)
     settings = {"missing": "state"} if case == "state" else {}
-    if case == "pairwise":
-        settings = PAIRWISE
     model = CTEM(**{**SMALL, "max_steps": 2, **settings}).fit(X)
     page = write_report(model, X, tmp_path / "r.html", n_samples=20).read_text("utf-8")
     assert REASONS[case] in why_not(model)

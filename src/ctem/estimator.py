@@ -24,7 +24,6 @@ from ctem.arguments import check_arguments, check_count, plain_arguments
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
-from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.intake import Intake, intake
 from ctem.learning import fit_density
@@ -65,8 +64,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             that were seen once, so that scores stay finite) or "refuse" (an error).
         reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
-        objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
-            missing cells, no conditionals, sampling by MCMC. Of what follows it takes effort, width and max_steps.
+        objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
             rows) or None.
@@ -91,7 +89,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
         independent_score_: mean log-density of independent columns on the rows of fit, by their weights.
-        held_out_: how rows that were held out did, and their scores, which p-values rest on; None for "pairwise".
+        held_out_: how rows that were held out did, and their scores, which p-values rest on; None in older files.
         missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
         n_samples_seen_: rows of the fit, those of weight 0 left out.
         seed_, data_hash_: of the fit.
@@ -108,7 +106,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     schema_: Schema
-    density_: AnyOrderDensity | PairwiseDensity
+    density_: AnyOrderDensity
     fast_: FastDensity | None
     table_type_: TableType
     history_: dict[str, list[Any]]
@@ -171,7 +169,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.objective != "pairwise"
+        tags.input_tags.allow_nan = True
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
@@ -362,7 +360,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The answers of the density, kept because they remember what is typical."""
         return self._answers
 
-    def _adopt(self, density: AnyOrderDensity | PairwiseDensity, fast: FastDensity | None) -> None:
+    def _adopt(self, density: AnyOrderDensity, fast: FastDensity | None) -> None:
         """Take a density as one's own."""
         single_thread_after_fork()
         history = density.history

@@ -1,9 +1,8 @@
-"""From encoded rows to a fitted density, by the objective that was asked for."""
+"""From encoded rows to a fitted density."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import fit_anyorder, split_rows
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity, fit_fast
-from ctem.densities.pairwise import RECIPE, PairwiseDensity, fit_pairwise
 from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
 from ctem.tables.answers.heldout import aside_rows
 from ctem.tables.columns.schema import Schema
@@ -38,7 +36,7 @@ class Learned(NamedTuple):
     ('density', 'fast')
     """
 
-    density: AnyOrderDensity | PairwiseDensity
+    density: AnyOrderDensity
     fast: FastDensity | None
 
 
@@ -110,12 +108,6 @@ def fit_density(
     True
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
-    if arguments["objective"] == "pairwise":
-        _need_whole_rows(schema, x)
-        if held_out is not None:
-            raise ValueError("X_val: expected None, for objective='pairwise' stops by folds of X; got rows.")
-        pairwise = _pairwise(arguments)
-        return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties}
@@ -168,23 +160,3 @@ def _tilted(
         )
     )
     return density if energy is None else TiltedDensity(density, energy, schema.snapped)
-
-
-def _pairwise(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``fit_pairwise``: those of the paper's table, or a few of them if it must be quick."""
-    quick = arguments["effort"] == "quick"
-    brief = {"folds": 3, "weight_decays": (1.0,)} if quick else {}
-    steps = arguments["max_steps"] or (1000 if quick else RECIPE.steps)
-    recipe = replace(RECIPE, steps=steps, evaluate_every=min(steps, RECIPE.evaluate_every))
-    width = {} if arguments["width"] is None else {"width": arguments["width"]}
-    return {**brief, "recipe": recipe, **width}
-
-
-def _need_whole_rows(schema: Schema, x: Tensor) -> None:
-    gap = x.isnan().any(0)
-    if bool(gap.any()):
-        name = schema.space.names[int(gap.long().argmax())]
-        raise ValueError(
-            f"column {name!r} has missing cells, or a value so frequent that it has a probability of its own, which "
-            "objective='pairwise' cannot take; use 'anyorder'."
-        )

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.estimator import CTEM
 from ctem.spaces import Category, Ordinal
 from ctem.tables.answers.density import TableDensity
@@ -149,8 +148,6 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0, n_sam
     []
     """
     frame, table = model.as_frame(X), TableDensity(model.schema_, model.density_)
-    if not isinstance(table.density, AnyOrderDensity) and holdout is None:
-        raise ValueError("holdout: expected rows that were not in the fit; objective='pairwise' keeps none.")
     rng = np.random.default_rng(random_state)
     if holdout is None:
         parts = list(_folds(model, table, frame))

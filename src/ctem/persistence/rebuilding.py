@@ -20,9 +20,7 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.fast.network import LevelNet
 from ctem.densities.fast.potential import FastDensity, Gap
-from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.residuals import MAX_SCORES
-from ctem.energies import MLPs
 from ctem.partition import LogZ
 from ctem.persistence.consistency import (
     LARGEST,
@@ -88,9 +86,8 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     origin = _origin(header["provenance"])
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
-    make = _pairwise if arguments["objective"] == "pairwise" else _any_order
-    density = make(schema, base, header, tensors)
-    if (header["fast"] is not None) != (arguments["fast"] and arguments["objective"] == "anyorder"):
+    density = _any_order(schema, base, header, tensors)
+    if (header["fast"] is not None) != arguments["fast"]:
         raise ValueError("fast: expected a potential if, and only if, the settings have fast=True.")
     fast = _fast(density, header["fast"], tensors)
     held_out = _held_out(header["held_out"], density)
@@ -99,8 +96,8 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     return Fitted(arguments, *about, density, fast, origin, held_out, holes)
 
 
-def _held_out(said: Header | None, density: AnyOrderDensity | PairwiseDensity) -> HeldOut | None:
-    if said is None or not isinstance(density, AnyOrderDensity):
+def _held_out(said: Header | None, density: AnyOrderDensity) -> HeldOut | None:
+    if said is None:
         return None
     found = HeldOut.from_json(said)
     check_as_written("held_out", said, found.to_json())
@@ -131,16 +128,6 @@ def _origin(said: Header) -> Origin:
     return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), independent)
 
 
-def _pairwise(
-    schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
-) -> PairwiseDensity:
-    told = header["density"]
-    log_zs = [_log_z(each) for each in told["log_zs"]]
-    return PairwiseDensity(
-        _mlps(base, told["network"], tensors), base, log_zs, _history(header["history"]), {}
-    )
-
-
 def _any_order(
     schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
 ) -> AnyOrderDensity:
@@ -158,10 +145,8 @@ def _any_order(
     return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
 
 
-def _fast(
-    density: AnyOrderDensity | PairwiseDensity, told: Header | None, tensors: dict[str, Tensor]
-) -> FastDensity | None:
-    if told is None or not isinstance(density, AnyOrderDensity):
+def _fast(density: AnyOrderDensity, told: Header | None, tensors: dict[str, Tensor]) -> FastDensity | None:
+    if told is None:
         return None
     types = {"width": int, "blocks": int, "harmonics": int, "dropout": float}
     options, own = told["network"], _part(tensors, "fast.")
@@ -237,18 +222,6 @@ def _any_order_net(
         )
         correlation = correlation.to(base.log_table.device)
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
-    _load(net, own)
-    return net
-
-
-def _mlps(base: ProductBase, options: Header, tensors: dict[str, Tensor]) -> MLPs:
-    _check_options(options, {"members": int, "width": int, "depth": int})
-    own = _part(tensors, "net.")
-    members, inputs, width = own["weights.0"].shape
-    depth = sum(name.startswith("weights.") for name in own)
-    found = {"members": members, "width": width, "depth": depth}
-    _check_sizes(base.space, options, found, inputs, own)
-    net = MLPs(base.space, **options).to(base.log_table.device)
     _load(net, own)
     return net
 

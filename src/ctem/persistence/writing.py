@@ -15,7 +15,6 @@ from safetensors.torch import save as serialize
 
 from ctem.arguments import KEPT
 from ctem.atomic import is_regular, replacing
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import Energy, TiltedDensity
 from ctem.persistence.fitted import Fitted
 from ctem.persistence.reading import FORMAT, Header, digest
@@ -119,18 +118,12 @@ def _end(end: float | None) -> float | str | None:
 
 def _density(model: Fitted) -> Header:
     density = model.density
-    if isinstance(density, AnyOrderDensity):
-        return {
-            "network": density.net.options,
-            "level": density.level,
-            "orders": density.orders,
-            "late": density.chain.late,
-            "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
-        }
-    net = density.net
     return {
-        "network": {"members": net.members, "width": net.width, "depth": net.depth},
-        "log_zs": [_plain(log_z._asdict()) for log_z in density.log_zs],
+        "network": density.net.options,
+        "level": density.level,
+        "orders": density.orders,
+        "late": density.chain.late,
+        "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
     }
 
 
@@ -163,7 +156,7 @@ def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
     density = model.density
     found = {"base.log_table": density.base.log_table}
     found |= {f"net.{name}": value for name, value in density.net.named_parameters()}
-    correlation = density.net.inputs.correlation if isinstance(density, AnyOrderDensity) else None
+    correlation = density.net.inputs.correlation
     if correlation is not None:
         found["correlation"] = correlation
     if isinstance(density, TiltedDensity):

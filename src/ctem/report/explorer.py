@@ -74,8 +74,6 @@ def why_not(model: CTEM) -> str:
     ''
     """
     density = model.density_
-    if not isinstance(density, AnyOrderDensity):
-        return 'a model with objective="pairwise" knows whole rows only, and this asks for parts of them.'
     if model.missing == "state":
         return 'with missing="state" a gap is a value, which this cannot show yet.'
     if len(model.schema_.columns) > MAX_COLUMNS:
@@ -142,7 +140,6 @@ def explorer_data(model: CTEM, found: Findings) -> str:
     ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'ties', 'weights']
     """
     density = model.density_
-    assert isinstance(density, AnyOrderDensity)
     network, weights = _network(density.net)
     data = {
         "density": _density(density),

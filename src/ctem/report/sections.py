@@ -254,8 +254,6 @@ def _outliers(found: Findings) -> tuple[str, str]:
         "its cells are, or how rare so unlikely a cell is in its column. Neither units nor rounding matter; bars are "
         "what single cells add to it.",
     )
-    if not any(row.surprises for row in found.outliers):
-        about += tag("p", "This model knows whole rows only, so no single column can be blamed.")
     most = max((s.nats for row in found.outliers for s in row.surprises), default=1.0)
     return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
 

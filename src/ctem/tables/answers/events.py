@@ -115,7 +115,6 @@ class TableEvent:
         cls, table: TableDensity, kind: TableType, known: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> TableEvent:
         """From what a user said."""
-        table.any_order("a condition")
         frame, names = partial_frame(known, kind)
         table.schema.check_seen(frame)
         return cls(table, _conditions(asked, kind, table.schema, "given"), table.encode_given(frame, names))
@@ -171,7 +170,7 @@ class TableEvent:
         return found
 
     def _swarm(self, n: int, generator: torch.Generator) -> Particles:
-        density = self.table.any_order("a condition")
+        density = self.table.density
         return conditioned(density, self.known, Event(self._allowed()), generator, n)
 
     def _check_met(self, found: list[Particles]) -> None:

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import FOLDS
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.density import TableDensity
@@ -184,8 +183,8 @@ def check_held_out(
     held_out: Frame | None = None,
     until: float | None = None,
     weights: Vector | None = None,
-) -> HeldOut | None:
-    """What the held-out rows of a fit to ``frame`` say; None where none are kept (objective="pairwise").
+) -> HeldOut:
+    """What the held-out rows of a fit to ``frame`` say.
 
     Arguments:
         table: the fitted density.
@@ -200,8 +199,6 @@ def check_held_out(
     >>> CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X).held_out_.rows
     20
     """
-    if not isinstance(table.density, AnyOrderDensity):
-        return None
     most = min(MOST, CELLS // table.schema.space.dim)
     if held_out is not None:
         return _judged(table, [(EVERY, taken(held_out, slice(0, most)))])
@@ -222,7 +219,7 @@ def held_out_parts(
     >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_, most=2000)]
     [(0, 10), (1, 10)]
     """
-    density = table.any_order("held-out rows")
+    density = table.density
     rows_of = aside_rows if isinstance(density, TiltedDensity) else unseen_rows
     unseen = rows_of(len(frame), density.net.members, seed)
     few = max(1, most // len(unseen))
