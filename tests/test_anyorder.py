@@ -16,6 +16,7 @@ from ctem.densities.anyorder.layers import Body
 from ctem.densities.anyorder.numbers import NumberHead, Polygon
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.ties import Tie, Ties
+from ctem.densities.anyorder.worth import Worth
 from ctem.densities.chain import Chain
 from ctem.densities.fast.differences import Differences
 from ctem.densities.fast.network import LevelNet
@@ -541,6 +542,9 @@ class Ladder:
 
     ties = None
 
+    def __init__(self, columns):
+        self.worth = Worth.of_all(columns)
+
     def parted(self, x):
         return x, None
 
@@ -551,7 +555,7 @@ class Ladder:
 
 class LadderAt(AtLevel):
     def __init__(self, space):
-        self.net, self.level = Ladder(), 1e-3
+        self.net, self.level = Ladder(space.dim), 1e-3
         self._base = skewed(space)
 
     @property

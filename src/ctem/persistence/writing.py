@@ -124,6 +124,7 @@ def _density(model: Fitted) -> Header:
             "level": density.level,
             "orders": density.orders,
             "late": density.chain.late,
+            "worth": density.net.worth._asdict(),
         }
     net = density.net
     return {
