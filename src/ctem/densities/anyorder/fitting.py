@@ -140,10 +140,13 @@ def fit_anyorder(
 def _without_chance(
     phases: Phases, anything: HiddenColumns, first: History, seed: int
 ) -> tuple[History, HiddenColumns]:
-    """The first phase and its objective, after networks that no longer see columns of chance have learned on."""
+    """The first phase and its objective, after the networks no longer see columns of chance.
+
+    They learn on if these had cost the others as much as makes a doubling of the steps worthwhile.
+    """
     net, data = phases.net.eval(), phases.data
 
-    def found() -> list[int]:
+    def found() -> dict[int, float]:
         level = best_level(net, anything, data.held_out, seed)
         unseen = Unseen(data.unseen, level, anything, data.shared, seed)
         return alone(net, unseen, found_worth(net, unseen))
@@ -154,7 +157,8 @@ def _without_chance(
     heard = [j not in chance for j in range(net.space.dim)]
     net.believe(net.worth._replace(heard=tuple(heard)))
     objective = replace(anything, alone=net.unheard)
-    return phases.learn_on(objective, first) if any(heard) else first, objective
+    harmful = sum(chance.values()) >= phases.least_gain
+    return phases.learn_on(objective, first) if any(heard) and harmful else first, objective
 
 
 def _believe(net: AnyOrderNet, data: Split, objective: HiddenColumns, level: float, seed: int) -> None:

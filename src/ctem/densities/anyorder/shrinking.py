@@ -78,20 +78,22 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
     return Worth(tuple(share.tolist()), net.worth.heard, tuple(told.tolist()))
 
 
-def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> list[int]:
+def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:
     """Columns of share 0 whose value, where it is shown, makes the others no more likely beyond one standard error.
 
-    Columns of ties are never alone.
+    With each, how many nats a row the others lose by being shown it, at random visible sets. Columns of ties are never
+    alone.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
     >>> alone(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()), Worth((0.0, 1.0), (True, True)))
-    [0]
+    {0: -0.0}
     """
     ask, tied = _Asked(net, unseen), set() if net.ties is None else set(net.ties.used)
     doubtful = [j for j, share in enumerate(worth.share) if share == 0 and j not in tied]
-    return [j for j in doubtful if ask.is_silent(j)]
+    lost = {j: ask.lost_by(j) for j in doubtful}
+    return {j: nats for j, (nats, stderr) in lost.items() if nats >= -stderr}
 
 
 class _Asked:
@@ -136,8 +138,8 @@ class _Asked:
         found = torch.where(self.observed & ~shown, (log_p - self.log_margin).double(), math.nan)
         return found.logsumexp(0, keepdim=True) - math.log(len(found)) if self.shared else found
 
-    def is_silent(self, j: int) -> bool:
-        """Whether the other columns are no more likely where column j is shown; beyond one standard error."""
+    def lost_by(self, j: int) -> tuple[float, float]:
+        """Nats a row by which the others are less likely where column j is shown, and their standard error."""
         gain = []
         for _ in range(PASSES):
             shown = self.random_sets().clone()
@@ -147,7 +149,7 @@ class _Asked:
             shown[..., j] = True
             gain.append((self.log_ratio(shown) - hidden).nansum(-1))
         each = torch.stack(gain).mean(0).flatten()
-        return bool(each.mean() <= each.std(correction=0) / math.sqrt(len(each)))
+        return -float(each.mean()), float(each.std(correction=0)) / math.sqrt(len(each))
 
 
 class _Gains:
