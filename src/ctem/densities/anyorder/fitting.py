@@ -13,7 +13,7 @@ the orders.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,6 @@ from ctem.densities.anyorder.ties import Ties
 from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
 from ctem.spaces import Space
-from ctem.training import History
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
@@ -120,10 +119,13 @@ def fit_anyorder(
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
     phases = phases if max_time is None else phases.within(max_time, anything)
     first = phases.learn(anything)
-    if not first.interrupted:
-        first, anything = _without_chance(phases, anything, first, seed)
-    level = here.agreed(lambda: best_level(net.eval(), anything, data.held_out, seed))
-    _believe(net, data, anything, level, seed)
+    level = _judged(net, data, anything, seed)
+    chance = {} if first.interrupted else _of_chance(net, data, anything, level, seed)
+    if chance:
+        anything = _without(chance, net, anything)
+        if any(net.worth.heard) and sum(chance.values()) >= settings.least_gain:
+            first = phases.learn_on(anything, first)
+        level = _judged(net, data, anything, seed)
     at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
     chain = Chain(at, parents, when)
@@ -132,39 +134,30 @@ def fit_anyorder(
         return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
-    level = here.agreed(lambda: best_level(net.eval(), chosen, data.held_out, seed))
-    _believe(net, data, chosen, level, seed)
+    level = _judged(net, data, chosen, seed)
     return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=history)
 
 
-def _without_chance(
-    phases: Phases, anything: HiddenColumns, first: History, seed: int
-) -> tuple[History, HiddenColumns]:
-    """The first phase and its objective, after the networks no longer see columns of chance.
-
-    They learn on if these had cost the others as much as makes a doubling of the steps worthwhile.
-    """
-    net, data = phases.net.eval(), phases.data
-
-    def found() -> dict[int, float]:
-        level = best_level(net, anything, data.held_out, seed)
-        unseen = Unseen(data.unseen, level, anything, data.shared, seed)
-        return alone(net, unseen, found_worth(net, unseen))
-
-    chance = team().agreed(found)
-    if not chance:
-        return first, anything
-    heard = [j not in chance for j in range(net.space.dim)]
-    net.believe(net.worth._replace(heard=tuple(heard)))
-    objective = replace(anything, alone=net.unheard)
-    harmful = sum(chance.values()) >= phases.least_gain
-    return phases.learn_on(objective, first) if any(heard) and harmful else first, objective
-
-
-def _believe(net: AnyOrderNet, data: Split, objective: HiddenColumns, level: float, seed: int) -> None:
-    """From now on, believe the network as far as unseen rows say."""
+def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) -> float:
+    """The best level; from now on the network is believed as far as unseen rows say at that level."""
+    level = team().agreed(lambda: best_level(net.eval(), objective, data.held_out, seed))
     unseen = Unseen(data.unseen, level, objective, data.shared, seed)
-    net.believe(team().agreed(lambda: found_worth(net.eval(), unseen)))
+    net.believe(team().agreed(lambda: found_worth(net, unseen)))
+    return level
+
+
+def _of_chance(
+    net: AnyOrderNet, data: Split, objective: HiddenColumns, level: float, seed: int
+) -> dict[int, float]:
+    """Columns that are alone, and nats a row that each costs the others (``shrinking.alone``)."""
+    unseen = Unseen(data.unseen, level, objective, data.shared, seed)
+    return team().agreed(lambda: alone(net.eval(), unseen, net.worth))
+
+
+def _without(columns: Collection[int], net: AnyOrderNet, objective: HiddenColumns) -> HiddenColumns:
+    """The objective that does not ask for these columns; the network no longer sees them."""
+    net.believe(net.worth._replace(heard=tuple(j not in columns for j in range(net.space.dim))))
+    return replace(objective, alone=net.unheard)
 
 
 def _rounded(share: Tensor) -> Tensor:
