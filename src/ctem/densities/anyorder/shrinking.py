@@ -16,8 +16,10 @@ Half of this mean is over random visible sets, as in training, and half over set
   ``EVIDENCE`` nats; and it is 0 if the networks are worse than the margin and no share gains so much.
 
 A column of chance costs the others, too: it is noise to the networks that see it. If a column depends on nothing, then
-nothing depends on it, and hiding it loses nothing. A column of share 0 is *alone* if the other columns of unseen rows
-are no more likely for being told its value.
+nothing depends on it, and hiding it loses nothing. Let a column have share 0, so that one network knows less than
+``EVIDENCE`` / n nats about it, and the mean of K less than K times that. It is *alone* if it costs the others more: if
+to one network the other columns of unseen rows are so much less likely where its value is shown. Few rows leave much
+possible, and hide nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
 
 
 def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:
-    """Columns of share 0 whose value, where it is shown, makes the others no more likely beyond one standard error.
+    """Columns of share 0 that cost the others more than unseen rows leave possible that they tell.
 
     With each, how many nats a row the others lose by being shown it, at random visible sets. Columns of ties are never
     alone.
@@ -88,12 +90,13 @@ def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)
     >>> alone(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()), Worth((0.0, 1.0), (True, True)))
-    {0: -0.0}
+    {}
     """
     ask, tied = _Asked(net, unseen), set() if net.ties is None else set(net.ties.used)
     doubtful = [j for j, share in enumerate(worth.share) if share == 0 and j not in tied]
     lost = {j: ask.lost_by(j) for j in doubtful}
-    return {j: nats for j, (nats, stderr) in lost.items() if nats >= -stderr}
+    rows = ask.rows.shape[1] * (1 if unseen.shared else len(ask.rows))
+    return {j: nats for j, nats in lost.items() if nats > ask.judged * EVIDENCE / rows}
 
 
 class _Asked:
@@ -138,8 +141,8 @@ class _Asked:
         found = torch.where(self.observed & ~shown, (log_p - self.log_margin).double(), math.nan)
         return found.logsumexp(0, keepdim=True) - math.log(len(found)) if self.shared else found
 
-    def lost_by(self, j: int) -> tuple[float, float]:
-        """Nats a row by which the others are less likely where column j is shown, and their standard error."""
+    def lost_by(self, j: int) -> float:
+        """Nats a row by which the others are less likely where column j is shown."""
         gain = []
         for _ in range(PASSES):
             shown = self.random_sets().clone()
@@ -148,8 +151,7 @@ class _Asked:
             hidden = self.log_ratio(self._allowed(shown))
             shown[..., j] = True
             gain.append((self.log_ratio(shown) - hidden).nansum(-1))
-        each = torch.stack(gain).mean(0).flatten()
-        return -float(each.mean()), float(each.std(correction=0)) / math.sqrt(len(each))
+        return -float(torch.stack(gain).mean())
 
 
 class _Gains:
