@@ -312,8 +312,11 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
         history = self.density_.history
+        learned = zip(self.schema_.describe(), self._table.others_say(), self._table.believed(), strict=True)
         return {
-            "columns": [asdict(column) for column in self.schema_.describe()],
+            "columns": [
+                {**asdict(column), "others_say": nats, "believed": share} for column, nats, share in learned
+            ],
             "rows": self.n_samples_seen_,
             "objective": self.objective,
             "effort": self.effort,

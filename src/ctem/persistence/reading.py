@@ -135,10 +135,9 @@ def _without_held_out(header: Header) -> Header:
 
 
 def _without_energy(header: Header) -> Header:
-    """20: no density had an energy."""
+    """20: no density had an energy, and networks were believed in every column."""
     header["settings"]["energy"] = None
-    if "orders" in header["density"]:
-        header["density"]["energy"] = None
+    header["density"] |= {"energy": None, "worth": None}
     return header
 
 

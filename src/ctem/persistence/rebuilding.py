@@ -18,6 +18,7 @@ from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
+from ctem.densities.anyorder.worth import Worth
 from ctem.densities.fast.network import LevelNet
 from ctem.densities.fast.potential import FastDensity, Gap
 from ctem.densities.residuals import MAX_SCORES
@@ -133,6 +134,7 @@ def _any_order(
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors, schema.ties)
+    net.believe(_worth(told["worth"], net))
     if not 1 <= len(told["orders"]) <= MOST_ORDERS:
         raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
     orders = [list(order) for order in told["orders"]]
@@ -143,6 +145,24 @@ def _any_order(
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
     plain = AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
     return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
+
+
+def _worth(told: Header | None, net: AnyOrderNet) -> Worth:
+    """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
+    dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
+    if told is None:
+        return Worth.of_all(dim)
+    nats = None if told["told"] is None else _numbers_of(told["told"], dim, LARGEST)
+    heard = tuple(told["heard"])
+    if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
+        raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
+    return Worth(_numbers_of(told["share"], dim, 1.0), heard, nats)
+
+
+def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:
+    if len(values) != count:
+        raise ValueError(f"worth: expected {count} numbers; got {len(values)}.")
+    return tuple(number("worth", value, 0, most) for value in values)
 
 
 def _fast(density: AnyOrderDensity, told: Header | None, tensors: dict[str, Tensor]) -> FastDensity | None:

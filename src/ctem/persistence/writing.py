@@ -123,6 +123,7 @@ def _density(model: Fitted) -> Header:
         "level": density.level,
         "orders": density.orders,
         "late": density.chain.late,
+        "worth": density.net.worth._asdict(),
         "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
     }
 

@@ -188,6 +188,8 @@ def _density(density: AnyOrderDensity) -> Json:
         "parents": density.parents,
         "members": density.net.members,
         "orders": density.orders,
+        "shares": list(density.net.worth.share),
+        "heard": list(density.net.worth.heard),
     }
 
 

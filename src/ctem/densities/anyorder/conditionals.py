@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ctem.densities.anyorder.network import AnyOrderNet, Shown
-from ctem.densities.anyorder.numbers import FAR, NumberHead
+from ctem.densities.anyorder.numbers import FAR, NumberHead, log_normal
 from ctem.densities.anyorder.ties import TiedParts
+from ctem.densities.anyorder.worth import mixed_column
 from ctem.densities.chain import Asked, Conditional, Conditionals, Probabilities
 
 __all__ = ["AtLevel", "NumberDensity"]
@@ -25,8 +26,9 @@ BYTES = 128  # of a GPU's free memory for each of them: thrice what scoring take
 class AtLevel(Conditionals):
     """A network's conditionals with visible real columns at one noise level (``ctem.densities.chain.Conditionals``).
 
-    Every conditional is the mean of the members'. That is far more than a mixture of whole densities: where rows are
-    few every member errs in its own way in every column, and each of these errors is averaged.
+    Every conditional is the mean of the members', mixed with the margin as far as they are not believed
+    (``ctem.densities.anyorder.worth``). That is far more than a mixture of whole densities: where rows are few every
+    member errs in its own way in every column, and each of these errors is averaged.
 
     Arguments:
         net: the network.
@@ -72,10 +74,16 @@ class AtLevel(Conditionals):
 
     def _answer(self, shown: Shown, j: int) -> Conditional:
         if self.net.space.sizes[j]:
-            return Probabilities(_mean(self.net.label_log_probs(shown, j, self.asked)))
+            return Probabilities(self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j))
         found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
-        return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
+        return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied, self.net.worth.share[j])
+
+    def _mixed(self, log_p: Tensor, j: int) -> Tensor:
+        """Log-probabilities (…, k) of the values of a discrete column j, mixed with its margin."""
+        space = self.net.space
+        log_margin = self.base.log_table[space.discretes.index(j), : space.sizes[j]]
+        return mixed_column(self.net.worth.share[j], log_p, log_margin)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
@@ -90,12 +98,14 @@ class AtLevel(Conditionals):
         said = None if said is None else said.rows(index.flatten())
         shown = self.net.shown(x[index], visible[index], self.level, self.asked, said)
         if self.net.space.sizes[j]:
-            found: Conditional = Probabilities(self.net.label_log_probs(shown, j, self.asked).flatten(0, 1))
+            log_p = self._mixed(self.net.label_log_probs(shown, j, self.asked), j)
+            found: Conditional = Probabilities(log_p.flatten(0, 1))
         else:
             each, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
             tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
             each = each.view(1, members * most, -1)
-            found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied)
+            share = self.net.worth.share[j]
+            found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied, share)
         out = torch.empty_like(x[:, 0])
         out[dealt] = found.draw(generator)[:n]
         return out
@@ -103,7 +113,7 @@ class AtLevel(Conditionals):
 
 @dataclass(frozen=True)
 class NumberDensity:
-    """The conditional of a real column: a head, and what it needs for each member and row.
+    """The conditional of a real column: a head, what it needs for each member and row, and how far it is believed.
 
     >>> head = NumberHead()
     >>> density = NumberDensity(head, torch.zeros(3, 2, head.size), torch.zeros(2), torch.ones(2))
@@ -116,6 +126,7 @@ class NumberDensity:
     mean: Tensor  # (n,)
     spread: Tensor  # (n,)
     tied: TiedParts | None = None
+    share: float = 1.0  # the rest is a standard normal, the margin of every real column
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log ρ of numbers (n,)."""
@@ -123,16 +134,19 @@ class NumberDensity:
 
     def at(self, values: Tensor) -> Tensor:
         """log ρ of several numbers for each row, (n, q)."""
+        if self.share == 0.0:
+            return log_normal(values)
         every = values.expand(len(self.found), *values.shape)
         log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
-        return _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+        log_p = _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+        return log_p if self.share == 1.0 else mixed_column(self.share, log_p, log_normal(values))
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q); what lies in a tied cell is at the nearest node."""
         nodes, p = self.smooth()
         if self.tied is None:
             return nodes, p.log()
-        place, share = self.tied.points()
+        place, share = self.points()
         nearest = ((place + FAR) / WIDTH).round().long().clamp(0, NODES - 1)
         return nodes, p.scatter_add(1, nearest, share / WIDTH).log()
 
@@ -142,8 +156,24 @@ class NumberDensity:
         tied = None if self.tied is None else self.tied.smooth(WIDTH)
         return nodes, replace(self, tied=tied).at(nodes.expand(len(self.mean), -1)).exp()
 
+    def points(self) -> tuple[Tensor, Tensor]:
+        """The middle of each tied cell and its probability, (n, slots) each; no slots where nothing is tied."""
+        if self.tied is None:
+            none = self.mean.new_zeros(len(self.mean), 0)
+            return none, none
+        place, share = self.tied.points()
+        return place, self.share * share
+
     def draw(self, generator: torch.Generator) -> Tensor:
-        """A number within ±8 for each row, (n,): that of a random member."""
+        """A number within ±8 for each row, (n,): that of a random member, or of the margin."""
+        drawn = self._draw(generator)
+        if self.share == 1.0:
+            return drawn
+        own = torch.empty_like(drawn).uniform_(generator=generator) < self.share
+        return torch.where(own, drawn, torch.empty_like(drawn).normal_(generator=generator).clamp(-FAR, FAR))
+
+    def _draw(self, generator: torch.Generator) -> Tensor:
+        """That of a random member."""
         members, n, size = self.found.shape
         who = torch.randint(members, (1, n, 1), generator=generator, device=self.found.device)
         one = self.found.gather(0, who.expand(1, n, size)).squeeze(0)
@@ -153,7 +183,8 @@ class NumberDensity:
     def rows(self, index: Tensor) -> NumberDensity:
         """Those of these rows."""
         tied = None if self.tied is None else self.tied.rows(index)
-        return NumberDensity(self.head, self.found[:, index], self.mean[index], self.spread[index], tied)
+        found, mean, spread = self.found[:, index], self.mean[index], self.spread[index]
+        return NumberDensity(self.head, found, mean, spread, tied, self.share)
 
 
 def _mean(log_p: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 r"""The fitted any-order density on encoded rows, and all that it answers.
 
-A mixture over orders of the columns, every conditional the mean of the members of the network:
+A mixture over orders of the columns, every conditional one of the members of the network and the column's margin b:
 
-    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c),      ρ(x_j | x_V) = (1/K) Σ_k ρ_k(x_j | x_V)
+    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c)
+    ρ(x_j | x_V) = (w_j/K) Σ_k ρ_k(x_j | x_V) + (1 − w_j) b_j(x_j)
 
 Marginals and conditionals keep the order of the columns that they ask for; what is given is shown from the start, and
 weighs the orders by how likely each finds it.
@@ -188,8 +189,7 @@ class AnyOrderDensity:
         found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
         if not isinstance(found, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
-        none = x.new_zeros(len(x), 0)
-        return *found.smooth(), *((none, none) if found.tied is None else found.tied.points())
+        return *found.smooth(), *found.points()
 
     def _marginal(self, x: Tensor, asked: Collection[int]) -> Tensor:
         """log ρ of some columns, (n,)."""

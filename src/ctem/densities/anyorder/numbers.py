@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["FAR", "NumberHead", "Polygon"]
+__all__ = ["FAR", "NumberHead", "Polygon", "log_normal"]
 
 FAR = 8.0  # no prediction is beyond, nor is a draw: decoding makes no sense there
 NARROWEST, WIDEST = 0.003, 1.5  # spreads of a prediction
@@ -116,7 +116,7 @@ class NumberHead(nn.Module):
         t = torch.linspace(-ENDS_A, ENDS_A, knots[0], dtype=torch.float64)
         u = torch.linspace(-ENDS_B, ENDS_B, knots[1], dtype=torch.float64).sinh()
         self.fixed, self.moving = Polygon(torch.special.ndtr(t)), Polygon(_cdf(u))
-        normal = (_log_normal(u) - _log_density(u)).clamp_min(-30)
+        normal = (log_normal(u) - _log_density(u)).clamp_min(-30)
         shares = self.fixed.share.double(), normal.exp() * self.moving.share
         # heights of knots that a standard normal seldom meets may be larger; weights move four times as fast
         scale = torch.cat([torch.full((2 + MODES,), 0.25), torch.ones(2 + 2 * MODES)])
@@ -142,8 +142,8 @@ class NumberHead(nn.Module):
         near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
         cell = _cell(near.detach().asinh() / ENDS_B, self.lengths[4])
         log_b = self.moving.log_prob(_cdf(near), cell, parts.moving) + _log_density(near)
-        each = torch.cat([log_b.unsqueeze(-1), _log_normal(u[..., 1:])], -1) - log_spread
-        fixed = (log_a + _log_normal(t)).unsqueeze(-1)
+        each = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
+        fixed = (log_a + log_normal(t)).unsqueeze(-1)
         return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class _LogProb(torch.autograd.Function):
         total = head.shares.T @ height
         left, right = height.gather(-2, cell), height.gather(-2, cell + 1)
         here = torch.lerp(left, right, place)
-        log_p = torch.cat([_log_normal(t), _log_density(near), _log_normal(modes)], -2)
+        log_p = torch.cat([log_normal(t), _log_density(near), log_normal(modes)], -2)
         log_p[..., :2, :] += here.log() - total.log()
         log_p[..., 1:, :] -= log_s
         log_p += weight
@@ -268,7 +268,12 @@ def _quantile(y: Tensor) -> Tensor:
     return (2 * y - 1) * torch.rsqrt((2 * y * (1 - y)).clamp_min(1e-7))
 
 
-def _log_normal(u: Tensor) -> Tensor:
+def log_normal(u: Tensor) -> Tensor:
+    """log of the standard normal density.
+
+    >>> round(log_normal(torch.zeros(())).item(), 4)
+    -0.9189
+    """
     return -0.5 * u**2 - LOG_SQRT_2PI
 
 

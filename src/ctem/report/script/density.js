@@ -17,7 +17,7 @@ class Model {
 
   /* What networks see of a row, and what formulas say of it. */
   see(x) {
-    const seen = this.inputs.see(x);
+    const seen = this.inputs.see(x.map((value, j) => (this.heard[j] ? value : NaN)));
     if (!this.ties) return seen;
     const said = this.ties.said(x);
     return { ...seen, said, inputs: joined(seen.inputs, this.ties.flags(said)) };
@@ -135,7 +135,7 @@ class Question {
     return Array.from({ length: this.model.members }, (_, k) => k);
   }
 
-  /* Probabilities of the codes of a discrete column. */
+  /* Probabilities of the codes of a discrete column; of every member, mixed with the margin. */
   labels(x, j, members = this.members()) {
     const each = members.map((k) => this.labelsBy(x, j, k));
     return Array.from(each[0], (_, v) => sum(each.map((p) => p[v])) / each.length);
@@ -146,15 +146,17 @@ class Question {
     const place = discretes.indexOf(j), from = start[place], to = start[place + 1] ?? gain.length;
     const found = this.model.ofLabels.apply(hidden, member, from, to), out = new Float64Array(found.length + 1);
     for (let i = 0; i < found.length; i++) out[i + 1] = Math.min(found[i] / spread[from + i] + gain[from + i], steepest);
-    return positive(out, Infinity, null);
+    const margin = positive([0, ...gain.slice(from, to)], Infinity, null), share = this.model.shares[j];
+    return positive(out, Infinity, null).map((p, v) => share * p + (1 - share) * margin[v]);
   }
 
-  /* What the density of a real column is made of. */
+  /* What the density of a real column is made of, mixed with the margin. */
   parts(x, j, member) {
     const { hidden, prediction, said } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
     const { size } = this.model.numbers, tied = this.model.ties?.parts(said, j, hidden, member);
     const found = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
-    return this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
+    const parts = this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
+    return this.model.numbers.mixed(parts, this.model.shares[j]);
   }
 
   /* The last layer of one member for what x shows. */

@@ -223,6 +223,14 @@ class NumberHead {
     };
   }
 
+  /* A share of a density; the rest is one more normal part, the margin of every real column: densities/anyorder/worth.py. */
+  mixed(parts, share) {
+    if (share === 1) return parts;
+    for (const part of parts.tied) part.share *= share;
+    const weight = joined(parts.weight.map((own) => own * share), [1 - share]);
+    return { ...parts, weight, mean: joined(parts.mean, [0]), spread: joined(parts.spread, [1]) };
+  }
+
   /* ρ(t), with below = Φ(t). */
   density(t, below, { weight, mean, spread, fixed, moving, tied }) {
     let total = weight[0] * Math.exp(-0.5 * t * t) * PEAK * this.height(0, below, fixed);

@@ -137,7 +137,7 @@ class TableEvent:
                 break
             found.append(self._swarm(min(n, PASS), generator))
         known = estimate(found)
-        if self.table.any_order("a condition").is_tied(self._allowed()) and not known.value:
+        if self.table.density.is_tied(self._allowed()) and not known.value:
             return Probability(0.0, 1 / sum(len(each.x) for each in found), 0.0)  # rarer than draws can say
         self._check_met(found)
         return known
