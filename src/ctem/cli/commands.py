@@ -23,21 +23,27 @@ from ctem.cli.options import (
     Missing,
     ModelIn,
     Output,
+    Overwrite,
     Quiet,
     Seed,
     TableIn,
     Workers,
 )
+from ctem.cli.outputs import check_output
 
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the arguments and words of a function, done by the function of that name in ``ctem.cli.work``."""
+    """A command with the arguments and words of a function, done by the function of that name in ``ctem.cli.work``.
+
+    What it would write is looked at before anything else (``ctem.cli.outputs``).
+    """
 
     @wraps(function)
     def run(**arguments: Any) -> None:
+        check_output(function.__name__, arguments, arguments.pop("overwrite", False))
         getattr(import_module("ctem.cli.work"), function.__name__)(**arguments)
 
     return app.command()(run)
@@ -106,6 +112,7 @@ def fit(
     missing_as_state: Annotated[
         bool, typer.Option("--missing-as-state", help="Being missing is a value like another, not unknown.")
     ] = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn the density of a table and write it to MODEL.
@@ -142,6 +149,7 @@ def score(
     workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the log-density of every row, in nats, as a column log_density.
@@ -171,6 +179,7 @@ def sample(
     workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write new rows, drawn from the density, or of those that meet conditions.
@@ -205,6 +214,7 @@ def impute(
     workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the table with its missing cells filled in; what was observed stays.
@@ -234,6 +244,7 @@ def outliers(
     workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the strangest rows, by p_value and then by score, with what makes them so.
@@ -260,6 +271,7 @@ def report(
     ] = None,
     max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = REPORT_ROWS,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy.

@@ -20,6 +20,7 @@ __all__ = [
     "Missing",
     "ModelIn",
     "Output",
+    "Overwrite",
     "Quiet",
     "Seed",
     "TableIn",
@@ -41,6 +42,9 @@ TableIn = Annotated[
 ]
 ModelIn = Annotated[Path, typer.Argument(metavar="MODEL", help="What ctem fit wrote.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where to; - is standard output.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="OUTPUT may be what is read, or replace a file of another kind.")
+]
 Format = Annotated[
     Literal["csv", "parquet", "arrow"] | None,
     typer.Option(help="Of the output; by default as its name ends, and CSV on standard output."),
