@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,10 +15,12 @@ from ctem.cli.options import (
     Dates,
     Decimal,
     Device,
+    Encoding,
     Engine,
     FitSeed,
     Format,
     Given,
+    HasNames,
     Kinds,
     Missing,
     ModelIn,
@@ -26,6 +28,7 @@ from ctem.cli.options import (
     Overwrite,
     Quiet,
     Seed,
+    Separator,
     TableIn,
     Workers,
 )
@@ -35,21 +38,28 @@ MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the arguments and words of a function, done by the function of that name in ``ctem.cli.work``.
+def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Callable[..., None]:
+    """A command with the arguments and words of a function, done by the function of that name in another module.
 
-    What it would write is looked at before anything else (``ctem.cli.outputs``).
+    What it would write is looked at before anything else (``ctem.cli.outputs``); what is said of the layout of CSV
+    files goes on as one ``Dialect``.
     """
 
     @wraps(function)
     def run(**arguments: Any) -> None:
         check_output(function.__name__, arguments, arguments.pop("overwrite", False))
-        getattr(import_module("ctem.cli.work"), function.__name__)(**arguments)
+        if "sep" in arguments:
+            said = (arguments.pop(name) for name in ("header", "sep", "encoding"))
+            arguments["dialect"] = import_module("ctem.tables.frames.csv_files").Dialect(*said)
+        getattr(import_module(module), function.__name__)(**arguments)
 
     return app.command()(run)
 
 
-@command
+told = partial(command, module="ctem.cli.facts")
+
+
+@told
 def inspect(
     table: TableIn,
     kinds: Kinds = None,
@@ -59,6 +69,9 @@ def inspect(
     na: Missing = None,
     decimal: Decimal = None,
     dates: Dates = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,6 +117,9 @@ def fit(
         str, typer.Option(help="For the rows of Parquet files; if they need more, the fit streams.")
     ] = "1GB",
     seed: FitSeed = 0,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
     na: Missing = None,
@@ -148,6 +164,9 @@ def score(
     engine: Engine = "here",
     workers: Workers = None,
     format: Format = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -213,6 +232,9 @@ def impute(
     engine: Engine = "here",
     workers: Workers = None,
     format: Format = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -243,6 +265,9 @@ def outliers(
     engine: Engine = "here",
     workers: Workers = None,
     format: Format = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -270,6 +295,9 @@ def report(
         str | None, typer.Option(metavar="TABLE", help="Rows that were not fitted, to be judged by.")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = REPORT_ROWS,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -281,7 +309,7 @@ def report(
     """
 
 
-@command
+@told
 def privacy(
     model: ModelIn,
     table: TableIn = "-",
@@ -290,6 +318,9 @@ def privacy(
     ] = None,
     max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = MAX_ROWS,
     seed: FitSeed = 0,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -306,7 +337,7 @@ def privacy(
     """
 
 
-@command
+@told
 def info(
     model: ModelIn,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,

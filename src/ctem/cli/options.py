@@ -12,10 +12,12 @@ __all__ = [
     "Dates",
     "Decimal",
     "Device",
+    "Encoding",
     "Engine",
     "FitSeed",
     "Format",
     "Given",
+    "HasNames",
     "Kinds",
     "Missing",
     "ModelIn",
@@ -23,6 +25,7 @@ __all__ = [
     "Overwrite",
     "Quiet",
     "Seed",
+    "Separator",
     "TableIn",
     "Workers",
 ]
@@ -87,3 +90,20 @@ Engine = Annotated[
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Of Ray; as many as it has CPUs when left out.")]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--sep", metavar="CHARACTER", help="Between the cells of CSV: \\t is a tab, ' ' any blanks."
+    ),
+]
+HasNames = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether the first line of CSV has names; else x0, x1, ….",
+        show_default=False,
+    ),
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of CSV that is not UTF-8: ISO-8859-1, UTF-16, ….")
+]
