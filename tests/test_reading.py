@@ -384,8 +384,8 @@ def test_times_of_day_and_months_are_told_as_they_are_written():
         known = model.conditional(X[:3], name)
         told = [
             *known.values,
-            *known.mean().to_list(),
-            *known.quantile(0.5).to_list(),
+            *known.mean().tolist(),
+            *known.quantile(0.5).tolist(),
             *model.predict(X[:3], name),
         ]
         assert all(re.fullmatch(form, each) for each in told)

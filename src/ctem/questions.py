@@ -14,9 +14,9 @@ from ctem.arguments import check_count
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.events import Probability
 from ctem.densities.pairwise import PairwiseDensity
+from ctem.tables.answers.conditional import Conditional, on_classes
 from ctem.tables.answers.conditions import is_range
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
@@ -151,12 +151,14 @@ class Questions:
     def predict(self, X: Any, column: str | int | None = None) -> Any:
         """The most likely label, or the mean of a number, of one column given the other cells of each row, (n,).
 
-        What X holds in that column does not matter.
+        A column of 0 and 1 alone is labels. What X holds in that column does not matter.
 
         Arguments:
             column: its name or position; the last one when None.
         """
-        found = self.conditional(X, column)
+        found = self.conditional(X, column).distribution
+        if set(found.values) == {0, 1}:
+            return found.mode().to_numpy()
         if found.has_mean and found.cells.type in ("int", "float") and found.cells.text is None:
             return found.expectation()
         return found.mean().to_numpy()
@@ -164,16 +166,17 @@ class Questions:
     def predict_proba(self, X: Any, column: str | int | None = None) -> Vector:
         """P(value | the other cells) for the values ``classes(column)``, (n, values).
 
-        Of a number, the mass around each of the nodes that ``conditional`` tabulates.
+        Of a number, the mass around each node of a fixed list; ``conditional`` also has the values of formulas.
         """
-        return self.conditional(X, column).probability
+        found, listed = self.conditional(X, column), self.conditional({}, column)
+        return on_classes(found.distribution, listed.distribution)
 
     def classes(self, column: str | int | None = None) -> list[Any]:
         """The values of one column in the order of ``predict_proba``."""
         check_is_fitted(self)
         return self.conditional({}, column).values
 
-    def conditional(self, X: Any, column: str | int | None = None) -> ColumnDistribution:
+    def conditional(self, X: Any, column: str | int | None = None) -> Conditional:
         """The distribution of one column given the other observed cells of each row: values and probabilities.
 
         Arguments:
@@ -187,7 +190,7 @@ class Questions:
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             found = self._table.conditional(self.as_frame(X, others), j)
-        return found.told(self.table_type_.fields[j])
+        return Conditional(found.told(self.table_type_.fields[j]))
 
     def outliers(
         self, X: Any, n: int | None = None, alpha: float | None = None, as_frame: bool = False
@@ -206,8 +209,8 @@ class Questions:
         if n is not None:
             check_count("n", n)
         if alpha is not None:
-            if not 0 < alpha < 1:
-                raise ValueError(f"alpha: expected a share in (0, 1); got {alpha!r}.")
+            if not 0 < alpha <= 1:
+                raise ValueError(f"alpha: expected a share in (0, 1]; got {alpha!r}.")
             self._calibration()
         most = 10 if n is None and alpha is None else n
         found = find_outliers(self._table, frame, self.held_out_, most, alpha)

@@ -249,8 +249,10 @@ def outliers(
     quiet: bool,
 ) -> None:
     """Write the strangest rows, the strangest first, with what makes them so."""
-    if alpha is not None and not 0 < alpha < 1:
-        raise typer.BadParameter(f"expected a share between 0 and 1; got {alpha}.", param_hint="--alpha")
+    if alpha is not None and not 0 < alpha <= 1:
+        raise typer.BadParameter(
+            f"expected a share above 0 and at most 1; got {alpha}.", param_hint="--alpha"
+        )
     crew = Crew(engine, workers, device, quiet)
     if crew.needed(table):
         dialect.check_unused(table)
