@@ -26,6 +26,7 @@ from ctem.tables.columns.codecs import Constant
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.delivery import Delivers, delivered
 from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
 from ctem.tables.frames.rows import taken
@@ -35,7 +36,7 @@ __all__ = ["Questions"]
 Vector = NDArray[np.float64]
 
 
-class Questions:
+class Questions(Delivers):
     """What can be asked of a fitted ``CTEM``, which inherits these methods.
 
     >>> from ctem import CTEM
@@ -66,7 +67,12 @@ class Questions:
         return self.table_type_.without(self.schema_.left_out)
 
     def sample(
-        self, n_samples: int = 1, random_state: Any = None, given: Any = None, with_missing: bool = False
+        self,
+        n_samples: int = 1,
+        random_state: Any = None,
+        given: Any = None,
+        with_missing: bool = False,
+        output: str | None = None,
     ) -> Any:
         """A table of new rows, of the kind that was fitted.
 
@@ -78,6 +84,7 @@ class Questions:
                 ranges; None is a missing cell, with ``missing="state"``.
             with_missing: gaps as the data have them, each by what the other cells of the row hold, in columns that
                 are not given (``ctem.tables.answers.missingness``). With ``missing="state"`` rows have them anyway.
+            output: "pandas", "polars" or "arrow"; as ``set_output`` says, or as the table of fit, when None.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
@@ -85,7 +92,8 @@ class Questions:
         columns, known = self._drawn(int(n_samples), generator, given)
         if with_missing and (holes := self._missingness()) is not None:
             columns = holes.applied(self.table_type_, columns, generator, known)
-        return build_frame(self.sampled_type_, columns)
+        table = build_frame(self.sampled_type_, columns)
+        return delivered(table, self._output(output), self.sampled_type_.names)
 
     def _drawn(
         self, n: int, generator: torch.Generator, given: Any

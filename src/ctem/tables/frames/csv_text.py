@@ -10,7 +10,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CsvWriter", "completed", "typed"]
+from ctem.tables.frames.recognition import written_dates
+
+__all__ = ["CsvWriter", "as_type", "completed", "typed"]
 
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
          "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
@@ -108,13 +110,15 @@ def _inferred(column: Any, comma: bool) -> Any:
     spelled = any(pc.all(pc.is_in(trimmed.drop_null(), pa.array(pair))).as_py() for pair in SPELLINGS[:2])
     if codes or spelled or (comma and pc.any(pc.match_substring(trimmed, ".")).as_py()):
         return column
-    times = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
+    times = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
     for kind in (pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.date32(), *times):
         try:
             made = trimmed.cast(kind)
         except pa.ArrowInvalid:
             continue
-        return column if pa.types.is_floating(kind) and _merged(trimmed, made) else made
+        if pa.types.is_floating(kind):
+            return column if _merged(trimmed, made) else made
+        return column if pa.types.is_temporal(kind) and _other_notation(trimmed, made) else made
     return column
 
 
@@ -125,8 +129,26 @@ def _merged(text: Any, numbers: Any) -> bool:
     return bool(whole) and pc.count_distinct(numbers).as_py() < pc.count_distinct(text).as_py()
 
 
-def _cast(name: str, column: Any, kind: Any) -> Any:
-    """The column in a type; an error names the first cell that has no such value."""
+def _other_notation(text: Any, moments: Any) -> bool:
+    """Whether moments would be written otherwise than they were, in a notation that a model keeps: they stay text."""
+    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
+    if pc.all(pc.equal(moments.cast(pa.string()), text)).as_py():
+        return False
+    known = text.drop_null().unique().to_pylist()
+    return written_dates(known) is not None
+
+
+def as_type(name: str, column: Any, kind: Any, first: int = 0) -> Any:
+    """A column of text in a type; an error names the first cell that has no such value, by its row.
+
+    >>> pa = importlib.import_module("pyarrow")
+    >>> as_type("n", pa.array(["1.0", "NA"]), pa.int64()).to_pylist()
+    [1, None]
+    """
+    return _cast(name, _gaps(column), kind, first)
+
+
+def _cast(name: str, column: Any, kind: Any, first: int = 0) -> Any:
     pa = importlib.import_module("pyarrow")
     if kind is None or str(kind) in ("string", "large_string", "string_view"):
         return column if kind is None else column.cast(kind)
@@ -137,7 +159,7 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
     except pa.ArrowInvalid:
         row = _first_failure(trimmed, step)
         raise ValueError(
-            f"column {name!r}, row {row}: expected {_in_words(kind)}, as in fit; got {trimmed[row].as_py()!r}."
+            f"column {name!r}, row {first + row}: expected {_in_words(kind)}, as in fit; got {trimmed[row].as_py()!r}."
         ) from None
 
 
