@@ -16,12 +16,11 @@ import numpy as np
 from ctem.tables.frames.arrow import read_arrow
 from ctem.tables.frames.cells import Cells, Dtype
 from ctem.tables.frames.csv_text import as_type
+from ctem.tables.frames.dtypes import cell_type
 from ctem.tables.frames.frame import Frame, TableType
-from ctem.tables.frames.zones import holds_moments, zone_of
+from ctem.tables.frames.zones import zone_of
 
 __all__ = ["read_text"]
-
-LIBRARIES = ("numpy", "pandas", "polars", "arrow", "object")
 
 
 def read_text(frame: Frame, table_type: TableType) -> Frame:
@@ -62,21 +61,18 @@ def _arrow_type(dtype: Dtype) -> Any:
     """The pyarrow type of numbers, booleans and moments of a column; None for others, and without pyarrow."""
     if importlib.util.find_spec("pyarrow") is None:
         return None
-    pa = importlib.import_module("pyarrow")
-    inner = dtype["arrow"] if isinstance(dtype.get("arrow"), dict) else dtype
-    word = next((str(inner[key]) for key in LIBRARIES if key in inner), "")
-    word = word if "numpy" in inner else word.lower()  # <U1 is text, <u1 a number
-    if holds_moments(dtype):
-        day = word in ("date", "date32", "date64")
-        return pa.date32() if day else pa.timestamp("us", zone_of(dtype) or None)
-    if "times" in dtype or "categories" in dtype or "intervals" in dtype:
-        return None
-    for kind, pattern in (
-        (pa.bool_(), r"bool(ean)?|\|b1"),
-        (pa.uint64(), r"uint\d+|[<|]u\d"),
-        (pa.int64(), r"int\d*|[<|]i\d"),
-        (pa.float64(), r"(float|double|halffloat)\d*|[<|]f\d|decimal"),
-    ):
-        if re.fullmatch(pattern, str(inner.get("object", word)).lower() if word == "object" else word):
-            return kind
-    return None
+    pa, inner = importlib.import_module("pyarrow"), dtype.get("arrow")
+    whole = re.search(r"u?int|[iu]\d", str({**dtype, **inner} if isinstance(inner, dict) else dtype).lower())
+    kinds = {
+        "bool": pa.bool_(),
+        "moment": pa.date32() if _is_day(dtype) else pa.timestamp("us", zone_of(dtype) or None),
+        "number": pa.float64() if whole is None else pa.uint64() if whole[0][0] == "u" else pa.int64(),
+    }
+    return kinds.get(cell_type(dtype))
+
+
+def _is_day(dtype: Dtype) -> bool:
+    """Whether moments are days."""
+    if isinstance(dtype.get("arrow"), dict):
+        return _is_day(dtype["arrow"])
+    return any(str(value).lower() in ("date", "date32", "date64") for value in dtype.values())
