@@ -33,10 +33,12 @@ from ctem.tables.answers.density import TableDensity, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.delivery import delivered
 from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.given import matched, positions, renamed
 from ctem.tables.frames.observed import filled
 from ctem.tables.frames.recognition import read_written
+from ctem.tables.frames.records import from_records
 from ctem.training.checkpoints import claimed
 from ctem.training.devices import single_thread_after_fork
 from ctem.training.processes import team
@@ -300,12 +302,15 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
+        X = from_records(X)
         own, frame = read_written(read_frame(X), self.table_type_), self._read(X)
         own = own if frame.table_type.backend != "numpy" else frame
+        output, names = self._output(None), own.table_type.names
         if method != "sample":
-            return filled(own, self._table.expected(frame, method), X)
+            return delivered(filled(own, self._table.expected(frame, method), X), output, names)
         generator = self._generator(random_state)
-        tables = [filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws)]
+        drawn = (filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws))
+        tables = [delivered(table, output, names) for table in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def describe(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
 
 def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
     text, version = metadata.get("model", ""), metadata.get("version", "")
-    if not version.isdecimal() or not 1 <= int(version) <= FORMAT:
+    if version not in map(str, range(1, FORMAT + 1)):  # int() would also take ٢٠
         raise ValueError(
             f"load: {path} has format {version!r}; this ctem reads {OLDEST} … {FORMAT}. Update ctem."
         )

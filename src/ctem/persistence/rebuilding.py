@@ -28,6 +28,7 @@ from ctem.persistence.consistency import (
     MOST_DRAWS,
     check_as_written,
     check_categories,
+    check_cells,
     check_held_out,
     check_numbers,
     number,
@@ -35,6 +36,7 @@ from ctem.persistence.consistency import (
 from ctem.persistence.energies import rebuilt_energy
 from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
+from ctem.persistence.writing import tensors_of
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -82,6 +84,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     check_as_written("kind", header["kind"], table_type.to_json())
     check_as_written("schema", header["schema"], schema.to_json())
     check_categories(table_type, schema)
+    check_cells(table_type, schema)
     check_numbers(schema)
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
@@ -94,7 +97,12 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     held_out = _held_out(header["held_out"], density)
     holes = _missingness(schema, header["missingness"], tensors)
     about = table_type, bool(header["named"]), schema, settings
-    return Fitted(arguments, *about, density, fast, origin, held_out, holes)
+    fitted = Fitted(arguments, *about, density, fast, origin, held_out, holes)
+    if set(tensors) != (expected := set(tensors_of(fitted))):
+        raise ValueError(
+            f"tensors: expected those of the model alone; got also {sorted(set(tensors) - expected)[:3]}."
+        )
+    return fitted
 
 
 def _held_out(said: Header | None, density: AnyOrderDensity) -> HeldOut | None:

@@ -21,7 +21,7 @@ from ctem.persistence.reading import FORMAT, Header, digest
 from ctem.spaces import Category, Ordinal, Real
 from ctem.version import __version__
 
-__all__ = ["save"]
+__all__ = ["save", "tensors_of"]
 
 
 def save(model: Fitted, path: str | Path) -> None:
@@ -38,7 +38,7 @@ def save(model: Fitted, path: str | Path) -> None:
     True
     """
     target = Path(path)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(model).items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors_of(model).items()}
     text = json.dumps(_header(model), allow_nan=False)
     version = str(FORMAT)
     signed = {"model": text, "sha256": digest(text, tensors, version)}
@@ -152,7 +152,7 @@ def _fast(model: Fitted) -> Header | None:
     }
 
 
-def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
+def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     """Of the base, the density's networks, the fast potential, which shares base and correlation, and the gaps."""
     density = model.density
     found = {"base.log_table": density.base.log_table}
