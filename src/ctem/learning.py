@@ -113,7 +113,7 @@ def fit_density(
         return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
-    limits |= {"jitter": schema.preparation, "ties": schema.ties}
+    limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if not arguments["fast"]:
         return Learned(density, None)

@@ -153,7 +153,8 @@ def _any_order(
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
-    return AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
+    about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
+    return AnyOrderDensity(net, level, orders, **about, history=history)
 
 
 def _fast(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.network import AnyOrderNet, Shown
 from ctem.densities.anyorder.numbers import FAR, NumberHead
+from ctem.densities.anyorder.rules import Rules, keep_labels, with_cell
 from ctem.densities.anyorder.ties import TiedParts
 from ctem.densities.chain import Asked, Conditional, Conditionals, Probabilities
 
@@ -33,6 +34,7 @@ class AtLevel(Conditionals):
         level: the noise level.
         member: the one that answers; all of them when left out.
         counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
+        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -42,7 +44,15 @@ class AtLevel(Conditionals):
     tensor([0.2500, 0.2500, 0.2500], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, net: AnyOrderNet, level: float, member: int | None = None, counted: bool = False):
+    def __init__(
+        self,
+        net: AnyOrderNet,
+        level: float,
+        member: int | None = None,
+        counted: bool = False,
+        rules: Rules | None = None,
+    ):
+        self.rules = rules
         self.net, self.base, self.level, self.member, self.counted = net, net.base, level, member, counted
         self.asked = slice(None) if member is None else slice(member, member + 1)
 
@@ -66,22 +76,32 @@ class AtLevel(Conditionals):
             x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.said(x, visible)
         )
         return [
-            self._answer(part, each.j)
+            self._answer(part, each)
             for part, each in zip(shown.split([len(each.x) for each in asked]), asked, strict=True)
         ]
 
-    def _answer(self, shown: Shown, j: int) -> Conditional:
+    def _answer(self, shown: Shown, asked: Asked) -> Conditional:
+        j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
+        named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            return Probabilities(_mean(self.net.label_log_probs(shown, j, self.asked)))
+            log_p = _mean(self.net.label_log_probs(shown, j, self.asked))
+            return Probabilities(log_p if rules is None else keep_labels(log_p, rules.within(*asked), named))
         found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+        if named is not None:
+            plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
+            middle = named.value.nan_to_num().mean(-1)
+            tied = with_cell(tied, named, plain.log_prob(middle).detach(), len(found))
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
         return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
 
-        The rows are dealt out to the members at random, so that each has one pass instead of as many as members.
+        The rows are dealt out to the members at random, so that each has one pass instead of as many as members. What
+        rules say of a column is about the mean of all.
         """
+        if self.rules is not None and self.rules.about(j):
+            return self.given(x, visible, j).draw(generator)
         members, n = 1 if self.member is not None else self.net.members, len(x)
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)

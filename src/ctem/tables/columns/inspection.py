@@ -10,9 +10,8 @@ import narwhals as nw
 import numpy as np
 
 from ctem.spaces import Column
-from ctem.tables.columns.formulas import find_formulas
 from ctem.tables.columns.inference import InferredColumn, infer_column, kind_names
-from ctem.tables.columns.schema import Description, readings, said_of
+from ctem.tables.columns.schema import Description, readings, relations, relations_in_words, said_of
 from ctem.tables.columns.suspicions import Suspicion, suspicions
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, read_frame
@@ -118,8 +117,8 @@ def inspect(
     said, words = said_of(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
     found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
-    formulas = find_formulas({name: each.codec for name, (each, _) in found.items() if each}, frame.columns)
-    tied = {formula.target: formula.in_words() for formula in reversed(formulas)}
+    codecs = {name: each.codec for name, (each, _) in found.items() if each}
+    tied = relations_in_words(*relations(codecs, frame.columns))
     columns = []
     for name, (each, why) in found.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name)) if part)

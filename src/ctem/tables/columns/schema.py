@@ -15,17 +15,21 @@ from torch import Generator, Tensor
 
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
-from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
+from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers, codec_from_json
 from ctem.tables.columns.formulas import CodecRuler, Formula, find_formulas
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
+from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import never_seen
+from ctem.tables.columns.quantities import quantity_of
+from ctem.tables.columns.rule_keeper import RuleKeeper
+from ctem.tables.columns.rule_search import find_rules
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
 
-__all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
+__all__ = ["Description", "Encoded", "Schema", "readings", "relations", "relations_in_words", "said_of"]
 
 VERSION = 1
 KINDS = ("real", "ordinal", "category", "constant", "identifier", "text")
@@ -83,6 +87,7 @@ class Schema:
 
     columns: dict[str, InferredColumn]
     formulas: tuple[Formula, ...] = ()
+    rules: tuple[KeptRule, ...] = ()
 
     @classmethod
     def fit(
@@ -118,10 +123,10 @@ class Schema:
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
                 + insist
             )
-        formulas = find_formulas({name: each.codec for name, each in columns.items()}, frame.columns)
-        for name, words in _first_of_each(formulas).items():
+        formulas, rules = relations({name: each.codec for name, each in columns.items()}, frame.columns)
+        for name, words in relations_in_words(formulas, rules).items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        return cls(columns, formulas)
+        return cls(columns, formulas, rules)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -240,6 +245,15 @@ class Schema:
         ]
         return Ties(ties, ruler, self.parents)
 
+    @cached_property
+    def keeper(self) -> RuleKeeper | None:
+        """The rules as the density takes them; None where there are none."""
+        if not self.rules:
+            return None
+        pairs = zip(self.owner, self.columns.items(), strict=True)
+        made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
+        return RuleKeeper(self.rules, {name: each for name, each in made.items() if each is not None})
+
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
         return [Description(name, inferred.kind, inferred.reason) for name, inferred in self.columns.items()]
@@ -250,11 +264,12 @@ class Schema:
             {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
             for name, c in self.columns.items()
         ]
-        return {
+        found = {
             "version": VERSION,
             "columns": columns,
             "formulas": [each.to_json() for each in self.formulas],
         }
+        return found | ({"rules": [each.to_json() for each in self.rules]} if self.rules else {})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -274,7 +289,7 @@ class Schema:
                 columns[name] = InferredColumn(codec_from_json(column["codec"]), kind, str(reason))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"schema: column {len(columns)} cannot be read: {error!r}.") from None
-        schema = cls(columns, _formulas(data["formulas"], columns))
+        schema = cls(columns, _formulas(data["formulas"], columns), _rules(data.get("rules", []), columns))
         if not schema._parts or not any(schema._parts.values()):
             raise ValueError("schema: expected at least one column that varies.")
         return schema
@@ -308,9 +323,30 @@ class Schema:
         return [frame.columns[name] for name in self.columns]
 
 
-def _first_of_each(formulas: Iterable[Formula]) -> dict[str, str]:
-    """The most frequent formula of every column that has one, in words."""
-    return {formula.target: formula.in_words() for formula in reversed(list(formulas))}
+def relations(
+    codecs: Mapping[str, Codec], cells: Mapping[str, Cells]
+) -> tuple[tuple[Formula, ...], tuple[KeptRule, ...]]:
+    """Formulas that a network learns to use, and rules that hold in nearly all rows, which are none of those.
+
+    >>> relations({}, {})
+    ((), ())
+    """
+    rules = find_rules(codecs, cells)
+    ruled = {(rule.target, frozenset(rule.columns)) for rule in rules}
+    formulas = find_formulas(codecs, cells)
+    rest = (
+        each for each in formulas if (each.target, frozenset(name for name, _ in each.terms)) not in ruled
+    )
+    return tuple(rest), rules
+
+
+def relations_in_words(formulas: Iterable[Formula], rules: Iterable[KeptRule]) -> dict[str, str]:
+    """The first rule of every column that has one, or its most frequent formula.
+
+    >>> relations_in_words([Formula("total_bedrooms", (("households", 1),), 0.0)], [])
+    {'total_bedrooms': 'close to households'}
+    """
+    return {each.target: each.in_words() for each in (*reversed(list(formulas)), *reversed(list(rules)))}
 
 
 def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
@@ -318,6 +354,14 @@ def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tup
     try:
         return tuple(Formula.from_json(each, numbers) for each in data)
     except (TypeError, ValueError) as error:
+        raise ValueError(f"schema: {error}.") from None
+
+
+def _rules(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[KeptRule, ...]:
+    known = [name for name, each in columns.items() if quantity_of(each.codec, ()) is not None]
+    try:
+        return tuple(KeptRule.from_json(each, known) for each in data)
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
 
