@@ -30,6 +30,7 @@ class Lookup:
         hits: rows with this key that hold this value.
         rows: rows with this key.
         share: of all rows, that hold what the others with their key say: the share of a key leans to it.
+        banded: a number between two keys with one value has that value too.
 
     >>> state = Lookup(((0.0, 1.0),), (5.0, 7.0), (9, 1), (10, 1), 0.9)
     >>> state.named([np.array([1.0, 0.0, 2.0])])
@@ -41,11 +42,17 @@ class Lookup:
     hits: tuple[int, ...]
     rows: tuple[int, ...]
     share: float
+    banded: bool = False
 
     @property
     def columns(self) -> int:
         """How many columns it takes."""
         return len(self.keys)
+
+    @property
+    def complexity(self) -> int:
+        """How many keys it has."""
+        return len(self.values)
 
     def named(self, numbers: Sequence[Vector]) -> Vector:
         """The value for each row of numbers, (n,) for each column; nan for none."""
@@ -67,7 +74,18 @@ class Lookup:
                 fits &= np.abs(own[place] - value) <= OFF
             found = found * len(own) + place
         at = np.searchsorted(code, found).clip(0, len(code) - 1)
-        return np.where(fits & (code[at] == found), order[at], -1)
+        place = np.where(fits & (code[at] == found), order[at], -1)
+        return np.where(place < 0, self._between(numbers[0]), place) if self.banded else place
+
+    def _between(self, number: Vector) -> NDArray[np.int64]:
+        """The key below every number if the one above has the same value; −1 for others."""
+        known, _, order = self._index
+        above = np.searchsorted(known[0], number)
+        value = np.array(self.values)[order]
+        inside = (above > 0) & (above < len(value)) & ~np.isnan(number)
+        above = np.where(inside, above, 1).clip(0, len(value) - 1)
+        below = (above - 1).clip(0)
+        return np.where(inside & (value[below] == value[above]), order[below], -1)
 
     @cached_property
     def _index(self) -> tuple[list[Vector], NDArray[np.int64], NDArray[np.int64]]:
@@ -83,7 +101,8 @@ class Lookup:
     def to_json(self) -> dict[str, Any]:
         """This function as plain JSON."""
         lists = {"values": list(self.values), "hits": list(self.hits), "rows": list(self.rows)}
-        return {"form": "lookup", "keys": list(map(list, self.keys)), **lists, "share": self.share}
+        rest = {"share": self.share, "banded": self.banded}
+        return {"form": "lookup", "keys": list(map(list, self.keys)), **lists, **rest}
 
 
 @dataclass(frozen=True)
@@ -101,6 +120,11 @@ class Affine:
     def columns(self) -> int:
         """How many columns it takes."""
         return len(self.factors)
+
+    @property
+    def complexity(self) -> int:
+        """How much is to be written down: digits, and minus signs."""
+        return sum(map(_digits, (*self.factors, self.constant))) + sum(factor < 0 for factor in self.factors)
 
     def named(self, numbers: Sequence[Vector]) -> Vector:
         """The value for each row of numbers, (n,) for each column; nan for none."""
@@ -129,6 +153,11 @@ class Product:
     def columns(self) -> int:
         """How many columns it takes."""
         return len(self.powers)
+
+    @property
+    def complexity(self) -> int:
+        """How much is to be written down: digits, divisions and powers."""
+        return _digits(self.factor) + sum(abs(power) - 1 + 2 * (power < 0) for power in self.powers)
 
     def named(self, numbers: Sequence[Vector]) -> Vector:
         """The value for each row of numbers, (n,) for each column; nan for none, and where it would divide by 0."""
@@ -174,11 +203,16 @@ def _lookup(data: Mapping[str, Any]) -> Lookup:
     fine = 1 <= len(keys) <= 2 and 1 <= m <= MOST_KEYS and all(len(own) == m for own in keys)
     fine = fine and len(hits) == len(rows) == m and all(type(count) is int for count in (*hits, *rows))
     fine = fine and all(0 <= hit <= count for hit, count in zip(hits, rows, strict=True)) and 0 < share < 1
+    fine = fine and isinstance(data["banded"], bool) and not (data["banded"] and len(keys) > 1)
     if not fine or len(set(zip(*keys, strict=True))) < m:
         raise ValueError(
             "rule: expected keys, each once, with a value, hits and rows, and a share in (0, 1)."
         )
-    return Lookup(keys, values, hits, rows, share)
+    return Lookup(keys, values, hits, rows, share, data["banded"])
+
+
+def _digits(value: float) -> int:
+    return 0 if value in (0, 1, -1) else len(f"{abs(value):.12g}")
 
 
 def _finite(values: Sequence[Any]) -> tuple[float, ...]:

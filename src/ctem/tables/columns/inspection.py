@@ -107,8 +107,8 @@ def inspect(
     >>> X = pd.DataFrame({"class": np.array(["First", "Second"])[rows % 2], "pclass": 1 + rows % 2})
     >>> print(inspect(X.assign(age=np.where(rows == 7, 999, 18 + rows))))
     60 rows, 3 columns
-    class: category (text, 2 values)
-    pclass: ordinal (whole numbers, 2 values)
+    class: category (text, 2 values; follows from pclass in all rows)
+    pclass: ordinal (whole numbers, 2 values; follows from class in all rows)
     age: real (999 in 2% of the rows: a value of its own beside a continuous part; ...)
     ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
     ! 'class' and 'pclass' say the same: one of them is enough.

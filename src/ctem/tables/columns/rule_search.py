@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -27,6 +27,9 @@ CHANCE = 0.1  # of those, that a function may get wrong
 LEAST, LEAST_CLOSED = 0.9, 0.95  # share of the rows that hold what is looked up, and what is calculated
 FINEST = 1e-5  # lattice of numbers that are looked up
 MOST = 4  # rules of a column
+LATE = 0.05  # share of missing cells by which a column has more gaps than another
+PER_KEY = (1.5, 3.0)  # rows a key, at least, of one column and of two: fewer would be learned by heart
+BANDED = 0.25  # changes of value a key, below which neighbours of a number say what it has
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
@@ -46,7 +49,10 @@ def find_rules(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     """
     search = _Search(codecs, cells)
     found = [*search.closed(), *search.looked_up()]
-    return _led(search.chosen(found), {name: float(each.missing.mean()) for name, each in cells.items()})
+    gaps = {name: float(each.missing.mean()) for name, each in cells.items()}
+    return _led(
+        search.chosen(found), gaps, [name for name in search.names if len(search.quantities[name].listed)]
+    )
 
 
 class _View:
@@ -169,13 +175,15 @@ class _Search:
         first = order[np.unique((cells // len(values))[order], return_index=True)[1]]
         rows = np.bincount(key.reshape(-1))
         kept = np.flatnonzero(count[first] > MAJORITY * rows)
-        if not 1 <= len(kept) <= MOST_KEYS:
+        if not 1 <= len(kept) <= min(MOST_KEYS, len(code) / PER_KEY[len(views) - 1]):
             return None
         named = values[cells[first] % len(values)]
-        listed = [count[first][kept].tolist(), rows[kept].tolist()]
+        hits, totals = tuple(count[first][kept].tolist()), tuple(rows[kept].tolist())
         share = (known - wrong + 1) / (known + 2)
         by_column = tuple(tuple(column) for column in keys[kept].T.tolist())
-        return Lookup(by_column, tuple(named[kept].tolist()), *map(tuple, listed), share)
+        banded = len(views) == 1 and self.quantities[views[0].term.column].kind != "label"
+        banded = banded and (np.diff(named[kept]) != 0).sum() < BANDED * len(kept)
+        return Lookup(by_column, tuple(named[kept].tolist()), hits, totals, share, bool(banded))
 
     def _rule(self, target: str, terms: tuple[Term, ...], function: Function | None) -> KeptRule | None:
         """The rule, with the rows of the table that keep it and break it; None where it names nothing."""
@@ -201,8 +209,8 @@ class _Search:
         place = {name: i for i, name in enumerate(self.names)}
 
         def rank(rule: KeptRule) -> tuple[int, bool, int, int]:
-            keys = len(rule.function.values) if isinstance(rule.function, Lookup) else 0
-            return place[rule.target], keys > 0, len(rule.terms), keys
+            looked_up = isinstance(rule.function, Lookup)
+            return place[rule.target], looked_up, len(rule.terms), rule.function.complexity
 
         kept: dict[str, list[KeptRule]] = {}
         for rule in sorted(found, key=rank):
@@ -213,12 +221,12 @@ class _Search:
         return [rule for own in kept.values() for rule in own]
 
 
-def _led(rules: list[KeptRule], gaps: Mapping[str, float]) -> tuple[KeptRule, ...]:
+def _led(rules: list[KeptRule], gaps: Mapping[str, float], listed: Collection[str]) -> tuple[KeptRule, ...]:
     """The rules, some of which put their column after the others, without a circle.
 
     First come those whose column has no fewer gaps than what it follows from: a column with gaps comes late, since
     they may depend on what the others hold. Then what is calculated, from many columns before few: an hour and a minute
-    are learned more easily than the clock time that they make up.
+    are learned more easily than the clock time that they make up; and of a label and its number, the label.
     """
     before: dict[str, set[str]] = {}
     leading = set()
@@ -226,10 +234,11 @@ def _led(rules: list[KeptRule], gaps: Mapping[str, float]) -> tuple[KeptRule, ..
     def behind(name: str) -> set[str]:
         return {name}.union(*(behind(other) for other in before.get(name, ())))
 
-    def size(rule: KeptRule) -> tuple[bool, int, int]:
-        late = any(gaps[name] > gaps[rule.target] + 0.05 for name in rule.columns)
-        keys = len(rule.function.values) if isinstance(rule.function, Lookup) else 0
-        return late, keys, -len(rule.terms)
+    def size(rule: KeptRule) -> tuple[bool, bool, float, int, int, bool]:
+        late = any(gaps[name] > gaps[rule.target] + LATE for name in rule.columns)
+        many = -len(rule.terms) if not isinstance(rule.function, Lookup) else 0
+        broken = round(rule.broken / rule.rows, 2)
+        return late, not many, broken, many, rule.function.complexity, rule.target in listed
 
     for i in sorted(range(len(rules)), key=lambda i: size(rules[i])):
         rule = rules[i]

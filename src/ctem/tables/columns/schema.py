@@ -346,7 +346,8 @@ def relations_in_words(formulas: Iterable[Formula], rules: Iterable[KeptRule]) -
     >>> relations_in_words([Formula("total_bedrooms", (("households", 1),), 0.0)], [])
     {'total_bedrooms': 'close to households'}
     """
-    return {each.target: each.in_words() for each in (*reversed(list(formulas)), *reversed(list(rules)))}
+    found = {each.target: each.in_words() for each in reversed(list(formulas))}
+    return found | {each.target: each.in_words() for each in reversed(list(rules))}
 
 
 def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:

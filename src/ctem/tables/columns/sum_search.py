@@ -73,8 +73,8 @@ def closed_functions(
         for target, function in trial.sums([value for _, value in pair], without):
             summed.add(target)
             yield target, tuple(term for term, _ in pair), function
-        for target, function in trial.products([value for _, value in pair], without):
-            yield target, tuple(term for term, _ in pair), function
+        for target, product in trial.products([value for _, value in pair], without):
+            yield target, tuple(term for term, _ in pair), product
     if 4 <= len(whole) <= MANY:
         yield from _many(whole, trial, summed | {target for target, _ in done})
 
