@@ -89,8 +89,8 @@ class AtLevel(Conditionals):
         found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
         if named is not None:
             plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
-            middle = named.value.nan_to_num().mean(-1)
-            tied = with_cell(tied, named, plain.log_prob(middle).detach(), len(found))
+            inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach()
+            tied = with_cell(tied, named, inside, len(found))
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
         return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
 
@@ -146,6 +146,12 @@ class NumberDensity:
         every = values.expand(len(self.found), *values.shape)
         log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
         return _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+
+    def cdf(self, values: Tensor) -> Tensor:
+        """The mass below several numbers for each row, (n, q)."""
+        every = values.expand(len(self.found), *values.shape)
+        below = self.head.cdf(every, self.found, self.mean, self.spread)
+        return (below if self.tied is None else self.tied.cdf(below, values)).mean(0)
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q); what lies in a tied cell is at the nearest node."""

@@ -97,24 +97,23 @@ def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
     return torch.where(some, out, p).log().to(log_p.dtype)
 
 
-def with_cell(tied: TiedParts | None, named: Named, log_p: Tensor, members: int) -> TiedParts:
+def with_cell(tied: TiedParts | None, named: Named, inside: Tensor, members: int) -> TiedParts:
     """The tied parts of a real column with one more, the cell that rules name; in its rows there are no others.
 
     Arguments:
         tied: of the formulas of the column.
         named: ends of cells (n, 2), and shares.
-        log_p: log ρ in the middle of the cell (n,), by the network alone: what it has there counts as well.
+        inside: the mass of the cell (n,) by the network alone, which counts as well.
         members: of the network.
 
     >>> named = Named(torch.tensor([[0.0, 0.1]]), torch.tensor([0.9]))
-    >>> with_cell(None, named, torch.tensor([0.0]), 1).points()[1]  # 0.889 + 0.111 · 0.1 = 0.9
+    >>> with_cell(None, named, torch.tensor([0.1]), 1).points()[1]  # 0.889 + 0.111 · 0.1 = 0.9
     tensor([[0.8889]])
     """
-    low, high = named.value.nan_to_num().unbind(-1)
-    inside = torch.minimum(log_p.exp() * (high - low), named.share)
+    inside = torch.minimum(inside, named.share)
     share = ((named.share - inside) / (1 - inside)).clamp(0, 1 - LEAST)
-    found = low.new_zeros(members, len(low), 1, COEFFICIENTS)
-    found[..., 0] = torch.logit(share.double()).to(low.dtype).unsqueeze(1)
+    found = inside.new_zeros(members, len(inside), 1, COEFFICIENTS)
+    found[..., 0] = torch.logit(share.double()).to(inside.dtype).unsqueeze(1)
     found[..., 1:3] = -math.inf
     known, ends = named.known.unsqueeze(1), named.value.unsqueeze(1)
     if tied is None:

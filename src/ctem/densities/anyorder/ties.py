@@ -106,6 +106,18 @@ class TiedParts(NamedTuple):
         own = torch.cat([parts.flatten(-2), log_p.unsqueeze(-1)], -1)
         return own.logsumexp(-1) - _with_rest(weight).logsumexp(-1)
 
+    def cdf(self, below: Tensor, t: Tensor) -> Tensor:
+        """The mass below q numbers t (n, q) for each row, from that of ρ₀ (members, n, q)."""
+        weight, shift, log_spread = (
+            part.unsqueeze(2) for part in self._coefficients()
+        )  # (members, n, 1, slots, …)
+        low, high = self.ends.nan_to_num().unsqueeze(1).unbind(-1)
+        at = t.unsqueeze(-1)
+        exact = ((at - low) / (high - low).clamp_min(1e-12)).clamp(0, 1).unsqueeze(-1)
+        u = (at.unsqueeze(-1) - ((low + high) / 2).unsqueeze(-1)) * (-log_spread).exp() - shift
+        each = torch.cat([exact.expand_as(u[..., :1]), torch.special.ndtr(u)], -1).flatten(-2)
+        return (torch.cat([each, below.unsqueeze(-1)], -1) * _with_rest(weight).softmax(-1)).sum(-1)
+
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
         found, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)

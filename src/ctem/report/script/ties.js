@@ -142,13 +142,21 @@ class Ties {
     }
   }
 
+  /* A cell that reaches an end of its column, and so infinitely far, cut where it has the right width. */
+  inside(map, point, width, [a, b]) {
+    const [far, further] = [a, b].map((end) => !(Math.abs(end) <= this.far));
+    if (far === further) return [a, b];
+    const [middle, logSlope] = map.withLogSlope(point), wide = Math.exp(logSlope) * width;
+    return far ? [Math.min(b - wide, 2 * middle - b), b] : [a, Math.max(a + wide, 2 * middle - a)];
+  }
+
   /* The ends of the cell of a value in the encoded column of a target, and its X; null where it has none. */
   cell(value, { column: j, width }) {
     const column = this.columns.get(j), { map, atoms, lattice } = column, X = value - lattice.offset, point = column.snap(X);
     const [low, high] = map.edges ?? [-Infinity, Infinity], slack = this.off * width;
     const fits = point > low && point < high && Math.abs(point - X) < slack && atoms.every((atom) => Math.abs(point - atom) > slack);
     if (!fits) return null;
-    const [a, b] = [point - width / 2, point + width / 2].map((end) => map.withLogSlope(clamp(end, low, high))[0]);
+    const [a, b] = this.inside(map, point, width, [point - width / 2, point + width / 2].map((end) => map.withLogSlope(clamp(end, low, high))[0]));
     const middle = (a + b) / 2, half = Math.max(b - middle, this.closest);
     return Math.abs(middle) < this.far ? [Math.fround(middle - half), Math.fround(middle + half), point] : null;
   }

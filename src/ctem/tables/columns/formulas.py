@@ -339,8 +339,24 @@ def _ends(codec: Numbers, X: Tensor) -> Tensor:
         fits &= (point - atom).abs() > OFF * width
     point = torch.where(fits, point, codec.transform.location)
     both = torch.cat([point - width / 2, point + width / 2]).clamp(low, high)
-    ends = codec.transform(both).view(2, -1).T
+    ends = _inside(codec, point, codec.transform(both).view(2, -1).T)
     middle = ends.mean(1, keepdim=True)
     half = (ends[:, 1:] - middle).clamp_min(CLOSEST)
     fits = fits & (middle.squeeze(1).abs() < FAR)
     return torch.where(fits.unsqueeze(1), torch.cat([middle - half, middle + half], 1), math.nan)
+
+
+def _inside(codec: Numbers, point: Tensor, ends: Tensor) -> Tensor:
+    """Cells (n, 2) that reach an end of their column, and so infinitely far, cut where they have the right width.
+
+    That is the width in X times the slope in the middle, or what reaches as far beyond the middle as the other end.
+    """
+    out = ends.abs() > FAR
+    if not bool(out.any()):
+        return ends
+    middle, log_slope = codec.transform.with_log_slope(point)
+    width = log_slope.exp() * width_of(codec)
+    low = torch.minimum(ends[:, 1] - width, 2 * middle - ends[:, 1])
+    high = torch.maximum(ends[:, 0] + width, 2 * middle - ends[:, 0])
+    cut = torch.where(out, torch.stack([low, high], 1), ends)
+    return torch.where(out.all(1, keepdim=True), ends, cut)
