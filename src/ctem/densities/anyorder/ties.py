@@ -27,6 +27,7 @@ COEFFICIENTS = 1 + len(START)  # of a tie
 RAREST, MOST = 0.05, 0.7  # weight of what holds exactly, before training
 NEARLY = 2  # parts of a tie for what holds nearly
 FARTHEST = 10.0  # shift of such a part, in its spread
+NARROW = 4e-6  # width of a cell below which float32 could leave it: its middle stands for all of it
 GAIN = 4.0  # what a network says of them is multiplied by this
 NARROWEST, WIDEST = 1e-4, 1.0  # spread
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -130,7 +131,7 @@ class TiedParts(NamedTuple):
         low, high = self.ends.nan_to_num().unsqueeze(-1).unbind(-2)
         u = torch.rand(low.shape, generator=generator, dtype=low.dtype, device=low.device)
         xi = torch.randn(shift[0].shape, generator=generator, dtype=low.dtype, device=low.device)
-        exact = low + (high - low) * u
+        exact = low + (high - low) * torch.where(high - low < NARROW, 0.5, u)
         near = (low + high) / 2 + log_spread[0].exp() * (shift[0] + xi)
         every = torch.cat([torch.cat([exact, near], -1).flatten(-2), other.unsqueeze(-1)], -1)
         return every.gather(-1, part).squeeze(-1).clamp(-FAR, FAR)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -30,6 +31,8 @@ MOST = 4  # rules of a column
 LATE = 0.05  # share of missing cells by which a column has more gaps than another
 PER_KEY = (1.5, 3.0)  # rows a key, at least, of one column and of two: fewer would be learned by heart
 BANDED = 0.25  # changes of value a key, below which neighbours of a number say what it has
+SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
+CLOSED = 400  # rows that are made to see what a rule says of others
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
@@ -50,9 +53,8 @@ def find_rules(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     search = _Search(codecs, cells)
     found = [*search.closed(), *search.looked_up()]
     gaps = {name: float(each.missing.mean()) for name, each in cells.items()}
-    return _led(
-        search.chosen(found), gaps, [name for name in search.names if len(search.quantities[name].listed)]
-    )
+    kept = search.chosen(found)
+    return _led(kept, [search.rank(rule, kept, gaps) for rule in kept])
 
 
 class _View:
@@ -204,16 +206,55 @@ class _Search:
         some = tuple(broken[:SHOWN].tolist())
         return replace(rule, share=share, agree=agree, rows=rows, broken=len(broken), examples=some)
 
+    def rank(self, rule: KeptRule, rules: list[KeptRule], gaps: Mapping[str, float]) -> tuple[float, ...]:
+        """By which rules lead: the least first.
+
+        First come those whose column has no fewer gaps than what it follows from: a column with gaps comes late, since
+        they may depend on what the others hold. Then what is calculated, from many columns before few: an hour and a
+        minute are learned more easily than the clock time that they make up. Then those from which the others follow:
+        a speed that is rounded is one of a distance and a time, not they of it. Of a label and its number, the label.
+        """
+        late = any(gaps[name] > gaps[rule.target] + LATE for name in rule.columns)
+        listed = len(self.quantities[rule.target].listed) > 0
+        if isinstance(rule.function, Lookup):
+            return late, True, round(rule.broken / rule.rows, 2), rule.function.complexity, listed
+        return late, False, -len(rule.terms), -self._closure(rule, rules), rule.function.complexity, listed
+
+    def _closure(self, rule: KeptRule, rules: list[KeptRule]) -> float:
+        """The share of rows, in tenths, that keep other rules about the same columns if this one says its column.
+
+        What it takes is put together anew, and moved by a few cells.
+        """
+        about = {rule.target, *rule.columns}
+        others = [other for other in rules if other is not rule and {other.target, *other.columns} == about]
+        if isinstance(rule.function, Lookup) or not others:
+            return 1.0
+        rng, numbers = np.random.default_rng(0), dict[str, Vector]()
+        for name in rule.columns:
+            known = self.value[name][~np.isnan(self.value[name])]
+            own = self.quantities[name]
+            moved = rng.choice(known, CLOSED) + own.width * rng.integers(-2, 3, CLOSED)
+            numbers[name] = own.rounded(moved)
+        numbers[rule.target] = self.quantities[rule.target].rounded(rule.named(numbers))
+        kept = []
+        for other in others:
+            own = self.quantities[other.target]
+            said, value = own.rounded(other.named(numbers)), numbers[other.target]
+            there = ~np.isnan(said) & ~np.isnan(value)
+            right = np.abs(said[there] - value[there]) <= ALIKE * own.width
+            kept.append(float(right.mean()) if there.any() else 0.0)
+        return round(min(kept), 1)
+
     def chosen(self, found: list[KeptRule]) -> list[KeptRule]:
         """The rules that are kept: of every column a few, those that are calculated before those that are looked up."""
         place = {name: i for i, name in enumerate(self.names)}
 
-        def rank(rule: KeptRule) -> tuple[int, bool, int, int]:
+        def quality(rule: KeptRule) -> tuple[int, bool, int, int]:
             looked_up = isinstance(rule.function, Lookup)
             return place[rule.target], looked_up, len(rule.terms), rule.function.complexity
 
         kept: dict[str, list[KeptRule]] = {}
-        for rule in sorted(found, key=rank):
+        for rule in sorted(found, key=quality):
             others = kept.setdefault(rule.target, [])
             same = any(set(rule.columns) == set(other.columns) for other in others)
             if not same and len(others) < MOST:
@@ -221,26 +262,15 @@ class _Search:
         return [rule for own in kept.values() for rule in own]
 
 
-def _led(rules: list[KeptRule], gaps: Mapping[str, float], listed: Collection[str]) -> tuple[KeptRule, ...]:
-    """The rules, some of which put their column after the others, without a circle.
-
-    First come those whose column has no fewer gaps than what it follows from: a column with gaps comes late, since
-    they may depend on what the others hold. Then what is calculated, from many columns before few: an hour and a minute
-    are learned more easily than the clock time that they make up; and of a label and its number, the label.
-    """
+def _led(rules: list[KeptRule], ranks: list[tuple[float, ...]]) -> tuple[KeptRule, ...]:
+    """The rules, some of which put their column after the others, without a circle; those of the least rank first."""
     before: dict[str, set[str]] = {}
     leading = set()
 
     def behind(name: str) -> set[str]:
         return {name}.union(*(behind(other) for other in before.get(name, ())))
 
-    def size(rule: KeptRule) -> tuple[bool, bool, float, int, int, bool]:
-        late = any(gaps[name] > gaps[rule.target] + LATE for name in rule.columns)
-        many = -len(rule.terms) if not isinstance(rule.function, Lookup) else 0
-        broken = round(rule.broken / rule.rows, 2)
-        return late, not many, broken, many, rule.function.complexity, rule.target in listed
-
-    for i in sorted(range(len(rules)), key=lambda i: size(rules[i])):
+    for i in sorted(range(len(rules)), key=ranks.__getitem__):
         rule = rules[i]
         circle = any(rule.target in behind(name) for name in rule.columns)
         if rule.target not in before and not circle:
@@ -250,12 +280,13 @@ def _led(rules: list[KeptRule], gaps: Mapping[str, float], listed: Collection[st
 
 
 def _first_of_copies(columns: list[Vector]) -> NDArray[np.bool_]:
-    """Which rows are no copy of an earlier one."""
-    key = np.zeros(len(columns[0]), np.int64)
+    """Which rows are no copy of an earlier one; all of them in a table of few values, where chance makes copies."""
+    key, cases = np.zeros(len(columns[0]), np.int64), 0.0
     for column in columns:
         codes = _codes(column) + 1
+        cases += math.log(int(codes.max(initial=0)) + 1)
         key = np.unique(key * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)[1].reshape(-1)
-    first = np.zeros(len(key), bool)
+    first = np.full(len(key), cases <= math.log(SPARSE * len(key)))
     first[np.unique(key, return_index=True)[1]] = True
     return first
 

@@ -120,6 +120,7 @@ class _Trial:
                 continue
             ratio = np.where(usable, ratio, np.nan)
             factor = np.array([np.nanmedian(own) if np.isfinite(own).any() else 0.0 for own in ratio.T])
+            raised = np.where(np.isfinite(raised), raised, np.nan)
             share = self._share(raised[self.few, None] * factor, self.few)
             for j in np.flatnonzero(share >= PROMISING).tolist():
                 if self.names[j] not in without and (found := self._simple(raised, j, factor[j])) is not None:
