@@ -210,11 +210,8 @@ class Chain:
         >>> Chain(AtLevel(net, 0.01), late=[1, 0]).allows(0, 1)
         False
         """
-        if after in self.after.get(before, ()):
-            return False
-        return self.parents.get(before) != after and (
-            self.late[before] <= self.late[after] or before in self.after.get(after, ())
-        )
+        early = self.late[before] <= self.late[after] or before in self.after.get(after, ())
+        return early and self.parents.get(before) != after and after not in self.after.get(before, ())
 
     def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""

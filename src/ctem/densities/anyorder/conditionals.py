@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.limits import BEYOND, Bounds, Limits
 from ctem.densities.anyorder.network import AnyOrderNet, Shown
 from ctem.densities.anyorder.numbers import FAR, NumberHead
 from ctem.densities.anyorder.rules import Rules, keep_labels, with_cell
@@ -89,10 +90,12 @@ class AtLevel(Conditionals):
         found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
         if named is not None:
             plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
-            inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach()
+            inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach().to(found)
             tied = with_cell(tied, named, inside, len(found))
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
-        return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
+        plain = NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
+        bounds = None if rules is None else rules.bounds(*asked)
+        return plain if bounds is None else plain.bounded(bounds)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
@@ -136,6 +139,13 @@ class NumberDensity:
     mean: Tensor  # (n,)
     spread: Tensor  # (n,)
     tied: TiedParts | None = None
+    limits: Limits | None = None
+
+    def bounded(self, bounds: Bounds) -> NumberDensity:
+        """This density with more mass within bounds, or less, as rules say."""
+        ends = torch.stack([bounds.low, bounds.high], 1)
+        inside = self.cdf(ends.clamp(-BEYOND, BEYOND)).diff(dim=1).squeeze(1).detach()
+        return replace(self, limits=Limits.of(bounds, inside))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log ρ of numbers (n,)."""
@@ -145,12 +155,14 @@ class NumberDensity:
         """log ρ of several numbers for each row, (n, q)."""
         every = values.expand(len(self.found), *values.shape)
         log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
-        return _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+        log_p = _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+        return log_p if self.limits is None else self.limits.log_prob(log_p, values)
 
     def cdf(self, values: Tensor) -> Tensor:
-        """The mass below several numbers for each row, (n, q)."""
+        """The mass below several numbers for each row, (n, q), in float64; without a look at ``bounds``."""
+        values = values.double()
         every = values.expand(len(self.found), *values.shape)
-        below = self.head.cdf(every, self.found, self.mean, self.spread)
+        below = self.head.cdf(every, self.found.double(), self.mean.double(), self.spread.double())
         return (below if self.tied is None else self.tied.cdf(below, values)).mean(0)
 
     def table(self) -> tuple[Tensor, Tensor]:
@@ -158,7 +170,7 @@ class NumberDensity:
         nodes, p = self.smooth()
         if self.tied is None:
             return nodes, p.log()
-        place, share = self.tied.points()
+        place, share = self.points()
         nearest = ((place + FAR) / WIDTH).round().long().clamp(0, NODES - 1)
         return nodes, p.scatter_add(1, nearest, share / WIDTH).log()
 
@@ -168,8 +180,17 @@ class NumberDensity:
         tied = None if self.tied is None else self.tied.smooth(WIDTH)
         return nodes, replace(self, tied=tied).at(nodes.expand(len(self.mean), -1)).exp()
 
+    def points(self) -> tuple[Tensor, Tensor]:
+        """The middle of each tied cell (n, slots) and its probability; none where nothing is tied."""
+        if self.tied is None:
+            return self.mean.new_zeros(len(self.mean), 0), self.mean.new_zeros(len(self.mean), 0)
+        place, share = self.tied.points()
+        return place, share if self.limits is None else self.limits.log_prob(share.log(), place).exp()
+
     def draw(self, generator: torch.Generator) -> Tensor:
-        """A number within ±8 for each row, (n,): that of a random member."""
+        """A number within ±8 for each row, (n,)."""
+        if self.limits is not None:
+            return self.limits.draw(replace(self, limits=None), generator)
         members, n, size = self.found.shape
         who = torch.randint(members, (1, n, 1), generator=generator, device=self.found.device)
         one = self.found.gather(0, who.expand(1, n, size)).squeeze(0)
@@ -179,7 +200,9 @@ class NumberDensity:
     def rows(self, index: Tensor) -> NumberDensity:
         """Those of these rows."""
         tied = None if self.tied is None else self.tied.rows(index)
-        return NumberDensity(self.head, self.found[:, index], self.mean[index], self.spread[index], tied)
+        limits = None if self.limits is None else self.limits.rows(index)
+        own = self.found[:, index], self.mean[index], self.spread[index]
+        return NumberDensity(self.head, *own, tied, limits)
 
 
 def _mean(log_p: Tensor) -> Tensor:

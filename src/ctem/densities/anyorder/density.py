@@ -177,8 +177,7 @@ class AnyOrderDensity:
         found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
         if not isinstance(found, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
-        none = x.new_zeros(len(x), 0)
-        return *found.smooth(), *((none, none) if found.tied is None else found.tied.points())
+        return *found.smooth(), *found.points()
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
         each = self._by_order(x, asked, given)

@@ -68,11 +68,12 @@ class Polygon(nn.Module):
         tensor([[0.3000]])
         """
         height = (log_height - log_height.amax(-1, keepdim=True)).exp()
-        ends = torch.cat([self.knots.new_zeros(1), self.knots, self.knots.new_ones(1)])
+        knots = self.knots.to(y.dtype)
+        ends = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
         padded = torch.cat([height[..., :1], height, height[..., -1:]], -1)
         mass = (padded[..., 1:] + padded[..., :-1]) / 2 * ends.diff()
         below = torch.cat([torch.zeros_like(mass[..., :1]), mass.cumsum(-1)], -1)
-        cell = torch.searchsorted(self.knots, y.contiguous())
+        cell = torch.searchsorted(knots, y.contiguous())
         wide = ends[cell + 1] - ends[cell]
         t = ((y - ends[cell]) / wide).clamp(0, 1)
         left, right = padded.gather(-1, cell), padded.gather(-1, cell + 1)

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.limits import Bounds
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
 
 __all__ = ["Named", "Rules", "Within", "keep_labels", "with_cell"]
@@ -65,8 +66,11 @@ class Rules(Protocol):
     def named(self, x: Tensor, visible: Tensor, j: int) -> Named | None:
         """The value of column j that rules name; None where they never do."""
 
+    def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
+        """Between which numbers a real column j lies; None where they never say."""
+
     def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
-        """What rules leave for a discrete column j that others follow from."""
+        """What rules leave for a discrete column j that others follow from, or are no less than."""
 
 
 def keep_labels(log_p: Tensor, within: list[Within], named: Named | None) -> Tensor:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ctem.spaces import Column
 from ctem.tables.columns.inference import InferredColumn, infer_column, kind_names
-from ctem.tables.columns.schema import Description, readings, relations, relations_in_words, said_of
+from ctem.tables.columns.relations import relations
+from ctem.tables.columns.schema import Description, readings, said_of
 from ctem.tables.columns.suspicions import Suspicion, suspicions
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, read_frame
@@ -118,7 +119,7 @@ def inspect(
     named = frame.table_type.backend != "numpy"
     found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
     codecs = {name: each.codec for name, (each, _) in found.items() if each}
-    tied = relations_in_words(*relations(codecs, frame.columns))
+    tied = relations(codecs, frame.columns).in_words()
     columns = []
     for name, (each, why) in found.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name)) if part)

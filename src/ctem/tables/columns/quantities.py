@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.tables.columns.bounds import Bounded
 from ctem.tables.columns.codecs import Codec, Labels, Numbers
 from ctem.tables.columns.formulas import EXACT, CodecRuler, measured, width_of
 from ctem.tables.columns.lattices import PER_DAY
@@ -28,6 +29,7 @@ Vector = NDArray[np.float64]
 MOMENT_PARTS = ("year", "month", "day", "weekday", "hour", "minute")
 NUMBER_PARTS = ("hundreds", "rest of 100")
 LONGEST = 3.6e6  # days since 1970 that are within the calendar of years with four digits
+SLACK = 1e-6  # of an encoded number, which is a float32
 ALIKE = 0.25  # of a cell, within which two numbers are the same
 
 
@@ -52,6 +54,13 @@ class Quantity:
     listed: Vector
     width: float
     kind: str
+
+    @property
+    def atoms(self) -> Vector:
+        """The number of every code of what says which frequent value a number is; nan for none, and for missing."""
+        assert isinstance(self.codec, Numbers)
+        shift = self.codec.lattice.shift / self.codec.lattice.per
+        return np.array([np.nan, *self.codec.atoms, *[np.nan] * self.codec.state]) + shift
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -105,6 +114,23 @@ class Quantity:
     def ends(self, value: Vector) -> Tensor:
         """The ends of the cell of each value in the real encoded column, (n, 2); nan where it has none."""
         return self._ruler.cells(torch.from_numpy(value), self.owner[-1])
+
+    def limit(self, value: Vector, above: bool) -> Vector:
+        """Where the cells of numbers that are at least each value begin, or of those at most each value end, encoded.
+
+        −inf and inf where nothing, or all of it, is beyond; nan for a value that is nan.
+        """
+        assert isinstance(self.codec, Numbers)
+        transform, sign = self.codec.transform, 1.0 if above else -1.0
+        low, high = transform.edges if isinstance(transform, Bounded) else (-math.inf, math.inf)
+        shift, width = self.codec.lattice.shift / self.codec.lattice.per, self.width
+        point = self.rounded(value)
+        point = np.where(sign * (value - point) > ALIKE * width, point + sign * width, point)
+        edge = point - shift - sign * width / 2
+        inside = (edge > low) & (edge < high)
+        x = transform(torch.from_numpy(np.where(inside, edge, transform.location))).numpy()
+        x = np.where(inside, x - sign * SLACK, np.where(edge <= low, -math.inf, math.inf))
+        return np.where(np.isnan(value), np.nan, x)
 
     @cached_property
     def _ruler(self) -> CodecRuler:

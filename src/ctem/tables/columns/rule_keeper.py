@@ -9,8 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.densities.anyorder.limits import Bounds
 from ctem.densities.anyorder.rules import Named, Within
 from ctem.tables.columns.codecs import Labels
+from ctem.tables.columns.kept_orders import KeptOrder
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.quantities import ALIKE, Quantity
 
@@ -25,6 +27,7 @@ class RuleKeeper:
 
     Arguments:
         rules: the better ones of a column first.
+        orders: of columns.
         quantities: of the columns that they are about.
 
     >>> from ctem.tables.columns.functions import Affine
@@ -32,14 +35,18 @@ class RuleKeeper:
     >>> from ctem.tables.columns.quantities import quantity_of
     >>> grade = Labels("int", (1, 2, 3), (0, 1, 2), (1.0,) * 3)
     >>> rule = KeptRule("b", (Term("a"),), Affine((-1.0,), 4.0), 0.99, 0.99, 80, 0, (), True)
-    >>> keeper = RuleKeeper([rule], {"a": quantity_of(grade, (0,)), "b": quantity_of(grade, (1,))})
+    >>> keeper = RuleKeeper([rule], [], {"a": quantity_of(grade, (0,)), "b": quantity_of(grade, (1,))})
     >>> shown = torch.tensor([[True, False]])
     >>> keeper.after, keeper.named(torch.zeros(1, 2), shown, 1).value
     ({1: frozenset({0})}, tensor([2]))
     """
 
-    def __init__(self, rules: Sequence[KeptRule], quantities: Mapping[str, Quantity]):
+    def __init__(
+        self, rules: Sequence[KeptRule], orders: Sequence[KeptOrder], quantities: Mapping[str, Quantity]
+    ):
         self.quantities = dict(quantities)
+        self.above = {name: [order for order in orders if order.high == name] for name in self.quantities}
+        self.below = {name: [order for order in orders if order.low == name] for name in self.quantities}
         self.names = {j: name for name, each in self.quantities.items() for j in each.owner}
         self.naming = {name: [rule for rule in rules if rule.target == name] for name in self.quantities}
         self.taking = {name: [rule for rule in rules if name in rule.columns] for name in self.quantities}
@@ -53,7 +60,9 @@ class RuleKeeper:
     def about(self, j: int) -> bool:
         """Whether some rule may say something of encoded column j."""
         name = self.names.get(j)
-        return name is not None and bool(self.naming[name] or self._listed_takers(name))
+        if name is None:
+            return False
+        return bool(self.naming[name] or self.above[name] or self.below[name] or self._listed_takers(name))
 
     def named(self, x: Tensor, visible: Tensor, j: int) -> Named | None:
         """The value of encoded column j that rules name, by the first of them that knows one."""
@@ -96,7 +105,51 @@ class RuleKeeper:
         rules = [
             rule for rule in self._listed_takers(name) if numbers.any([*rule.columns, rule.target], name)
         ]
-        return [self._within(rule, name, numbers, x) for rule in rules]
+        found = [self._within(rule, name, numbers, x) for rule in rules]
+        span = self._span(name, numbers) if name in self.quantities else None
+        return found if span is None else [*found, self._between(name, *span, x)]
+
+    def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
+        """Between which numbers orders leave the real encoded column j."""
+        name = self.names.get(j, "")
+        span = self._span(name, _Numbers(self.quantities, x, visible)) if name in self.quantities else None
+        if span is None:
+            return None
+        low, high, share = span
+        own = self.quantities[name]
+        ends = (
+            np.nan_to_num(own.limit(low, True), nan=-np.inf),
+            np.nan_to_num(own.limit(high, False), nan=np.inf),
+        )
+        return Bounds(*(torch.from_numpy(part).to(x) for part in (*ends, share)))
+
+    def _span(self, name: str, numbers: _Numbers) -> tuple[Vector, Vector, Vector] | None:
+        """The greatest number that a column is no less than, the least one that it is no more than, and how surely.
+
+        nan for none; None where no row has any.
+        """
+        lower = [order for order in self.above[name] if numbers.any([order.low])]
+        upper = [order for order in self.below[name] if numbers.any([order.high])]
+        if not lower and not upper:
+            return None
+        none = np.full(len(numbers.x), np.nan)
+        low = np.fmax.reduce([none, *(numbers[order.low] for order in lower)])
+        high = np.fmin.reduce([none, *(numbers[order.high] for order in upper)])
+        share = min(order.share for order in (*lower, *upper))
+        return low, high, np.full(len(none), share)
+
+    def _between(self, name: str, low: Vector, high: Vector, share: Vector, x: Tensor) -> Within:
+        """The codes of a column that lie in a span: of labels, or of frequent values and the rest, which always may."""
+        own = self.quantities[name]
+        listed = own.listed if isinstance(own.codec, Labels) else own.atoms
+        slack = ALIKE * own.width
+        first, last = np.nan_to_num(low, nan=-np.inf)[:, None], np.nan_to_num(high, nan=np.inf)[:, None]
+        with np.errstate(invalid="ignore"):
+            allowed = ~((listed < first - slack) | (listed > last + slack))
+        said = ~(np.isnan(low) & np.isnan(high)) & allowed.any(1)
+        return Within(
+            torch.from_numpy(allowed).to(x.device), torch.from_numpy(np.where(said, share, np.nan)).to(x)
+        )
 
     def _listed_takers(self, name: str) -> list[KeptRule]:
         listed = isinstance(self.quantities[name].codec, Labels) if name in self.quantities else False

@@ -5,7 +5,7 @@ X (table) → read_frame → Schema.encode → x, log-density terms → …     
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,21 +15,22 @@ from torch import Generator, Tensor
 
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
-from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers, codec_from_json
-from ctem.tables.columns.formulas import CodecRuler, Formula, find_formulas
+from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
+from ctem.tables.columns.formulas import CodecRuler, Formula
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
+from ctem.tables.columns.kept_orders import KeptOrder
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import never_seen
 from ctem.tables.columns.quantities import quantity_of
+from ctem.tables.columns.relations import relations
 from ctem.tables.columns.rule_keeper import RuleKeeper
-from ctem.tables.columns.rule_search import find_rules
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
 
-__all__ = ["Description", "Encoded", "Schema", "readings", "relations", "relations_in_words", "said_of"]
+__all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
 
 VERSION = 1
 KINDS = ("real", "ordinal", "category", "constant", "identifier", "text")
@@ -88,6 +89,7 @@ class Schema:
     columns: dict[str, InferredColumn]
     formulas: tuple[Formula, ...] = ()
     rules: tuple[KeptRule, ...] = ()
+    orders: tuple[KeptOrder, ...] = ()
 
     @classmethod
     def fit(
@@ -123,10 +125,10 @@ class Schema:
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
                 + insist
             )
-        formulas, rules = relations({name: each.codec for name, each in columns.items()}, frame.columns)
-        for name, words in relations_in_words(formulas, rules).items():
+        found = relations({name: each.codec for name, each in columns.items()}, frame.columns)
+        for name, words in found.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        return cls(columns, formulas, rules)
+        return cls(columns, *found)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -248,11 +250,13 @@ class Schema:
     @cached_property
     def keeper(self) -> RuleKeeper | None:
         """The rules as the density takes them; None where there are none."""
-        if not self.rules:
+        if not self.rules and not self.orders:
             return None
         pairs = zip(self.owner, self.columns.items(), strict=True)
         made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
-        return RuleKeeper(self.rules, {name: each for name, each in made.items() if each is not None})
+        return RuleKeeper(
+            self.rules, self.orders, {name: each for name, each in made.items() if each is not None}
+        )
 
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
@@ -269,7 +273,8 @@ class Schema:
             "columns": columns,
             "formulas": [each.to_json() for each in self.formulas],
         }
-        return found | ({"rules": [each.to_json() for each in self.rules]} if self.rules else {})
+        rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
+        return found | {key: some for key, some in (("rules", rules), ("orders", orders)) if some}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -289,7 +294,7 @@ class Schema:
                 columns[name] = InferredColumn(codec_from_json(column["codec"]), kind, str(reason))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"schema: column {len(columns)} cannot be read: {error!r}.") from None
-        schema = cls(columns, _formulas(data["formulas"], columns), _rules(data.get("rules", []), columns))
+        schema = cls(columns, _formulas(data["formulas"], columns), *_kept(data, columns))
         if not schema._parts or not any(schema._parts.values()):
             raise ValueError("schema: expected at least one column that varies.")
         return schema
@@ -323,33 +328,6 @@ class Schema:
         return [frame.columns[name] for name in self.columns]
 
 
-def relations(
-    codecs: Mapping[str, Codec], cells: Mapping[str, Cells]
-) -> tuple[tuple[Formula, ...], tuple[KeptRule, ...]]:
-    """Formulas that a network learns to use, and rules that hold in nearly all rows, which are none of those.
-
-    >>> relations({}, {})
-    ((), ())
-    """
-    rules = find_rules(codecs, cells)
-    ruled = {(rule.target, frozenset(rule.columns)) for rule in rules}
-    formulas = find_formulas(codecs, cells)
-    rest = (
-        each for each in formulas if (each.target, frozenset(name for name, _ in each.terms)) not in ruled
-    )
-    return tuple(rest), rules
-
-
-def relations_in_words(formulas: Iterable[Formula], rules: Iterable[KeptRule]) -> dict[str, str]:
-    """The first rule of every column that has one, or its most frequent formula.
-
-    >>> relations_in_words([Formula("total_bedrooms", (("households", 1),), 0.0)], [])
-    {'total_bedrooms': 'close to households'}
-    """
-    found = {each.target: each.in_words() for each in reversed(list(formulas))}
-    return found | {each.target: each.in_words() for each in reversed(list(rules))}
-
-
 def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
     numbers = [name for name, each in columns.items() if isinstance(each.codec, Numbers)]
     try:
@@ -358,10 +336,16 @@ def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tup
         raise ValueError(f"schema: {error}.") from None
 
 
-def _rules(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[KeptRule, ...]:
-    known = [name for name, each in columns.items() if quantity_of(each.codec, ()) is not None]
+def _kept(
+    data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
+) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...]]:
+    """The rules and orders of a file; both are left out of it where there are none."""
+    made = {name: quantity_of(each.codec, ()) for name, each in columns.items()}
+    known = {name: each for name, each in made.items() if each is not None}
+    numbers = [name for name, each in known.items() if each.kind != "label"]
     try:
-        return tuple(KeptRule.from_json(each, known) for each in data)
+        rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
+        return rules, tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
