@@ -343,6 +343,48 @@ def test_a_value_that_the_rule_never_saw_leaves_the_column_to_the_networks():
     assert spread.nunique() > 100
 
 
+def test_rules_can_be_forbidden():
+    X = table("clock time")[0]
+    schema = Schema.fit(read_frame(X), rules=["not time"])
+    assert {rule.target for rule in schema.rules} == {"hour", "minute"}
+    assert not any(formula.target == "time" for formula in schema.formulas)
+    schema = Schema.fit(
+        read_frame(X), rules=["not hour from time", "not minute from time", "not minute <= time"]
+    )
+    assert [rule.formula() for rule in schema.rules] == ["= 100 · hour + minute"]
+    assert not any((order.low, order.high) == ("minute", "time") for order in schema.orders)
+
+
+def test_rules_can_be_asked_for():
+    rng = np.random.default_rng(0)
+    town = rng.integers(12, size=200)
+    X = pd.DataFrame({"town": [f"t{i}" for i in town], "kind": rng.choice(list("ab"), 200)})
+    X["low"], X["high"] = np.round(rng.normal(0, 1, 200), 1), np.round(rng.normal(9, 1, 200), 1)
+    assert Schema.fit(read_frame(X)).rules == ()
+    model = CTEM(**TINY, rules=["kind from town", "low <= high"]).fit(X)
+    assert [(rule.target, rule.columns) for rule in model.schema_.rules] == [("kind", ("town",))]
+    assert [(order.low, order.high) for order in model.schema_.orders] == [("low", "high")]
+    X["sum"] = X["low"] + X["high"]
+    found = Schema.fit(read_frame(X), rules=["sum from low and high"]).rules
+    assert ("sum", "= low + high") in [(rule.target, rule.formula()) for rule in found]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (["time"], "expected sentences such as"),
+        ([7], "expected sentences such as"),
+        ("time from hour", "expected sentences"),
+        (["time from day"], "'day', which is not in the table"),
+        (["time <= kind"], "two columns of numbers"),
+        (["kind from noise, hour, time"], "names no value"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(said, words):
+    with pytest.raises(ValueError, match=words):
+        CTEM(**TINY, rules=said).fit(table("clock time", n=100)[0])
+
+
 def test_a_saved_model_keeps_its_rules(tmp_path):
     X = table("clock time")[0]
     model = CTEM(**TINY).fit(X)

@@ -64,6 +64,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             that were seen once, so that scores stay finite) or "refuse" (an error).
         reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
+        rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
+            "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
         objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
             missing cells, no conditionals, sampling by MCMC. Of what follows it takes effort, width and max_steps.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
@@ -126,6 +128,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: str = "hidden",
         unknown: str = "reserve",
         reading: Mapping[str, Any] | None = None,
+        rules: Sequence[str] | None = None,
         objective: str = "anyorder",
         effort: str = "default",
         width: int | None = None,
@@ -147,6 +150,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.unknown = unknown
         self.reading = reading
+        self.rules = rules
         self.objective = objective
         self.effort = effort
         self.width = width

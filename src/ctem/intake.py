@@ -214,6 +214,7 @@ def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
     # what is pairwise knows whole rows only
     unknown = "refuse" if arguments["objective"] == "pairwise" else arguments["unknown"]
     how = {"kinds": arguments["kinds"], "missing": arguments["missing"], "unknown": unknown}
+    how["rules"] = arguments["rules"]
     schema = Schema.fit(frame, **how)
     if arguments["verbose"] and team().first:
         print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")

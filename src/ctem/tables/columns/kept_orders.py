@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.columns.codecs import Codec
 from ctem.tables.columns.quantities import Quantity, quantity_of
+from ctem.tables.columns.wishes import Wishes
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["KeptOrder", "find_orders"]
@@ -71,8 +72,10 @@ class KeptOrder:
         return cls(low, high, share, rows, broken, examples)
 
 
-def find_orders(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple[KeptOrder, ...]:
-    """The orders between columns of numbers, or of moments, or of durations.
+def find_orders(
+    codecs: Mapping[str, Codec], cells: Mapping[str, Cells], wishes: Wishes
+) -> tuple[KeptOrder, ...]:
+    """The orders between columns of numbers, or of moments, or of durations; those that are asked for first.
 
     Many rows are near to equality on the one side of it and hardly any on the other, and if the columns had nothing to
     do with each other, many rows would break the order.
@@ -86,28 +89,34 @@ def find_orders(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tupl
     [('x0', 'x1')]
     """
     made = {name: quantity_of(codec, ()) for name, codec in codecs.items()}
-    known = [(name, each) for name, each in made.items() if each is not None and each.kind != "label"][
-        :MOST_COLUMNS
-    ]
-    n = min((len(cells[name]) for name, _ in known), default=0)
-    values = {name: each.of_cells(name, cells[name])[:n] for name, each in known}
-    found = []
-    for (a, first), (b, second) in combinations(known, 2):
-        if first.kind == second.kind:
-            found += [
-                _order(*pair, values) for pair in ((a, b), (b, a)) if _ordered(pair, values, (first, second))
-            ]
-    return tuple(found)
+    known = {name: each for name, each in made.items() if each is not None and each.kind != "label"}
+    n = min((len(cells[name]) for name in known), default=0)
+    values = {name: each.of_cells(name, cells[name])[:n] for name, each in known.items()}
+    pairs = [pair for pair in wishes.orders if _comparable(*pair, known)]
+    with np.errstate(all="ignore"):
+        for a, b in combinations(list(known)[:MOST_COLUMNS], 2):
+            widths = known[a].width, known[b].width
+            if known[a].kind == known[b].kind:
+                pairs += [pair for pair in ((a, b), (b, a)) if _ordered(*pair, values, max(widths))]
+        wanted = [pair for pair in dict.fromkeys(pairs) if not wishes.refuse_order(*pair)]
+        return tuple(_order(*pair, values) for pair in wanted)
 
 
-def _ordered(pair: Sequence[str], values: Mapping[str, Vector], about: Sequence[Quantity]) -> bool:
-    low, high = (values[name] for name in pair)
+def _comparable(low: str, high: str, known: Mapping[str, Quantity]) -> bool:
+    """Whether an order can be asked for; an error that says why it cannot."""
+    if not {low, high} <= known.keys() or low == high or known[low].kind != known[high].kind:
+        raise ValueError(f"rules: expected two columns of numbers, or of moments, in '{low} <= {high}'.")
+    return True
+
+
+def _ordered(a: str, b: str, values: Mapping[str, Vector], width: float) -> bool:
+    low, high = values[a], values[b]
     there = ~np.isnan(low) & ~np.isnan(high)
     gap, n = (high - low)[there], int(there.sum())
     below = int((gap < 0).sum())
     if n < EVIDENCE or below > BROKEN * n:
         return False
-    near = max(NEAR * float(gap.std()), *(each.width for each in about))
+    near = max(NEAR * float(gap.std()), width)
     close = (np.abs(gap) <= near).sum() - below
     chance = (np.random.default_rng(0).permutation(high[there]) < low[there]).sum()
     apart = int((gap > 0).sum())
@@ -116,8 +125,7 @@ def _ordered(pair: Sequence[str], values: Mapping[str, Vector], about: Sequence[
 
 def _order(low: str, high: str, values: Mapping[str, Vector]) -> KeptOrder:
     there = ~np.isnan(values[low]) & ~np.isnan(values[high])
-    with np.errstate(invalid="ignore"):
-        broken = np.flatnonzero(values[low] > values[high])
+    broken = np.flatnonzero(values[low] > values[high])
     rows = int(there.sum())
     share = (rows - len(broken) + 1) / (rows + 2)
     return KeptOrder(low, high, share, rows, len(broken), tuple(broken[:SHOWN].tolist()))

@@ -10,6 +10,7 @@ from ctem.tables.columns.formulas import Formula, find_formulas
 from ctem.tables.columns.kept_orders import KeptOrder, find_orders
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.rule_search import find_rules
+from ctem.tables.columns.wishes import Wishes
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["Relations", "relations"]
@@ -35,18 +36,22 @@ class Relations(NamedTuple):
         return found
 
 
-def relations(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> Relations:
-    """What columns have to do with each other, looked for in cells.
+def relations(
+    codecs: Mapping[str, Codec], cells: Mapping[str, Cells], wishes: Wishes | None = None
+) -> Relations:
+    """What columns have to do with each other, looked for in cells, and what is asked for.
 
     >>> relations({}, {})
     Relations(formulas=(), rules=(), orders=())
     """
-    rules = find_rules(codecs, cells)
+    wishes = Wishes() if wishes is None else wishes
+    rules, formulas = find_rules(codecs, cells, wishes), list[Formula]()
     ruled = {(rule.target, frozenset(rule.columns)) for rule in rules}
-    formulas = find_formulas(codecs, cells)
-    rest = (
-        each for each in formulas if (each.target, frozenset(name for name, _ in each.terms)) not in ruled
-    )
+    for formula in find_formulas(codecs, cells):
+        terms = frozenset(name for name, _ in formula.terms)
+        if (formula.target, terms) not in ruled and not wishes.refuse(formula.target, terms):
+            formulas.append(formula)
     same = {frozenset((rule.target, *rule.columns)) for rule in rules}
-    orders = (order for order in find_orders(codecs, cells) if frozenset((order.low, order.high)) not in same)
-    return Relations(tuple(rest), rules, tuple(orders))
+    found = find_orders(codecs, cells, wishes)
+    orders = tuple(order for order in found if frozenset((order.low, order.high)) not in same)
+    return Relations(tuple(formulas), rules, orders)

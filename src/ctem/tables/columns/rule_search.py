@@ -15,6 +15,7 @@ from ctem.tables.columns.functions import MOST_KEYS, Function, Lookup
 from ctem.tables.columns.kept_rules import SHOWN, KeptRule, Term
 from ctem.tables.columns.quantities import ALIKE, part_of, quantity_of
 from ctem.tables.columns.sum_search import closed_functions
+from ctem.tables.columns.wishes import Wishes
 from ctem.tables.frames.cells import Cells
 
 __all__ = ["find_rules"]
@@ -36,8 +37,10 @@ CLOSED = 400  # rows that are made to see what a rule says of others
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
-def find_rules(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple[KeptRule, ...]:
-    """The rules of a table, the better ones of every column first.
+def find_rules(
+    codecs: Mapping[str, Codec], cells: Mapping[str, Cells], wishes: Wishes
+) -> tuple[KeptRule, ...]:
+    """The rules of a table, the better ones of every column first; what is asked for before all others.
 
     Rows that are copies of others count once. A look-up is tested by leaving out each row: the value that the other
     rows with its key mostly hold must be right, and where chance alone would be wrong in many rows.
@@ -50,10 +53,16 @@ def find_rules(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     >>> [f"{rule.target} {rule.formula()}" for rule in Schema.fit(read_frame(X)).rules if rule.leads]
     ['x2 = 100 · x0 + x1']
     """
-    search = _Search(codecs, cells)
-    found = [*search.closed(), *search.looked_up()]
+    with np.errstate(all="ignore"):
+        return _found(_Search(codecs, cells), cells, wishes)
+
+
+def _found(search: _Search, cells: Mapping[str, Cells], wishes: Wishes) -> tuple[KeptRule, ...]:
+    asked = [search.asked(*each) for each in wishes.rules]
+    found = [*asked, *search.closed(), *search.looked_up()]
+    found = [rule for rule in found if not wishes.refuse(rule.target, rule.columns)]
     gaps = {name: float(each.missing.mean()) for name, each in cells.items()}
-    kept = search.chosen(found)
+    kept = search.chosen(found, asked)
     return _led(kept, [search.rank(rule, kept, gaps) for rule in kept])
 
 
@@ -104,6 +113,28 @@ class _Search:
                 rule := self._rule(target, terms, function)
             ) is not None and 1 - rule.broken / rule.rows >= LEAST_CLOSED:
                 yield rule
+
+    def asked(self, target: str, columns: tuple[str, ...]) -> KeptRule:
+        """The rule by which a user says that a column follows from others: calculated if it can be, or looked up."""
+        sentence = f"{target} from {' and '.join(columns)}"
+        if not {target, *columns} <= set(self.names):
+            raise ValueError(f"rules: expected columns that the density has in {sentence!r}.")
+        views = tuple(view for name in columns for view in self.views if view.term.column == name)
+        pairs = [(view.term, view.value[self.rows]) for view in views]
+        own = {target: (self.value[target][self.rows], self.quantities[target])}
+        numeric = all(self.quantities[name].kind != "label" for name in (target, *columns))
+        for _, terms, function in closed_functions(pairs, own, MOST_PAIRED) if numeric else ():
+            rule = self._rule(target, terms, function)
+            if rule is not None and set(rule.columns) == set(columns):
+                return rule
+        codes = _joined([_codes(view.value) for view in views])
+        wrong, known, _ = _left_out(codes, _codes(self.value[target]))
+        table = self._table(views, target, wrong, known, 0.0) if len(views) <= len(PER_KEY) else None
+        if (rule := self._rule(target, tuple(view.term for view in views), table)) is None:
+            raise ValueError(
+                f"rules: {sentence!r} names no value: it is no sum, and no pair of values repeats."
+            )
+        return rule
 
     def looked_up(self) -> Iterator[KeptRule]:
         """What one column says of another, or two where none does."""
@@ -162,11 +193,12 @@ class _Search:
         limit = min(CHANCE * min(by_chance, alone), (1 - LEAST) * known)
         if by_chance < evidence or wrong > limit:
             return None
-        return self._rule(
-            target, tuple(view.term for view in views), self._table(views, target, wrong, known)
-        )
+        table = self._table(views, target, wrong, known, PER_KEY[len(views) - 1])
+        return self._rule(target, tuple(view.term for view in views), table)
 
-    def _table(self, views: tuple[_View, ...], target: str, wrong: int, known: int) -> Function | None:
+    def _table(
+        self, views: tuple[_View, ...], target: str, wrong: int, known: int, per_key: float
+    ) -> Function | None:
         """The value that most rows of every key hold, from all rows."""
         value = self.value[target]
         there = ~np.isnan(value) & ~np.any([np.isnan(view.value) for view in views], axis=0)
@@ -177,7 +209,7 @@ class _Search:
         first = order[np.unique((cells // len(values))[order], return_index=True)[1]]
         rows = np.bincount(key.reshape(-1))
         kept = np.flatnonzero(count[first] > MAJORITY * rows)
-        if not 1 <= len(kept) <= min(MOST_KEYS, len(code) / PER_KEY[len(views) - 1]):
+        if not 1 <= len(kept) <= MOST_KEYS or len(kept) * per_key > len(code):
             return None
         named = values[cells[first] % len(values)]
         hits, totals = tuple(count[first][kept].tolist()), tuple(rows[kept].tolist())
@@ -245,7 +277,7 @@ class _Search:
             kept.append(float(right.mean()) if there.any() else 0.0)
         return round(min(kept), 1)
 
-    def chosen(self, found: list[KeptRule]) -> list[KeptRule]:
+    def chosen(self, found: list[KeptRule], asked: list[KeptRule]) -> list[KeptRule]:
         """The rules that are kept: of every column a few, those that are calculated before those that are looked up."""
         place = {name: i for i, name in enumerate(self.names)}
 
@@ -254,7 +286,7 @@ class _Search:
             return place[rule.target], looked_up, len(rule.terms), rule.function.complexity
 
         kept: dict[str, list[KeptRule]] = {}
-        for rule in sorted(found, key=quality):
+        for rule in sorted(found, key=lambda rule: (rule not in asked, quality(rule))):
             others = kept.setdefault(rule.target, [])
             same = any(set(rule.columns) == set(other.columns) for other in others)
             if not same and len(others) < MOST:

@@ -26,6 +26,7 @@ from ctem.tables.columns.lookup import never_seen
 from ctem.tables.columns.quantities import quantity_of
 from ctem.tables.columns.relations import relations
 from ctem.tables.columns.rule_keeper import RuleKeeper
+from ctem.tables.columns.wishes import read_wishes
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
@@ -98,6 +99,7 @@ class Schema:
         kinds: Mapping[str, Any] | None = None,
         missing: str = "hidden",
         unknown: str = "reserve",
+        rules: Sequence[str] | None = None,
     ) -> Schema:
         """Read the kind of every column off its values.
 
@@ -106,6 +108,7 @@ class Schema:
             missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
+            rules: sentences on rules that are kept, or not (``ctem.tables.columns.wishes``).
         """
         if missing not in ("hidden", "state"):
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
@@ -125,7 +128,8 @@ class Schema:
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
                 + insist
             )
-        found = relations({name: each.codec for name, each in columns.items()}, frame.columns)
+        wishes = read_wishes(rules, columns)
+        found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
         for name, words in found.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
         return cls(columns, *found)
