@@ -398,6 +398,14 @@ def test_a_saved_model_keeps_its_rules(tmp_path):
     assert {rule["target"] for rule in header["schema"]["rules"]} == {"hour", "minute", "time"}
 
 
+def test_rules_of_a_file_that_lead_in_a_circle_are_refused():
+    schema = Schema.fit(read_frame(table("copy")[0])).to_json()
+    assert Schema.from_json(schema).rules
+    schema["rules"] = [{**rule, "leads": True} for rule in schema["rules"]]
+    with pytest.raises(ValueError, match="cycle"):
+        Schema.from_json(schema)
+
+
 LOOKED_UP = next(
     rule for rule in Schema.fit(read_frame(table("label → label")[0])).rules if rule.target == "state"
 ).to_json()

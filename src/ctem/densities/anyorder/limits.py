@@ -40,7 +40,15 @@ class Bounds(NamedTuple):
 
 
 class Unlimited(Protocol):
-    """A density of a number for each of n rows, without bounds (``ctem.densities.anyorder.conditionals``)."""
+    """A density of a number for each of n rows, without bounds.
+
+    >>> from ctem.densities.anyorder import NumberDensity
+    >>> from ctem.densities.anyorder.numbers import NumberHead
+    >>> head = NumberHead()
+    >>> plain: Unlimited = NumberDensity(head, torch.zeros(1, 2, head.size), torch.zeros(2), torch.ones(2))
+    >>> plain.cdf(torch.zeros(2, 1)).shape
+    torch.Size([2, 1])
+    """
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A number for each row, (n,)."""

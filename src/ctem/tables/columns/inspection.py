@@ -10,6 +10,7 @@ import narwhals as nw
 import numpy as np
 
 from ctem.spaces import Column
+from ctem.tables.columns.gap_causes import gaps_in_words
 from ctem.tables.columns.inference import InferredColumn, infer_column, kind_names
 from ctem.tables.columns.relations import relations
 from ctem.tables.columns.schema import Description, readings, said_of
@@ -119,10 +120,10 @@ def inspect(
     named = frame.table_type.backend != "numpy"
     found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
     codecs = {name: each.codec for name, (each, _) in found.items() if each}
-    tied = relations(codecs, frame.columns).in_words()
+    tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(frame.columns)
     columns = []
     for name, (each, why) in found.items():
-        reason = "; ".join(part for part in (words.get(name), why, tied.get(name)) if part)
+        reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
         columns.append(Description(name, each.kind if each else "refused", reason))
     return inspect_frame(frame, columns)
 

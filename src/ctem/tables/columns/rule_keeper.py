@@ -19,7 +19,7 @@ from ctem.tables.columns.quantities import ALIKE, Quantity
 __all__ = ["RuleKeeper"]
 
 Vector = NDArray[np.float64]
-MOST_CASES = 2**22  # values of a column times cases that are compared at once
+MOST_CASES, MOST = 2**22, 2**26  # values of a column times cases that are compared at once, and in all
 
 
 class RuleKeeper:
@@ -161,6 +161,7 @@ class RuleKeeper:
         shown = np.stack([numbers[column] for column in others], 1)
         cases, case = np.unique(np.nan_to_num(shown, nan=np.inf), axis=0, return_inverse=True)
         k, known = len(own.listed), np.isfinite(cases).all(1)
+        known &= len(cases) * k <= MOST  # else it would take too long, and the rule says nothing
         allowed, said = np.ones((len(cases), k), bool), np.zeros(len(cases), bool)
         for some in np.array_split(np.flatnonzero(known), max(1, len(cases) * k // MOST_CASES)):
             every = {column: np.repeat(cases[some, i], k) for i, column in enumerate(others)}

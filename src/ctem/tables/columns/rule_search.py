@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -175,7 +176,7 @@ class _Search:
         )
         return [name for name, fine in zip(self.names, found, strict=True) if fine and name not in without]
 
-    @property
+    @cached_property
     def _differing(self) -> Vector:
         """The probability that two rows differ, for each column."""
         shares = (np.bincount(own[own >= 0]) / max(1, (own >= 0).sum()) for own in self.codes.T)

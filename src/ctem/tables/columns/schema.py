@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
 from ctem.tables.columns.formulas import CodecRuler, Formula
+from ctem.tables.columns.gap_causes import gaps_in_words
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
 from ctem.tables.columns.kept_orders import KeptOrder
@@ -131,6 +133,8 @@ class Schema:
         wishes = read_wishes(rules, columns)
         found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
         for name, words in found.in_words().items():
+            columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
+        for name, words in gaps_in_words(frame.columns).items() if missing == "hidden" else ():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
         return cls(columns, *found)
 
@@ -349,6 +353,7 @@ def _kept(
     numbers = [name for name, each in known.items() if each.kind != "label"]
     try:
         rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
+        TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
         return rules, tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
