@@ -66,6 +66,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             that were seen once, so that scores stay finite) or "refuse" (an error).
         reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
+        rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
+            "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
         objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
@@ -129,6 +131,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: str = "hidden",
         unknown: str = "reserve",
         reading: Mapping[str, Any] | None = None,
+        rules: Sequence[str] | None = None,
         objective: str = "anyorder",
         effort: str = "default",
         energy: str | None = "auto",
@@ -151,6 +154,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.unknown = unknown
         self.reading = reading
+        self.rules = rules
         self.objective = objective
         self.effort = effort
         self.energy = energy

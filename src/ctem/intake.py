@@ -208,7 +208,7 @@ def _remarks(schema: Schema, frame: Frame, rows: int | None = None) -> tuple[str
 
 
 def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
-    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown")})
+    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown", "rules")})
     if arguments["verbose"] and team().first:
         print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")
     return schema

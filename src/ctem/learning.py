@@ -110,7 +110,7 @@ def fit_density(
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
-    limits |= {"jitter": schema.preparation, "ties": schema.ties}
+    limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if arguments.get("energy", "auto") is not None and not density.history.interrupted:
         density = _tilted(density, schema, x, weights, held_out, seed, PLANS[arguments["effort"]])

@@ -151,7 +151,8 @@ def _any_order(
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
-    plain = AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
+    about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
+    plain = AnyOrderDensity(net, level, orders, **about, history=history)
     return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.limits import BEYOND, Bounds, Limits
 from ctem.densities.anyorder.network import AnyOrderNet, Shown
 from ctem.densities.anyorder.numbers import FAR, NumberHead, log_normal
+from ctem.densities.anyorder.rules import Rules, keep_labels, with_cell
 from ctem.densities.anyorder.ties import TiedParts
 from ctem.densities.anyorder.worth import mixed_column
 from ctem.densities.chain import Asked, Conditional, Conditionals, Probabilities
@@ -35,6 +37,7 @@ class AtLevel(Conditionals):
         level: the noise level.
         member: the one that answers; all of them when left out.
         counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
+        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -44,7 +47,15 @@ class AtLevel(Conditionals):
     tensor([0.2500, 0.2500, 0.2500], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, net: AnyOrderNet, level: float, member: int | None = None, counted: bool = False):
+    def __init__(
+        self,
+        net: AnyOrderNet,
+        level: float,
+        member: int | None = None,
+        counted: bool = False,
+        rules: Rules | None = None,
+    ):
+        self.rules = rules
         self.net, self.base, self.level, self.member, self.counted = net, net.base, level, member, counted
         self.asked = slice(None) if member is None else slice(member, member + 1)
 
@@ -68,16 +79,26 @@ class AtLevel(Conditionals):
             x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.said(x, visible)
         )
         return [
-            self._answer(part, each.j)
+            self._answer(part, each)
             for part, each in zip(shown.split([len(each.x) for each in asked]), asked, strict=True)
         ]
 
-    def _answer(self, shown: Shown, j: int) -> Conditional:
+    def _answer(self, shown: Shown, asked: Asked) -> Conditional:
+        j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
+        named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            return Probabilities(self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j))
+            log_p = self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j)
+            return Probabilities(log_p if rules is None else keep_labels(log_p, rules.within(*asked), named))
         found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+        if named is not None:
+            plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
+            inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach().to(found)
+            tied = with_cell(tied, named, inside, len(found))
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
-        return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied, self.net.worth.share[j])
+        share = self.net.worth.share[j] if rules is None else 1.0  # what follows a rule is not left to its margin
+        plain = NumberDensity(self.net.numbers, found, mean[0], spread[0], tied, share)
+        bounds = None if rules is None else rules.bounds(*asked)
+        return plain if bounds is None else plain.bounded(bounds)
 
     def _mixed(self, log_p: Tensor, j: int) -> Tensor:
         """Log-probabilities (…, k) of the values of a discrete column j, mixed with its margin."""
@@ -88,8 +109,11 @@ class AtLevel(Conditionals):
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
 
-        The rows are dealt out to the members at random, so that each has one pass instead of as many as members.
+        The rows are dealt out to the members at random, so that each has one pass instead of as many as members. What
+        rules say of a column is about the mean of all.
         """
+        if self.rules is not None and self.rules.about(j):
+            return self.given(x, visible, j).draw(generator)
         members, n = 1 if self.member is not None else self.net.members, len(x)
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
@@ -127,6 +151,13 @@ class NumberDensity:
     spread: Tensor  # (n,)
     tied: TiedParts | None = None
     share: float = 1.0  # the rest is a standard normal, the margin of every real column
+    limits: Limits | None = None
+
+    def bounded(self, bounds: Bounds) -> NumberDensity:
+        """This density with more mass within bounds, or less, as rules say."""
+        ends = torch.stack([bounds.low, bounds.high], 1)
+        inside = self.cdf(ends.clamp(-BEYOND, BEYOND)).diff(dim=1).squeeze(1).detach()
+        return replace(self, limits=Limits.of(bounds, inside))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log ρ of numbers (n,)."""
@@ -139,7 +170,15 @@ class NumberDensity:
         every = values.expand(len(self.found), *values.shape)
         log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
         log_p = _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
-        return log_p if self.share == 1.0 else mixed_column(self.share, log_p, log_normal(values))
+        log_p = log_p if self.share == 1.0 else mixed_column(self.share, log_p, log_normal(values))
+        return log_p if self.limits is None else self.limits.log_prob(log_p, values)
+
+    def cdf(self, values: Tensor) -> Tensor:
+        """The mass below several numbers for each row, (n, q), in float64; without a look at ``bounds``."""
+        values = values.double()
+        every = values.expand(len(self.found), *values.shape)
+        below = self.head.cdf(every, self.found.double(), self.mean.double(), self.spread.double())
+        return (below if self.tied is None else self.tied.cdf(below, values)).mean(0)
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q); what lies in a tied cell is at the nearest node."""
@@ -162,10 +201,13 @@ class NumberDensity:
             none = self.mean.new_zeros(len(self.mean), 0)
             return none, none
         place, share = self.tied.points()
-        return place, self.share * share
+        share = self.share * share
+        return place, share if self.limits is None else self.limits.log_prob(share.log(), place).exp()
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row, (n,): that of a random member, or of the margin."""
+        if self.limits is not None:
+            return self.limits.draw(replace(self, limits=None), generator)
         drawn = self._draw(generator)
         if self.share == 1.0:
             return drawn
@@ -183,8 +225,9 @@ class NumberDensity:
     def rows(self, index: Tensor) -> NumberDensity:
         """Those of these rows."""
         tied = None if self.tied is None else self.tied.rows(index)
-        found, mean, spread = self.found[:, index], self.mean[index], self.spread[index]
-        return NumberDensity(self.head, found, mean, spread, tied, self.share)
+        limits = None if self.limits is None else self.limits.rows(index)
+        own = self.found[:, index], self.mean[index], self.spread[index]
+        return NumberDensity(self.head, *own, tied, self.share, limits)
 
 
 def _mean(log_p: Tensor) -> Tensor:

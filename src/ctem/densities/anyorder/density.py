@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
 from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.rules import Rules
 from ctem.densities.chain import Chain
 from ctem.training import History
 
@@ -39,6 +40,7 @@ class AnyOrderDensity:
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
         member: the one that answers; all of them when left out.
         counted: what is exactly as a formula says counts by the probability of that: no density, but how rare it is.
+        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
         history: of the training.
 
     >>> from ctem.bases import ProductBase
@@ -58,13 +60,15 @@ class AnyOrderDensity:
         late: Sequence[float] | None = None,
         member: int | None = None,
         counted: bool = False,
+        rules: Rules | None = None,
         history: History | None = None,
     ):
         self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
-        self.member, self.counts = member, counted
-        self.chain = Chain(AtLevel(net, level, member, counted), self.parents, late)
+        self.member, self.counts, self.rules = member, counted, rules
+        at = AtLevel(net, level, member, counted, rules)
+        self.chain = Chain(at, self.parents, late, None if rules is None else rules.after)
 
     def altered(
         self,
@@ -83,12 +87,14 @@ class AnyOrderDensity:
             late=self.chain.late,
             member=member,
             counted=counted,
+            rules=self.rules,
             history=self.history,
         )
 
     def counted(self) -> AnyOrderDensity:
         """This for surprises: a number that is as a formula says is no less rare for being written more finely."""
-        return self if self.net.ties is None else self.altered(member=self.member, counted=True)
+        plain = self.net.ties is None and self.rules is None
+        return self if plain else self.altered(member=self.member, counted=True)
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out.
@@ -178,8 +184,9 @@ class AnyOrderDensity:
         return torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
     def is_tied(self, columns: Collection[int]) -> bool:
-        """Whether a formula ties one of these columns to others."""
-        return self.net.ties is not None and not set(self.net.ties.used).isdisjoint(columns)
+        """Whether a formula or a rule ties one of these columns to others."""
+        used = () if self.net.ties is None else self.net.ties.used
+        return any(j in used or (self.rules is not None and self.rules.about(j)) for j in columns)
 
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Whatever the order: all observed cells are shown."""

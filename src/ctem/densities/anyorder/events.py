@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.densities.anyorder.ties import TiedParts
+from ctem.densities.anyorder.numbers import FAR
 from ctem.densities.chain import Conditional
 
 __all__ = ["Event", "Particles", "Probability", "conditioned", "draw_allowed", "estimate", "resampled"]
@@ -282,17 +282,18 @@ def _nodes(found: NumberDensity, intervals: Tensor, generator: torch.Generator) 
     even = (intervals[:, :1] + t * intervals.diff(dim=1)).flatten()
     index = torch.arange(n, device=intervals.device).repeat_interleave(DRAWS)
     drawn = found.rows(index).draw(generator).view(n, DRAWS)
-    drawn = drawn if found.tied is None else torch.cat([drawn, _around(found.tied)], 1)
+    drawn = drawn if found.tied is None else torch.cat([drawn, _around(found.tied.ends)], 1)
+    drawn = drawn if found.limits is None else torch.cat([drawn, _around(found.limits.ends.unsqueeze(1))], 1)
     near = drawn.unsqueeze(2).clamp(intervals[:, 0], intervals[:, 1])  # (n, draws, m)
     best = (near - drawn.unsqueeze(2)).abs().argmin(2, keepdim=True)
     return torch.cat([even.expand(n, -1), near.gather(2, best).squeeze(2)], 1).sort(1).values
 
 
-def _around(tied: TiedParts) -> Tensor:
-    """Both sides of both ends of every tied cell, so that a histogram follows it; 0 for none: (n, 4 · slots)."""
-    low, high = tied.ends.unbind(-1)
-    trifle = (high - low) * TRIFLE
-    return torch.cat([low - trifle, low, high, high + trifle], 1).nan_to_num()
+def _around(ends: Tensor) -> Tensor:
+    """Both sides of both ends of every cell (n, slots, 2), for a histogram to follow it; 0 for none: (n, 4 · slots)."""
+    low, high = ends.unbind(-1)
+    trifle = ((high - low) * TRIFLE).clamp_max(TRIFLE)
+    return torch.cat([low - trifle, low, high, high + trifle], 1).nan_to_num(posinf=FAR, neginf=-FAR)
 
 
 def _systematic(log_weight: Tensor, n: int, generator: torch.Generator) -> Tensor:

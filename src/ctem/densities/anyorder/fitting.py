@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import COARSEST, FINEST, REHEARSED, HiddenColumns
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.phases import Phases, Split, joined_history
+from ctem.densities.anyorder.rules import Rules
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.shrinking import Unseen, alone, found_worth
 from ctem.densities.anyorder.ties import Ties
@@ -62,6 +64,7 @@ def fit_anyorder(
     parents: Mapping[int, int] | None = None,
     jitter: Jitter | None = None,
     ties: Ties | None = None,
+    rules: Rules | None = None,
     max_time: float | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
@@ -82,6 +85,7 @@ def fit_anyorder(
         parents: for a real column that exists only where a category has code 0, that category.
         jitter: moves dequantised cells within their width, in training, and puts the cells of ties behind them.
         ties: columns that repeat others, or add up.
+        rules: what columns say of others for certain, or nearly so; they play no part in training.
         max_time: seconds of the fit; fewer steps are planned if they would not fit.
         checkpoint: file to resume from after a kill.
         progress: show a bar.
@@ -128,14 +132,15 @@ def fit_anyorder(
         level = _judged(net, data, anything, seed)
     at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    chain = Chain(at, parents, when)
+    chain = Chain(at, parents, when, None if rules is None else rules.after)
     orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
+    about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
     if first.interrupted or not any(net.worth.heard):
-        return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=first)
+        return AnyOrderDensity(net, level, orders, **about, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
     level = _judged(net, data, chosen, seed)
-    return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=history)
+    return AnyOrderDensity(net, level, orders, **about, history=history)
 
 
 def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) -> float:

@@ -61,6 +61,25 @@ class Polygon(nn.Module):
         here = torch.logaddexp(left + torch.log1p(-place), right + place.log())
         return here - (log_height.exp() @ self.share).log().unsqueeze(-1)
 
+    def cdf(self, y: Tensor, log_height: Tensor) -> Tensor:
+        """The mass below y (…, q), given heights (…, knots).
+
+        >>> Polygon(torch.tensor([0.2, 0.5, 0.9])).cdf(torch.tensor([[0.3]]), torch.zeros(1, 3))
+        tensor([[0.3000]])
+        """
+        height = (log_height - log_height.amax(-1, keepdim=True)).exp()
+        knots = self.knots.to(y.dtype)
+        ends = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
+        padded = torch.cat([height[..., :1], height, height[..., -1:]], -1)
+        mass = (padded[..., 1:] + padded[..., :-1]) / 2 * ends.diff()
+        below = torch.cat([torch.zeros_like(mass[..., :1]), mass.cumsum(-1)], -1)
+        cell = torch.searchsorted(knots, y.contiguous())
+        wide = ends[cell + 1] - ends[cell]
+        t = ((y - ends[cell]) / wide).clamp(0, 1)
+        left, right = padded.gather(-1, cell), padded.gather(-1, cell + 1)
+        part = wide * t * (left + (right - left) * t / 2)
+        return (below.gather(-1, cell) + part) / below[..., -1:]
+
     def draw(self, log_height: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row of heights (n, knots)."""
         knots = self.knots
@@ -145,6 +164,20 @@ class NumberHead(nn.Module):
         each = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
         fixed = (log_a + log_normal(t)).unsqueeze(-1)
         return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
+
+    def cdf(self, t: Tensor, found: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+        """The mass below q numbers t (…, q), from coefficients (…, size) and a prediction, its mean and spread (…).
+
+        >>> head = NumberHead()
+        >>> head.cdf(torch.zeros(1, 1), torch.zeros(1, head.size), torch.zeros(1), torch.ones(1))
+        tensor([[0.5000]])
+        """
+        parts = self._parts(found, mean, spread)
+        u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
+        fixed = self.fixed.cdf(torch.special.ndtr(t), parts.fixed).unsqueeze(-1)
+        moving = self.moving.cdf(_cdf(u[..., 0]), parts.moving).unsqueeze(-1)
+        each = torch.cat([fixed, moving, torch.special.ndtr(u[..., 1:])], -1)
+        return (each * parts.log_weight.exp().unsqueeze(-2)).sum(-1)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """log ρ of a number each (…, n) from ``found / scale + start`` (…, size, n), for training.

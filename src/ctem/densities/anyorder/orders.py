@@ -70,7 +70,7 @@ def best_orders(
             break
         found = improved
     found = sorted(found, key=terms.total, reverse=True)
-    return [_placed(order, part) for order, part in zip(drawn, found, strict=False)]
+    return [chain.arranged(_placed(order, part)) for order, part in zip(drawn, found, strict=False)]
 
 
 def _tied(chain: Chain, at: AtLevel) -> set[int]:

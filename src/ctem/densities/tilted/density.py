@@ -57,6 +57,7 @@ class TiltedDensity(AnyOrderDensity):
             late=plain.chain.late,
             member=plain.member,
             counted=plain.counts,
+            rules=plain.rules,
             history=plain.history,
         )
         self.plain, self.energy, self.snap = plain, energy, snap
