@@ -13,6 +13,7 @@ Effort = Literal["quick", "default", "best"]
 EFFORTS = ("quick", "default", "best")
 NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficients
 FEWEST = 64  # rows of a batch that are too few to be made fewer
+SMALL = 5000  # rows below which one network overfits
 LONGEST = 450_000  # steps times real columns, at most
 
 
@@ -50,7 +51,7 @@ class Settings:
     steps: int = 8000
     batch_size: int = 1024
     growth: int = 1
-    least_gain: float = 0.25
+    least_gain: float = 0.1
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
     ema: float = 0.998
@@ -95,7 +96,8 @@ class Settings:
             found = replace(found, members=10, orders=8)
         found = found._affordable(max(reals, 1))
         if effort == "quick":
-            return replace(found, steps=min(found.steps // 4, 1000), members=1, orders=1)
+            few = min(found.members, 2) if rows <= SMALL else 1
+            return replace(found, steps=min(found.steps // 4, 1000), members=few, orders=few, least_gain=0.3)
         if effort == "best":
             steps = min(3 * found.steps, 24_000)
             large = {"width": 256, "blocks": 3, "members": 10, "orders": 10}
