@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from ctem.training.processes import team
 
 __all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
-FEWEST = 300  # rows that an energy can be learned from
+WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
 PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
@@ -109,11 +110,14 @@ def fit_density(
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
-    limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
+    began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
+    share = 1 - WEIGHED if tilted else 1.0
+    limits = {"parents": schema.parents, "max_time": max_time and share * max_time, "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
-    if arguments.get("energy", "auto") is not None and not density.history.interrupted:
-        density = _tilted(density, schema, x, weights, held_out, seed, PLANS[arguments["effort"]])
+    if tilted and not density.history.interrupted:
+        plan, until = PLANS[arguments["effort"]], None if max_time is None else began + ENDING * max_time
+        density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     if not arguments["fast"]:
         return Learned(density, None)
     jitter = schema.jitter if schema.dequantised else None
@@ -133,6 +137,7 @@ def _tilted(
     held_out: Tensor | None,
     seed: int,
     plan: Plan,
+    until: float | None = None,
 ) -> AnyOrderDensity:
     """The density times an energy, if one gains on rows that neither has seen; else the density itself."""
     if held_out is None:
@@ -141,8 +146,6 @@ def _tilted(
         rows, held_out, weights = x[seen], x[aside], None if weights is None else weights[seen.cpu()]
     else:
         rows = x
-    if len(rows) < FEWEST:
-        return density
     energy = team().agreed(
         lambda: fit_energy(
             density,
@@ -157,6 +160,7 @@ def _tilted(
             snap=schema.snapped,
             recut=schema.between_cells,
             seed=seed,
+            until=until,
         )
     )
     return density if energy is None else TiltedDensity(density, energy, schema.snapped)

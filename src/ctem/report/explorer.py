@@ -27,6 +27,7 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.residuals import LEAST, TAME
+from ctem.densities.tilted import TiltedDensity
 from ctem.estimator import CTEM
 from ctem.report.axes import Ruled, lay_out, plain_text, shown
 from ctem.report.findings import Findings, Strange
@@ -64,6 +65,11 @@ ABOUT = tag(
     "expected in its place.",
 ) + (
     '<p class="keys"><span class="key">Nothing known</span><span class="key model">Given what is set</span></p>'
+)
+
+NETWORKS = (
+    "Answers here are those of the networks alone; the energy that the model adds to them answers in Python and in the "
+    "shell."
 )
 
 Json = dict[str, Any]
@@ -107,7 +113,8 @@ def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
     without = tag("noscript", tag("p", "This part needs scripts; the rest of the report does not."))
     data = f'<script type="application/json" id="ask-data">{explorer_data(model, found)}</script>'
     content = tag("div", without, "explorer", id="explorer") + data + f"<script>{script()}</script>"
-    return "ask", "Ask the model", ABOUT, content
+    about = ABOUT + (tag("p", NETWORKS, "muted") if isinstance(model.density_, TiltedDensity) else "")
+    return "ask", "Ask the model", about, content
 
 
 def policy(content: str) -> str:

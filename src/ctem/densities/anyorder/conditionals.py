@@ -95,7 +95,9 @@ class AtLevel(Conditionals):
             inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach().to(found)
             tied = with_cell(tied, named, inside, len(found))
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
-        share = self.net.worth.share[j] if rules is None else 1.0  # what follows a rule is not left to its margin
+        share = (
+            self.net.worth.share[j] if rules is None else 1.0
+        )  # what follows a rule is not left to its margin
         plain = NumberDensity(self.net.numbers, found, mean[0], spread[0], tied, share)
         bounds = None if rules is None else rules.bounds(*asked)
         return plain if bounds is None else plain.bounded(bounds)

@@ -50,6 +50,9 @@ HIGHEST = 6.0  # ceiling of e^g / Z, at most
 PRECISE = 3e-3  # standard error of log Z, in nats
 FRESH = 4  # times as many fresh draws, at most, to make log Z precise
 BATCH = 2**15  # draws at a time
+ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
+TIMED = 512  # draws by which the time of one is judged
+FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
 
 
@@ -77,6 +80,19 @@ class Plan(NamedTuple):
     patience: int = 30  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for log Z and the gain, at least
+
+    def within(self, seconds: float, draw: float, columns: int) -> Plan:
+        """A plan for about so many seconds, if a draw takes ``draw`` of them: half for draws, half for trees.
+
+        >>> Plan().within(seconds=10.0, draw=1e-3, columns=10).fresh
+        1666
+        """
+        draws = seconds / 2 / max(draw, 1e-9)  # a third for log Z, the others for the rounds
+        fresh = min(self.fresh, int(draws / 3))
+        most = min(self.most, int(2 * draws / 3 / (self.rounds * self.draws)))
+        rows = max(1, most) * (1 + self.draws) * (self.rounds + 1)
+        trees = min(self.trees, int(seconds / 2 / (ROW_TREE * columns * rows)))
+        return self._replace(fresh=fresh, most=most, trees=trees)
 
 
 @dataclass(frozen=True)
@@ -215,7 +231,7 @@ def fit_energy(
         snap: puts drawn rows where rows of the data can be: rounds rounded columns.
         recut: moves the cuts of a column so that none divides a cell of rounded values.
         seed: of everything random.
-        until: moment of ``time.perf_counter`` after which no further round begins.
+        until: moment of ``time.perf_counter`` at which it should end; fewer rows and trees fit into less time.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -228,6 +244,13 @@ def fit_energy(
     True
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
+    if until is not None:
+        began, generator = time.perf_counter(), torch.Generator(rows.device).manual_seed(seed)
+        base.sample(TIMED, generator)
+        seconds = time.perf_counter() - began
+        plan = plan.within(until - time.perf_counter(), seconds / TIMED, len(sizes))
+    if min(plan.most, len(rows)) < FEWEST or plan.trees < FEWEST_TREES:
+        return None
     return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import FOLDS
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.density import TableDensity
@@ -164,6 +165,19 @@ def aside_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
     return [rows[:each] for rows in unseen_rows(n, members, seed)]
 
 
+def blind_rows(density: AnyOrderDensity, n: int, seed: int) -> list[NDArray[np.int64]]:
+    """The rows of a fit to n rows that each member has not seen, nor the energy where there is one.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
+    >>> [len(rows) for rows in blind_rows(model.density_, 100, model.seed_)]
+    [10, 10]
+    """
+    rows_of = aside_rows if isinstance(density, TiltedDensity) else unseen_rows
+    return rows_of(n, density.net.members, seed)
+
+
 def blind(table: TableDensity, member: int) -> TableDensity:
     """The density of one member alone; the whole one for ``EVERY``.
 
@@ -219,9 +233,7 @@ def held_out_parts(
     >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_, most=2000)]
     [(0, 10), (1, 10)]
     """
-    density = table.density
-    rows_of = aside_rows if isinstance(density, TiltedDensity) else unseen_rows
-    unseen = rows_of(len(frame), density.net.members, seed)
+    unseen = blind_rows(table.density, len(frame), seed)
     few = max(1, most // len(unseen))
     if weights is not None:
         rng = np.random.default_rng(seed)
