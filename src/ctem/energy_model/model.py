@@ -59,8 +59,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         loss = mean of (tanh(Δ/2) − 1)²,     Δ = f(z) − f(z̃) + log k(z̃|z)/k(z|z̃)
 
     By default all is the paper's: its loss, its network, and the kernel k and scale of its experiments on such a space
-    (:func:`~ctem.energy_model.defaults.default_kernel`). With a base b and no kernel, comparisons are draws of b, f = log b + g,
-    and Δ = g(z) − g(z̃). Rows are in the units of the space; ``space.standardised(X)`` learns units from rows.
+    (:func:`~ctem.energy_model.defaults.default_kernel`). With a base b and no kernel, comparisons are draws of b,
+    f = log b + g, and Δ = g(z) − g(z̃). Rows are in the units of the space; ``space.standardised(X)`` learns them.
 
     Arguments:
         space: what a row is.
@@ -197,8 +197,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
                 that is good enough.
             steps: of a chain; its first half adapts.
             random_state: of the draws.
-            diagnostics: True returns :class:`~ctem.energy_model.drawing.Draws`: the rows, how they were made, acceptance,
-                effective draws, and R-hat of chains (which needs the extra ``mcmc``).
+            diagnostics: True returns :class:`~ctem.energy_model.drawing.Draws`: the rows, how they were made,
+                acceptance, effective draws, and R-hat of chains (which needs the extra ``mcmc``).
         """
         check_is_fitted(self)
         if n < 1:
