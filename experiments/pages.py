@@ -71,6 +71,12 @@ PAGES = (
     Page("large", {"large*": "one run"}, split="dataset"),
     Page("bench-cpu", {"bench-*-cpu": BENCH}, parts=GROUPS, pictures=("bench-cpu.png",)),
     Page("bench-cuda", {"bench-*-cuda": BENCH}, parts=GROUPS, pictures=("bench-cuda.png",)),
+    Page(
+        "energy",
+        {"energy*": "the numbers of draws, trees and steps on seed 0 of these tables"},
+        split="metric",
+        notes="tables",
+    ),
     Page("ablation", {"ablation*": "nothing was chosen on it; one run"}),
     Page(
         "table1",

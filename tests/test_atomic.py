@@ -1,14 +1,17 @@
 """Files that appear whole, and what is no file: links, modes, devices, pipes, descriptors, parts of the dead."""
 
+import fcntl
 import os
 import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from ctem import atomic
 from ctem.atomic import check_target, replacing
 
 
@@ -101,6 +104,36 @@ def test_parts_of_the_dead_go_and_parts_of_the_living_stay(tmp_path):
         assert (tmp_path / "a").read_bytes() == b"second"
     assert (tmp_path / "a").read_bytes() == b"first"
     assert sorted(os.listdir(tmp_path)) == [".a.note.part", "a"]
+
+
+def test_a_part_that_another_process_takes_for_dead_before_it_is_locked_is_begun_again(tmp_path, monkeypatch):
+    lock, taken = fcntl.flock, []
+
+    def late(file, how):
+        if how == fcntl.LOCK_EX and not taken:
+            taken.append(True)
+            atomic.forget_parts(tmp_path / "a")
+        lock(file, how)
+
+    monkeypatch.setattr(atomic.fcntl, "flock", late)
+    write(tmp_path / "a", b"whole")
+    assert taken
+    assert (tmp_path / "a").read_bytes() == b"whole"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_four_writers_of_one_file_leave_one_whole_file(tmp_path):
+    """Locks belong to open files, so threads meet as processes do."""
+
+    def hammer(byte):
+        for _ in range(150):
+            write(tmp_path / "a", byte * 1000)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(hammer, [b"1", b"2", b"3", b"4"]))
+    found = (tmp_path / "a").read_bytes()
+    assert found == found[:1] * 1000
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_the_longest_name_can_be_written(tmp_path):

@@ -14,7 +14,7 @@ from small import SMALL
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.tables.frames import csv_text
+from ctem.tables.frames import csv_rows
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\u202e\x9bb"
 
@@ -104,7 +104,7 @@ def test_a_gzip_file_with_a_wrong_checksum_is_said_to_be_damaged(folder, tmp_pat
 
 
 def test_a_first_line_without_end_is_an_error(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_text, "BLOCK", 1000)
+    monkeypatch.setattr(csv_rows, "BLOCK", 1000)
     for content in (b"a" * 1001 + b"\n1\n", b'"' + b"a\n" * 800):
         assert "expected a first line of at most 1000 bytes" in fails(folder, tmp_path, content)
 

@@ -5,11 +5,13 @@ import threading
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from small import SMALL
 
 from ctem import CTEM
 from ctem.training import loop
-from ctem.training.checkpoints import claimed, files_of, forget
+from ctem.training.checkpoints import claimed, files_of, forget, read_checkpoint, write_checkpoint
 
 QUICK = {**SMALL, "max_steps": 4, "width": 4}
 
@@ -50,6 +52,26 @@ def test_a_stale_checkpoint_is_explained(tmp_path):
         CTEM(**QUICK, checkpoint=tmp_path / "run").fit(rows(1))
     forget(tmp_path / "run")
     CTEM(**QUICK, checkpoint=tmp_path / "run").fit(rows(1))
+
+
+def test_a_checkpoint_with_a_flipped_bit_is_refused_wherever_it_is(tmp_path):
+    CTEM(**QUICK, checkpoint=tmp_path / "run").fit(rows())
+    whole = (tmp_path / "run.first").read_bytes()
+    rng = np.random.default_rng(0)
+    for place in [8, len(whole) - 1, *rng.integers(8, len(whole), 60).tolist()]:
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / "run.first").write_bytes(spoilt)
+        with pytest.raises(ValueError, match=r"checkpoint: .*run\.first is damaged"):
+            CTEM(**QUICK, checkpoint=tmp_path / "run").fit(rows())
+
+
+def test_a_checkpoint_without_a_hash_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "run", "mark", {"a": torch.ones(2)}, {"step": 3})
+    tensors, _ = read_checkpoint(tmp_path / "run", "mark")
+    save_file(tensors, tmp_path / "run", {"mark": "mark", "facts": "{}"})
+    with pytest.raises(ValueError, match="is damaged"):
+        read_checkpoint(tmp_path / "run", "mark")
 
 
 def test_forgetting_takes_the_files_of_this_checkpoint_and_no_other(tmp_path):

@@ -378,7 +378,7 @@ ERRORS = {
     "not a model": (lambda f: ["sample", f / "t.csv"], "damaged or not a ctem model"),
     "nothing": (lambda f: ["score", f / "m.ctem", bad(f, "0.csv", "")], "expected a table; got nothing"),
     "no rows": (lambda f: ["fit", bad(f, "h.csv", "a,b\n"), "-o", f / "x.ctem"], r"h\.csv: "),
-    "ragged": (lambda f: ["fit", bad(f, "r.csv", "a,b\n1,2\n3\n"), "-o", f / "x.ctem"], r"r\.csv: .*2 columns, got 1"),
+    "ragged": (lambda f: ["fit", bad(f, "r.csv", "a,b\n1,2\n3\n"), "-o", f / "x.ctem"], r"r\.csv, line 3: .* got 1"),
     "names alone": (lambda f: ["inspect", bad(f, "n.csv", "a,b\n")], "expected rows below the line of names; got none"),
     "a name twice": (lambda f: ["fit", bad(f, "d.csv", "a,a\n1,2\n"), "-o", f / "x.ctem"], "'a' comes 2 times"),
     "not text": (lambda f: ["fit", sys.executable, "-o", f / "x.ctem"], "the first line is not text|expected"),

@@ -306,13 +306,29 @@ def test_beyond_the_rows_of_fit_what_is_told_of_a_number_agrees_with_its_draws()
         model.conditional({"x": 4.5}, "y"),
         model.sample(4000, given={"x": 4.5}, random_state=0)["y"],
     )
-    low, high = (known.quantile(share).values[0] for share in (0.05, 0.95))
-    assert low <= known.typical().values[0] <= high
+    low, high = (known.quantile(share)[0] for share in (0.05, 0.95))
+    assert low <= known.typical()[0] <= high
     assert known.std()[0] == pytest.approx(drawn.std(), rel=0.3)
     (cell,) = [
         each for each in model.outliers(pd.DataFrame({"x": [4.5], "y": [1.0]}))[0].cells if each.name == "y"
     ]
     assert cell.low <= cell.expected <= cell.high
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "bool"])
+def test_a_column_of_0_and_1_is_predicted_as_a_class(dtype):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    X = pd.DataFrame({"x": x, "y": (x + rng.normal(size=300) > 0).astype(dtype)})
+    model = CTEM(**SMALL).fit(X)
+    found = model.predict(X, "y")
+    assert set(found.tolist()) <= {0, 1}
+    p = model.predict_proba(X, "y")
+    assert np.array_equal(found, np.array(model.classes("y"))[p.argmax(1)])
+
+
+def test_all_rows_are_as_strange_as_the_least_strange_one(model):
+    assert len(model.outliers(people(20, seed=4), alpha=1.0)) == 20
 
 
 def test_booleans_are_predicted_as_booleans():

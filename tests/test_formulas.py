@@ -128,12 +128,37 @@ def test_a_missing_total_is_filled_in_to_the_last_digit(model):
     assert (filled["total"] == X["bill"] + X["fee"]).mean() > 0.75
 
 
+def test_the_classes_of_a_number_are_one_list_whatever_rows_are_asked(model):
+    X = bills(50, seed=3)
+    for rows in (X, X[:1], {"bill": 1234.0, "fee": 56.0}):
+        p = model.predict_proba(rows, "total")
+        assert p.shape == (1 if isinstance(rows, dict) else len(rows), len(model.classes("total")))
+        assert np.allclose(p.sum(1), 1)
+    known = model.conditional(X, "total")
+    assert len(known.values) > len(model.classes("total"))
+    values, p = np.array(model.classes("total")), model.predict_proba(X, "total")
+    order = np.argsort(values)
+    middle = values[order][(p[:, order].cumsum(1) < 0.5).sum(1)]
+    assert np.abs(middle / known.quantile(0.5) - 1).max() < 0.05  # a point moves to the nearest node
+
+
+def test_a_conditional_answers_in_numpy_and_plain_values(model):
+    known = model.conditional(bills(3, seed=3), "total")
+    for found in (known.mean(), known.mode(), known.typical(), known.quantile(0.9), known.std()):
+        assert isinstance(found, np.ndarray)
+        assert found.shape == (3,)
+    assert f"{known.quantile(0.9)[0]:.0f}".isdigit()
+    assert np.all(known.p_values(known.quantile(0.5)) > 0.3)
+    with pytest.raises(ValueError, match="share: expected a number between 0 and 1"):
+        known.quantile(90)
+
+
 def test_a_conditional_has_the_value_of_a_formula_to_the_last_digit(model):
     found = model.conditional({"bill": 1234.0, "fee": 56.0}, "total")
     drawn = model.sample(4000, given={"bill": 1234.0, "fee": 56.0}, random_state=0)["total"]
-    assert found.mode().to_list() == found.quantile(0.5).to_list() == [1290.0]
+    assert found.mode().tolist() == found.quantile(0.5).tolist() == [1290.0]
     assert found.probability.sum() == pytest.approx(1.0)
-    share = found.probability[0, found.cells.values == 1290.0].sum()
+    share = found.probability[0, np.array(found.values) == 1290.0].sum()
     assert (
         abs(share - (drawn == 1290.0).mean()) < 0.15
     )  # drawn rows are whole ones: the others are drawn, too

@@ -159,7 +159,7 @@ def heavy():
 def test_every_mean_is_of_values_between_the_ends_that_fit_saw(heavy, tmp_path):
     X, imputer = heavy
     rows, model = X[:10].assign(x=np.nan), imputer.estimator_
-    found = model.conditional(rows, "x")
+    found = model.conditional(rows, "x").distribution
     assert (
         replace(found, ends=None).expectation().max() > X["x"].max()
     )  # without ends the tail, a guess, decides
@@ -178,7 +178,7 @@ def test_every_mean_is_of_values_between_the_ends_that_fit_saw(heavy, tmp_path):
 def test_a_code_for_missing_is_no_end_of_the_other_values():
     X = table().assign(height=lambda X: X["height"].round(1))
     X.loc[:29, "height"] = 99999.0
-    found = small().fit(X).estimator_.conditional(X[:1], "height")
+    found = small().fit(X).estimator_.conditional(X[:1], "height").distribution
     assert found.ends.values.tolist() == [X["height"].min(), X["height"][30:].max()]
     assert found.values.count(99999.0) == 1
 

@@ -77,7 +77,7 @@ def test_a_what_if_curve_is_the_conditional_at_each_value(model):
     axes = drawn(ctem.plot.what_if(model, "size", "rooms", {"member": True}, values=[0.0, 1.0, 2.0]))
     place, mean = axes.lines[0].get_data()
     assert list(place) == [0.0, 1.0, 2.0]
-    told = [model.conditional({"member": True, "size": v}, "rooms").mean().to_list()[0] for v in place]
+    told = [model.conditional({"member": True, "size": v}, "rooms").mean().tolist()[0] for v in place]
     assert list(mean) == told
 
 

@@ -147,7 +147,7 @@ def test_moments_are_told_in_the_zone_of_the_table(zone):
     Y = X[:3].assign(ordered_at=pd.Timestamp("2021-06-15 03:00", tz=zone))
     assert "ordered_at 2021-06-15 03:00" in model.outliers(Y, 1)[0].why()
     known = model.conditional(X[:3], "ordered_at")
-    for told in (*known.quantile(0.5).to_list(), *model.predict(X[:3], "ordered_at"), known.values[0]):
+    for told in (*known.quantile(0.5).tolist(), *model.predict(X[:3], "ordered_at"), known.values[0]):
         assert told.utcoffset() == pd.Timestamp(told).tz_convert(X["ordered_at"].dt.tz).utcoffset()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,9 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     for name in ("kinds", "reading"):
         if not isinstance(arguments.get(name), Mapping | None):
             raise ValueError(f"{name}: expected a dict, such as {SUCH_AS[name]}; got {arguments[name]!r}.")
+    rules = arguments.get("rules")
+    if rules is not None and (isinstance(rules, str) or not isinstance(rules, Sequence)):
+        raise ValueError(f"rules: expected sentences, such as ['state from city']; got {rules!r}.")
     for name in ("learning_rate", "max_time"):
         value = arguments[name]
         if value is not None and not (_is_number(value) and 0 < value < math.inf):

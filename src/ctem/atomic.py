@@ -99,7 +99,10 @@ def locked(path: str | Path) -> Iterator[bool]:
 
 
 def _is_at(file: BinaryIO, path: str | Path) -> bool:
-    return os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def forget_parts(target: Path) -> None:
@@ -170,20 +173,26 @@ def _in_place(path: str | Path) -> BinaryIO:
 
 
 def _part(target: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside the target, with its mode and owner, locked for as long as it is open."""
+    """A new file beside the target, with its mode and owner, locked for as long as it is open.
+
+    Another process may take it for a part of the dead between its opening and its locking: then there is a next one.
+    """
     forget_parts(target)
-    part = target.with_name(f"{_start(target)}{secrets.token_hex(4)}.part")
-    file = part.open("xb")
-    try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if target.exists():
-            _like(file, target.stat())
-    except BaseException:
+    while True:
+        part = target.with_name(f"{_start(target)}{secrets.token_hex(4)}.part")
+        file = part.open("xb")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(file, part):
+                if target.exists():
+                    _like(file, target.stat())
+                return part, file
+        except BaseException:
+            file.close()
+            part.unlink(missing_ok=True)
+            raise
         file.close()
-        part.unlink(missing_ok=True)
-        raise
-    return part, file
 
 
 def _like(file: BinaryIO, old: os.stat_result) -> None:

@@ -24,6 +24,7 @@ from ctem.arguments import check_arguments, check_count, plain_arguments
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
+from ctem.densities.tilted import TiltedDensity
 from ctem.intake import Intake, intake
 from ctem.learning import fit_density
 from ctem.notebook import InNotebook
@@ -32,10 +33,12 @@ from ctem.tables.answers.density import TableDensity, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.columns.schema import Schema
+from ctem.tables.frames.delivery import delivered
 from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.given import matched, positions, renamed
 from ctem.tables.frames.observed import filled
 from ctem.tables.frames.recognition import read_written
+from ctem.tables.frames.records import from_records
 from ctem.training.checkpoints import claimed
 from ctem.training.devices import single_thread_after_fork
 from ctem.training.processes import team
@@ -63,6 +66,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             that were seen once, so that scores stay finite) or "refuse" (an error).
         reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
+        rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
+            "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
         objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
@@ -126,6 +131,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: str = "hidden",
         unknown: str = "reserve",
         reading: Mapping[str, Any] | None = None,
+        rules: Sequence[str] | None = None,
         objective: str = "anyorder",
         effort: str = "default",
         energy: str | None = "auto",
@@ -148,6 +154,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.unknown = unknown
         self.reading = reading
+        self.rules = rules
         self.objective = objective
         self.effort = effort
         self.energy = energy
@@ -299,20 +306,26 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
+        X = from_records(X)
         own, frame = read_written(read_frame(X), self.table_type_), self._read(X)
         own = own if frame.table_type.backend != "numpy" else frame
+        output, names = self._output(None), own.table_type.names
         if method != "sample":
-            return filled(own, self._table.expected(frame, method), X)
+            return delivered(filled(own, self._table.expected(frame, method), X), output, names)
         generator = self._generator(random_state)
-        tables = [filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws)]
+        drawn = (filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws))
+        tables = [delivered(table, output, names) for table in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def describe(self) -> dict[str, Any]:
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
         history = self.density_.history
+        learned = zip(self.schema_.describe(), self._table.others_say(), self._table.believed(), strict=True)
         return {
-            "columns": [asdict(column) for column in self.schema_.describe()],
+            "columns": [
+                {**asdict(column), "others_say": nats, "believed": share} for column, nats, share in learned
+            ],
             "rows": self.n_samples_seen_,
             "objective": self.objective,
             "effort": self.effort,
@@ -320,6 +333,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "independent_score": self.independent_score_,
             "held_out": None if self.held_out_ is None else self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
+            "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
             "fast": None
             if self.fast_ is None
             else {"log_z": self.fast_.log_z._asdict(), "gap": self.fast_.gap._asdict()},

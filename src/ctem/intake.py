@@ -24,6 +24,7 @@ from ctem.tables.frames.frame import Frame, TableType, read_frame
 from ctem.tables.frames.given import renamed
 from ctem.tables.frames.large import LargeTable, is_large, open_large
 from ctem.tables.frames.recognition import Reading, read_written, recognised
+from ctem.tables.frames.records import from_records
 from ctem.tables.frames.rows import taken
 from ctem.tables.frames.zones import check_zones
 from ctem.terminal import print_columns
@@ -100,7 +101,7 @@ def intake(
     torch.Size([9, 9])
     """
     if not is_large(X):
-        yield _whole(estimator, arguments, X, sample_weight, X_val)
+        yield _whole(estimator, arguments, from_records(X), sample_weight, X_val)
         return
     if sample_weight is not None:
         raise ValueError("sample_weight: expected None with a path, a dataset or an iterator; give a table.")
@@ -207,7 +208,7 @@ def _remarks(schema: Schema, frame: Frame, rows: int | None = None) -> tuple[str
 
 
 def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
-    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown")})
+    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown", "rules")})
     if arguments["verbose"] and team().first:
         print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")
     return schema

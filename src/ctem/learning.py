@@ -25,7 +25,7 @@ from ctem.training.processes import team
 __all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
 FEWEST = 300  # rows that an energy can be learned from
-PLANS = {"quick": Plan(rounds=1), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
+PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
@@ -110,7 +110,7 @@ def fit_density(
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
-    limits |= {"jitter": schema.preparation, "ties": schema.ties}
+    limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if arguments.get("energy", "auto") is not None and not density.history.interrupted:
         density = _tilted(density, schema, x, weights, held_out, seed, PLANS[arguments["effort"]])
@@ -148,9 +148,10 @@ def _tilted(
             density,
             rows,
             held_out,
-            schema.space.sizes,
+            schema.unordered,
             plan,
             parents=schema.parents,
+            atoms=schema.atoms,
             groups=[group for group in schema.owner if group],
             weights=weights,
             snap=schema.snapped,

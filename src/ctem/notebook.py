@@ -61,6 +61,6 @@ def _picture(model: Any, j: int) -> Picture:
     """What the model expects of a column when nothing is known."""
     if not model.schema_.owner[j]:
         return Picture("")
-    found = model.conditional({}, j)
+    found = model.conditional({}, j).distribution
     listed = not found.has_mean or len(found.cells) <= FEW
     return Picture(spark(found.probability[0] if listed else found.histogram()[0]))

@@ -119,7 +119,7 @@ def conditional(
     ax = ax or _pyplot().subplots(layout="constrained")[1]
     known = [given] if isinstance(given, Mapping) else list(given)
     asked = [({}, UNKNOWN), *((each, CURVES[i % len(CURVES)]) for i, each in enumerate(known) if each)]
-    found = [model.conditional(each, name) for each, _ in asked]
+    found = [model.conditional(each, name).distribution for each, _ in asked]
     scale = _Scale.of(found[0].cells, gaps=True)
     for i, (distribution, (each, colour)) in enumerate(zip(found, asked, strict=True)):
         label = ", ".join(f"{key} {_short(value)}" for key, value in each.items()) or "nothing known"
@@ -165,9 +165,9 @@ def what_if(
     varied, asked = _named(model, [column, target])
     known = dict(given or {})
     ax = ax or _pyplot().subplots(layout="constrained")[1]
-    range_of = model.conditional(known, varied)
+    range_of = model.conditional(known, varied).distribution
     tried = _tried(range_of) if values is None else list(values)
-    found = [model.conditional({**known, varied: value}, asked) for value in tried]
+    found = [model.conditional({**known, varied: value}, asked).distribution for value in tried]
     scale = _Scale.of(range_of.cells)
     place = scale.places_of(tried)
     _curves(ax, place, found, asked, discrete=bool(scale.labels))

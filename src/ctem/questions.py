@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from ctem.arguments import check_count
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.events import Probability
+from ctem.tables.answers.conditional import Conditional, on_classes
 from ctem.tables.answers.conditions import is_range
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
@@ -25,6 +25,7 @@ from ctem.tables.columns.codecs import Constant
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
+from ctem.tables.frames.delivery import Delivers, delivered
 from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
 from ctem.tables.frames.rows import taken
@@ -34,7 +35,7 @@ __all__ = ["Questions"]
 Vector = NDArray[np.float64]
 
 
-class Questions:
+class Questions(Delivers):
     """What can be asked of a fitted ``CTEM``, which inherits these methods.
 
     >>> from ctem import CTEM
@@ -65,7 +66,12 @@ class Questions:
         return self.table_type_.without(self.schema_.left_out)
 
     def sample(
-        self, n_samples: int = 1, random_state: Any = None, given: Any = None, with_missing: bool = False
+        self,
+        n_samples: int = 1,
+        random_state: Any = None,
+        given: Any = None,
+        with_missing: bool = False,
+        output: str | None = None,
     ) -> Any:
         """A table of new rows, of the kind that was fitted.
 
@@ -77,6 +83,7 @@ class Questions:
                 ranges; None is a missing cell, with ``missing="state"``.
             with_missing: gaps as the data have them, each by what the other cells of the row hold, in columns that
                 are not given (``ctem.tables.answers.missingness``). With ``missing="state"`` rows have them anyway.
+            output: "pandas", "polars" or "arrow"; as ``set_output`` says, or as the table of fit, when None.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
@@ -84,7 +91,8 @@ class Questions:
         columns, known = self._drawn(int(n_samples), generator, given)
         if with_missing and (holes := self._missingness()) is not None:
             columns = holes.applied(self.table_type_, columns, generator, known)
-        return build_frame(self.sampled_type_, columns)
+        table = build_frame(self.sampled_type_, columns)
+        return delivered(table, self._output(output), self.sampled_type_.names)
 
     def _drawn(
         self, n: int, generator: torch.Generator, given: Any
@@ -150,12 +158,14 @@ class Questions:
     def predict(self, X: Any, column: str | int | None = None) -> Any:
         """The most likely label, or the mean of a number, of one column given the other cells of each row, (n,).
 
-        What X holds in that column does not matter.
+        A column of 0 and 1 alone is labels. What X holds in that column does not matter.
 
         Arguments:
             column: its name or position; the last one when None.
         """
-        found = self.conditional(X, column)
+        found = self.conditional(X, column).distribution
+        if set(found.values) == {0, 1}:
+            return found.mode().to_numpy()
         if found.has_mean and found.cells.type in ("int", "float") and found.cells.text is None:
             return found.expectation()
         return found.mean().to_numpy()
@@ -163,16 +173,17 @@ class Questions:
     def predict_proba(self, X: Any, column: str | int | None = None) -> Vector:
         """P(value | the other cells) for the values ``classes(column)``, (n, values).
 
-        Of a number, the mass around each of the nodes that ``conditional`` tabulates.
+        Of a number, the mass around each node of a fixed list; ``conditional`` also has the values of formulas.
         """
-        return self.conditional(X, column).probability
+        found, listed = self.conditional(X, column), self.conditional({}, column)
+        return on_classes(found.distribution, listed.distribution)
 
     def classes(self, column: str | int | None = None) -> list[Any]:
         """The values of one column in the order of ``predict_proba``."""
         check_is_fitted(self)
         return self.conditional({}, column).values
 
-    def conditional(self, X: Any, column: str | int | None = None) -> ColumnDistribution:
+    def conditional(self, X: Any, column: str | int | None = None) -> Conditional:
         """The distribution of one column given the other observed cells of each row: values and probabilities.
 
         Arguments:
@@ -186,7 +197,7 @@ class Questions:
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             found = self._table.conditional(self.as_frame(X, others), j)
-        return found.told(self.table_type_.fields[j])
+        return Conditional(found.told(self.table_type_.fields[j]))
 
     def outliers(
         self, X: Any, n: int | None = None, alpha: float | None = None, as_frame: bool = False
@@ -205,8 +216,8 @@ class Questions:
         if n is not None:
             check_count("n", n)
         if alpha is not None:
-            if not 0 < alpha < 1:
-                raise ValueError(f"alpha: expected a share in (0, 1); got {alpha!r}.")
+            if not 0 < alpha <= 1:
+                raise ValueError(f"alpha: expected a share in (0, 1]; got {alpha!r}.")
             self._calibration()
         most = 10 if n is None and alpha is None else n
         found = find_outliers(self._table, frame, self.held_out_, most, alpha)

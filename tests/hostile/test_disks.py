@@ -10,7 +10,7 @@ from faults import broken, full, over_quota
 pytestmark = pytest.mark.long
 
 WRITERS = {
-    "fit": fit,
+    "fit": lambda f, out: [*fit(f, out), "--overwrite"],
     "score": lambda f, out: ["score", str(f / "m.ctem"), str(f / "t.csv"), "-o", str(out), "-q"],
     "sample": lambda f, out: ["sample", str(f / "m.ctem"), "-n", "20", "-o", str(out), "-q"],
     "impute": lambda f, out: ["impute", str(f / "m.ctem"), str(f / "t.csv"), "-o", str(out), "-q"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,35 +15,51 @@ from ctem.cli.options import (
     Dates,
     Decimal,
     Device,
+    Encoding,
     Engine,
     FitSeed,
     Format,
     Given,
+    HasNames,
     Kinds,
     Missing,
     ModelIn,
     Output,
+    Overwrite,
     Quiet,
     Seed,
+    Separator,
     TableIn,
     Workers,
 )
+from ctem.cli.outputs import check_output
 
 MAX_ROWS = 1_000_000
 REPORT_ROWS = 100_000
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the arguments and words of a function, done by the function of that name in ``ctem.cli.work``."""
+def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Callable[..., None]:
+    """A command with the arguments and words of a function, done by the function of that name in another module.
+
+    What it would write is looked at before anything else (``ctem.cli.outputs``); what is said of the layout of CSV
+    files goes on as one ``Dialect``.
+    """
 
     @wraps(function)
     def run(**arguments: Any) -> None:
-        getattr(import_module("ctem.cli.work"), function.__name__)(**arguments)
+        check_output(function.__name__, arguments, arguments.pop("overwrite", False))
+        if "sep" in arguments:
+            said = (arguments.pop(name) for name in ("header", "sep", "encoding"))
+            arguments["dialect"] = import_module("ctem.tables.frames.csv_files").Dialect(*said)
+        getattr(import_module(module), function.__name__)(**arguments)
 
     return app.command()(run)
 
 
-@command
+told = partial(command, module="ctem.cli.facts")
+
+
+@told
 def inspect(
     table: TableIn,
     kinds: Kinds = None,
@@ -53,6 +69,9 @@ def inspect(
     na: Missing = None,
     decimal: Decimal = None,
     dates: Dates = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -98,6 +117,9 @@ def fit(
         str, typer.Option(help="For the rows of Parquet files; if they need more, the fit streams.")
     ] = "1GB",
     seed: FitSeed = 0,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed fit stopped.")] = False,
     na: Missing = None,
@@ -106,6 +128,7 @@ def fit(
     missing_as_state: Annotated[
         bool, typer.Option("--missing-as-state", help="Being missing is a value like another, not unknown.")
     ] = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn the density of a table and write it to MODEL.
@@ -141,7 +164,11 @@ def score(
     engine: Engine = "here",
     workers: Workers = None,
     format: Format = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the log-density of every row, in nats, as a column log_density.
@@ -171,6 +198,7 @@ def sample(
     workers: Workers = None,
     format: Format = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write new rows, drawn from the density, or of those that meet conditions.
@@ -204,7 +232,11 @@ def impute(
     engine: Engine = "here",
     workers: Workers = None,
     format: Format = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the table with its missing cells filled in; what was observed stays.
@@ -233,7 +265,11 @@ def outliers(
     engine: Engine = "here",
     workers: Workers = None,
     format: Format = None,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the strangest rows, by p_value and then by score, with what makes them so.
@@ -259,7 +295,11 @@ def report(
         str | None, typer.Option(metavar="TABLE", help="Rows that were not fitted, to be judged by.")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = REPORT_ROWS,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy.
@@ -269,7 +309,7 @@ def report(
     """
 
 
-@command
+@told
 def privacy(
     model: ModelIn,
     table: TableIn = "-",
@@ -278,6 +318,9 @@ def privacy(
     ] = None,
     max_rows: Annotated[int, typer.Option(min=2, help="Rows that are looked at.")] = MAX_ROWS,
     seed: FitSeed = 0,
+    sep: Separator = None,
+    header: HasNames = None,
+    encoding: Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -294,7 +337,7 @@ def privacy(
     """
 
 
-@command
+@told
 def info(
     model: ModelIn,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,

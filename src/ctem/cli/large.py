@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ctem.cli.streams import fit_table
+from ctem.tables.frames.csv_files import Dialect
 from ctem.tables.frames.files import reservoir
 from ctem.tables.frames.large import LargeTable, open_large
 from ctem.terminal import say
@@ -29,12 +30,19 @@ def is_parquet(path: str) -> bool:
 
 @contextmanager
 def rows_to_fit(
-    path: str, drop: list[str], max_rows: int | None, seed: int, quiet: bool, decimal: str | None
+    path: str,
+    drop: list[str],
+    max_rows: int | None,
+    seed: int,
+    quiet: bool,
+    decimal: str | None,
+    dialect: Dialect,
 ) -> Iterator[Any]:
     """A large table where a fit may stream, otherwise a table of at most ``max_rows`` rows."""
     if not is_parquet(path):
-        yield fit_table(path, drop, max_rows or MAX_ROWS, seed, quiet, decimal)
+        yield fit_table(path, drop, max_rows or MAX_ROWS, seed, quiet, decimal, dialect)
         return
+    dialect.check_unused(path)
     with open_large(path) as large:
         if absent := [name for name in drop if name not in large.schema.names]:
             raise ValueError(f"--drop: {absent[0]!r} is not in {path}, which has {large.schema.names}.")

@@ -12,16 +12,20 @@ __all__ = [
     "Dates",
     "Decimal",
     "Device",
+    "Encoding",
     "Engine",
     "FitSeed",
     "Format",
     "Given",
+    "HasNames",
     "Kinds",
     "Missing",
     "ModelIn",
     "Output",
+    "Overwrite",
     "Quiet",
     "Seed",
+    "Separator",
     "TableIn",
     "Workers",
 ]
@@ -41,6 +45,9 @@ TableIn = Annotated[
 ]
 ModelIn = Annotated[Path, typer.Argument(metavar="MODEL", help="What ctem fit wrote.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="Where to; - is standard output.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="OUTPUT may be what is read, or replace a file of another kind.")
+]
 Format = Annotated[
     Literal["csv", "parquet", "arrow"] | None,
     typer.Option(help="Of the output; by default as its name ends, and CSV on standard output."),
@@ -83,3 +90,20 @@ Engine = Annotated[
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Of Ray; as many as it has CPUs when left out.")]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--sep", metavar="CHARACTER", help="Between the cells of CSV: \\t is a tab, ' ' any blanks."
+    ),
+]
+HasNames = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether the first line of CSV has names; else x0, x1, ….",
+        show_default=False,
+    ),
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of CSV that is not UTF-8: ISO-8859-1, UTF-16, ….")
+]

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ctem.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
+from ctem.tables.frames.csv_files import Dialect
 from ctem.tables.frames.csv_text import completed
 from ctem.tables.frames.files import (
     BATCH,
@@ -36,10 +37,10 @@ Parts = Iterator[tuple[Table, Any]]
 
 @contextmanager
 def streams(
-    model: CTEM, table: str, output: str, format: str | None, quiet: bool
+    model: CTEM, table: str, output: str, format: str | None, quiet: bool, dialect: Dialect
 ) -> Iterator[tuple[Parts, Callable[[Table], None]]]:
     """Batches of a table as they are written, each beside its columns as the model takes them, and where to write."""
-    with _known_source(model, table, quiet) as source, open_sink(output, format) as sink:
+    with _known_source(model, table, quiet, dialect) as source, open_sink(output, format) as sink:
         with bar(source.rows, quiet) as advance:
             done, new = _Count(advance), _NeverSeen(model)
             try:
@@ -153,10 +154,10 @@ def check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
 
 
 @contextmanager
-def _known_source(model: CTEM, path: str, quiet: bool) -> Iterator[Source]:
+def _known_source(model: CTEM, path: str, quiet: bool, dialect: Dialect) -> Iterator[Source]:
     """A table with the columns of the model, CSV in its types: by position if it was fitted to an array."""
     types = _types(model)
-    with open_source(path, types) as source:
+    with open_source(path, types, dialect) as source:
         check_names(model, source.names, source.path, quiet)
         if not hasattr(model, "feature_names_in_"):
             source = replace(source, types=dict(zip(source.names, types.values(), strict=True)))
@@ -188,10 +189,10 @@ def drawn_table(model: CTEM, rows: Any) -> Table:
 
 
 def fit_table(
-    path: str, drop: list[str], max_rows: int, seed: int, quiet: bool, decimal: str | None = None
+    path: str, drop: list[str], max_rows: int, seed: int, quiet: bool, decimal: str | None, dialect: Dialect
 ) -> Table:
     """A table to fit, without some columns, and at most ``max_rows`` of its rows."""
-    with open_source(path) as opened, bar(opened.rows, quiet) as advance:
+    with open_source(path, None, dialect) as opened, bar(opened.rows, quiet) as advance:
         source = replace(opened, decimal=decimal)
         absent = [name for name in drop if name not in source.names]
         if absent:
@@ -200,9 +201,9 @@ def fit_table(
         return source.typed(_sampled(source.path, tables, max_rows, seed, quiet, advance))
 
 
-def known_table(model: CTEM, path: str, max_rows: int, quiet: bool) -> Any:
+def known_table(model: CTEM, path: str, max_rows: int, quiet: bool, dialect: Dialect) -> Any:
     """A table as the model takes it, at most ``max_rows`` of its rows."""
-    with _known_source(model, path, quiet) as source, bar(source.rows, quiet) as advance:
+    with _known_source(model, path, quiet, dialect) as source, bar(source.rows, quiet) as advance:
         X = _sampled(source.path, source.tables(BATCH), max_rows, 0, quiet, advance)
         return model_input(model, source.typed(X))
 

@@ -5,22 +5,20 @@ Apart from ``ctem.cli.commands``, which says what can be asked: this imports tor
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from sklearn.utils import check_random_state
 
 from ctem.atomic import check_target, is_regular
 from ctem.cli.border import Stopped
-from ctem.cli.flags import in_flags
+from ctem.cli.facts import fast_in_words, quality_in_words, reading_of
 from ctem.cli.large import rows_to_fit, some_rows
 from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
 from ctem.cli.streams import (
@@ -29,7 +27,6 @@ from ctem.cli.streams import (
     drawn_table,
     explained,
     filled_in,
-    fit_table,
     fresh,
     known_table,
     numbered,
@@ -37,42 +34,14 @@ from ctem.cli.streams import (
 )
 from ctem.cli.words import column_kinds, conditions
 from ctem.estimator import CTEM
-from ctem.persistence import provenance
-from ctem.privacy import audit
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
-from ctem.tables.columns.inspection import inspect as look
+from ctem.tables.frames.csv_files import Dialect
 from ctem.tables.frames.files import BATCH, open_sink, pyarrow
 from ctem.tables.frames.writings import Writing
-from ctem.terminal import print_columns, say, shown
+from ctem.terminal import say
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
-
-
-def inspect(
-    table: str,
-    kinds: list[str] | None,
-    max_rows: int,
-    na: list[str] | None,
-    decimal: str | None,
-    dates: str | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
-    said = column_kinds(kinds or [])
-    X = fit_table(table, [], max_rows, 0, quiet, decimal)
-    found = look(X, said or None, _reading(decimal, dates, na))
-    if as_json:
-        print(json.dumps(found.to_json(), indent=2))
-        return
-    print_columns(
-        [asdict(column) for column in found.columns], f"{table}: {found.rows} row{'s'[: found.rows != 1]}"
-    )
-    for each in found.suspicions:
-        print(f"! {shown(in_flags(str(each)))}")
-    if not found.suspicions:
-        print("Nothing seems odd.")
 
 
 def fit(
@@ -92,6 +61,7 @@ def fit(
     na: list[str] | None,
     decimal: str | None,
     dates: str | None,
+    dialect: Dialect,
     missing_as_state: bool,
     quiet: bool,
 ) -> None:
@@ -104,7 +74,7 @@ def fit(
     model = CTEM(
         kinds=column_kinds(kinds or []) or None,
         missing="state" if missing_as_state else "hidden",
-        reading=_reading(decimal, dates, na),
+        reading=reading_of(decimal, dates, na),
         effort=effort,
         fast=fast,
         max_steps=max_steps,
@@ -116,7 +86,7 @@ def fit(
     )
     with together() as here:
         alone = quiet or not here.first
-        with rows_to_fit(table, drop or [], max_rows, seed, alone, decimal) as X:
+        with rows_to_fit(table, drop or [], max_rows, seed, alone, decimal, dialect) as X:
             here.agreed(lambda: None if resume else _begin(checkpoint))
             _learn(model, X, memory, older)
             if here.first:
@@ -154,7 +124,7 @@ def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
 def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> None:
     """Say what a fit has come to, and forget how to go on unless it was interrupted."""
     if model.density_.history.interrupted:
-        say(f"{output} holds what was learned so far: {_quality_in_words(model)}")
+        say(f"{output} holds what was learned so far: {quality_in_words(model)}")
         say("the same command with --resume goes on from there")
         raise KeyboardInterrupt
     forget(checkpoint)
@@ -162,9 +132,9 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
         facts = model.describe()
         say(
             f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
-            f"in {facts['seconds']:.0f} s{_fast_in_words(facts['fast'])}"
+            f"in {facts['seconds']:.0f} s{fast_in_words(facts['fast'])}"
         )
-        for part in _quality_in_words(model).split("; "):
+        for part in quality_in_words(model).split("; "):
             say(part)
 
 
@@ -179,6 +149,7 @@ def score(
     engine: str,
     workers: int | None,
     format: str | None,
+    dialect: Dialect,
     device: str,
     quiet: bool,
 ) -> None:
@@ -189,10 +160,11 @@ def score(
         )
     crew = Crew(engine, workers, device, quiet)
     if crew.needed(table):
+        dialect.check_unused(table)
         answer_parts(model, table, output, Scoring(fast, append, columns, given), None, crew)
         return
     fitted = _load(model, device)
-    with streams(fitted, table, output, format, quiet) as (parts, write):
+    with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
             found = (
                 fitted.score_samples(X, True) if fast else fitted.log_density(X, columns or None, given or ())
@@ -243,17 +215,19 @@ def impute(
     engine: str,
     workers: int | None,
     format: str | None,
+    dialect: Dialect,
     device: str,
     quiet: bool,
 ) -> None:
     """Write the table with its missing cells filled in; what was observed stays."""
     crew = Crew(engine, workers, device, quiet)
     if crew.needed(table):
+        dialect.check_unused(table)
         answer_parts(model, table, output, Imputing(method, draws), seed, crew)
         return
     fitted = _load(model, device)
     rng = _random(fitted, seed)
-    with streams(fitted, table, output, format, quiet) as (parts, write):
+    with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
             made = fitted.impute(X, method, draws, rng)
             for draw, filled in enumerate(made if draws > 1 else [made]):
@@ -270,14 +244,18 @@ def outliers(
     engine: str,
     workers: int | None,
     format: str | None,
+    dialect: Dialect,
     device: str,
     quiet: bool,
 ) -> None:
     """Write the strangest rows, the strangest first, with what makes them so."""
-    if alpha is not None and not 0 < alpha < 1:
-        raise typer.BadParameter(f"expected a share between 0 and 1; got {alpha}.", param_hint="--alpha")
+    if alpha is not None and not 0 < alpha <= 1:
+        raise typer.BadParameter(
+            f"expected a share above 0 and at most 1; got {alpha}.", param_hint="--alpha"
+        )
     crew = Crew(engine, workers, device, quiet)
     if crew.needed(table):
+        dialect.check_unused(table)
         if alpha is None or n is not None:
             raise ValueError(
                 "--alpha: expected with a folder or --engine ray, and no --rows: parts know no order."
@@ -286,7 +264,7 @@ def outliers(
         return
     fitted = _load(model, device)
     lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
-    with streams(fitted, table, output, format, quiet) as (parts, write):
+    with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
             p = np.zeros(len(part)) if fitted.held_out_ is None and alpha is None else fitted.p_values(X)
             p = p if alpha is None else np.where(p <= alpha, p, np.inf)
@@ -296,86 +274,24 @@ def outliers(
 
 
 def report(
-    model: Path, table: str, output: Path, held_out: str | None, max_rows: int, device: str, quiet: bool
+    model: Path,
+    table: str,
+    output: Path,
+    held_out: str | None,
+    max_rows: int,
+    dialect: Dialect,
+    device: str,
+    quiet: bool,
 ) -> None:
     """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy."""
     check_target(output)
     fitted = _load(model, device)
-    X = known_table(fitted, table, max_rows, quiet)
-    others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet)
+    X = known_table(fitted, table, max_rows, quiet, dialect)
+    others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet, dialect)
     with redirect_stdout(sys.stderr):
         write_report(fitted, X, output, held_out=others, name="" if table == "-" else Path(table).name)
     if not quiet:
         say(f"{output}: written")
-
-
-def privacy(
-    model: Path,
-    table: str,
-    holdout: str | None,
-    max_rows: int,
-    seed: int,
-    as_json: bool,
-    device: str,
-    quiet: bool,
-) -> None:
-    """Say how much a model gives away of the rows that it was fitted to."""
-    fitted = _load(model, device)
-    X = known_table(fitted, table, max_rows, quiet)
-    others = None if holdout is None else known_table(fitted, holdout, max_rows, quiet)
-    found = audit(fitted, X, others, seed)
-    print(json.dumps(found.to_json(), indent=2) if as_json else found)
-
-
-def info(model: Path, as_json: bool) -> None:
-    """Say what a model was made of, how, and what its columns are."""
-    if sys.stdout is None:
-        raise OSError("standard output is closed.")
-    origin = provenance(model)
-    fitted = _load(model, "cpu")
-    facts = {**fitted.describe(), "provenance": origin}
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    print_columns(facts["columns"], str(model))
-    origin = {key: shown(value) for key, value in origin.items()}
-    Console().print(
-        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
-        f"{facts['objective']}, effort {facts['effort']} · {_quality_in_words(fitted)}{_fast_in_words(facts['fast'])}\n"
-        f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
-        f"data {origin['data_sha256'][:16]}…",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-def _quality_in_words(model: CTEM) -> str:
-    """How good a model is, as far as it knows."""
-    if model.held_out_ is None:
-        return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
-    return str(model.held_out_)
-
-
-def _seed_in_words(model: CTEM) -> str:
-    """The seed that the user said; what was made of it is in the provenance."""
-    return "no seed said" if model.random_state is None else f"seed {model.random_state}"
-
-
-def _fast_in_words(facts: dict[str, Any] | None) -> str:
-    if facts is None:
-        return ""
-    gap = facts["gap"]
-    return (
-        f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
-        f"rank correlation {gap['rank_correlation']:.3f}"
-    )
-
-
-def _reading(decimal: str | None, dates: str | None, na: list[str] | None) -> dict[str, Any] | None:
-    """What the user says of how text is written."""
-    said = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
-    return said or None
 
 
 def _load(path: Path, device: str) -> CTEM:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.columns.codecs import Constant, Labels, Numbers
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import TableType
+from ctem.tables.frames.dtypes import cell_type
+from ctem.tables.frames.frame import Field, TableType
 
-__all__ = ["check_as_written", "check_categories", "check_held_out", "check_numbers", "number"]
+__all__ = ["check_as_written", "check_categories", "check_cells", "check_held_out", "check_numbers", "number"]
 
 LARGEST = 1e9  # nats of a row
 MOST_DRAWS = 1e9
@@ -50,11 +52,46 @@ def check_categories(table_type: TableType, schema: Schema) -> None:
         codec, declared = schema.columns[field.name].codec, field.dtype.get("categories")
         if declared is None or field.written is not None or not isinstance(codec, Constant | Labels):
             continue
-        strange = set(map(str, codec.values)) - set(map(str, declared))
+        strange = [value for value in codec.values if not _among(value, declared)]
         if strange:
             raise ValueError(
-                f"column {field.name!r}: expected values among its categories; got {strange.pop():.40}."
+                f"column {field.name!r}: expected values among its categories; got {strange[0]!r:.40}."
             )
+
+
+def _among(value: Any, declared: Sequence[Any]) -> bool:
+    """Whether a value is one of others, text by its letters and numbers by what they are."""
+    return any(value == each and isinstance(value, str) == isinstance(each, str) for each in declared)
+
+
+def check_cells(table_type: TableType, schema: Schema) -> None:
+    """An error unless what a column holds is what its dtype and its notation say: money without one is text.
+
+    >>> import pandas as pd
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> frame = read_frame(pd.DataFrame({"city": ["Oslo", "Bergen"]}))
+    >>> check_cells(frame.table_type, Schema.fit(frame))
+    """
+    for field in table_type.fields:
+        codec = schema.columns[field.name].codec
+        if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
+            continue
+        said = codec.lattice.type if isinstance(codec, Numbers) else codec.type
+        found = {"int": "number", "float": "number"}.get(said, said)
+        expected = _told(field)
+        if found != expected:
+            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {found!r}.")
+        if found == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
+            kinds = {isinstance(value, str) for value in codec.values}
+            if kinds != {True} and not {"times", "intervals"} & set(field.dtype):
+                raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
+
+
+def _told(field: Field) -> str:
+    """The type of the cells of a column, as its dtype and its notation say."""
+    kind = "label" if field.written is None else field.written["kind"]
+    read = {"month": "number", "clock": "number", "date": "moment"}.get(kind, kind)
+    return cell_type(field.dtype) if kind == "label" else read
 
 
 def check_numbers(schema: Schema) -> None:

@@ -18,6 +18,7 @@ from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
+from ctem.densities.anyorder.worth import Worth
 from ctem.densities.fast.network import LevelNet
 from ctem.densities.fast.potential import FastDensity, Gap
 from ctem.densities.residuals import MAX_SCORES
@@ -27,12 +28,15 @@ from ctem.persistence.consistency import (
     MOST_DRAWS,
     check_as_written,
     check_categories,
+    check_cells,
     check_held_out,
     check_numbers,
     number,
 )
+from ctem.persistence.energies import rebuilt_energy
 from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
+from ctem.persistence.writing import tensors_of
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -80,6 +84,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     check_as_written("kind", header["kind"], table_type.to_json())
     check_as_written("schema", header["schema"], schema.to_json())
     check_categories(table_type, schema)
+    check_cells(table_type, schema)
     check_numbers(schema)
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
@@ -92,7 +97,12 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     held_out = _held_out(header["held_out"], density)
     holes = _missingness(schema, header["missingness"], tensors)
     about = table_type, bool(header["named"]), schema, settings
-    return Fitted(arguments, *about, density, fast, origin, held_out, holes)
+    fitted = Fitted(arguments, *about, density, fast, origin, held_out, holes)
+    if set(tensors) != (expected := set(tensors_of(fitted))):
+        raise ValueError(
+            f"tensors: expected those of the model alone; got also {sorted(set(tensors) - expected)[:3]}."
+        )
+    return fitted
 
 
 def _held_out(said: Header | None, density: AnyOrderDensity) -> HeldOut | None:
@@ -132,6 +142,7 @@ def _any_order(
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors, schema.ties)
+    net.believe(_worth(told["worth"], net))
     if not 1 <= len(told["orders"]) <= MOST_ORDERS:
         raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
     orders = [list(order) for order in told["orders"]]
@@ -140,7 +151,27 @@ def _any_order(
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
-    return AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
+    about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
+    plain = AnyOrderDensity(net, level, orders, **about, history=history)
+    return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
+
+
+def _worth(told: Header | None, net: AnyOrderNet) -> Worth:
+    """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
+    dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
+    if told is None:
+        return Worth.of_all(dim)
+    nats = None if told["told"] is None else _numbers_of(told["told"], dim, LARGEST)
+    heard = tuple(told["heard"])
+    if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
+        raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
+    return Worth(_numbers_of(told["share"], dim, 1.0), heard, nats)
+
+
+def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:
+    if len(values) != count:
+        raise ValueError(f"worth: expected {count} numbers; got {len(values)}.")
+    return tuple(number("worth", value, 0, most) for value in values)
 
 
 def _fast(density: AnyOrderDensity, told: Header | None, tensors: dict[str, Tensor]) -> FastDensity | None:
@@ -194,6 +225,8 @@ def _checked_level(value: Any, finest: float) -> float:
 
 def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
+        if name.startswith("energy."):
+            continue  # of several types: ``rebuilt_energy`` checks them
         padded = name.endswith("log_table")  # −inf where a column has fewer values than another
         fine = value.dtype == torch.float32 and bool((value.isfinite() | (padded & (value < 0))).all())
         if not fine:

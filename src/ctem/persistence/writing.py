@@ -15,12 +15,13 @@ from safetensors.torch import save as serialize
 
 from ctem.arguments import KEPT
 from ctem.atomic import is_regular, replacing
+from ctem.densities.tilted import Energy, TiltedDensity
 from ctem.persistence.fitted import Fitted
 from ctem.persistence.reading import FORMAT, Header, digest
 from ctem.spaces import Category, Ordinal, Real
 from ctem.version import __version__
 
-__all__ = ["save"]
+__all__ = ["save", "tensors_of"]
 
 
 def save(model: Fitted, path: str | Path) -> None:
@@ -37,7 +38,7 @@ def save(model: Fitted, path: str | Path) -> None:
     True
     """
     target = Path(path)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(model).items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors_of(model).items()}
     text = json.dumps(_header(model), allow_nan=False)
     version = str(FORMAT)
     signed = {"model": text, "sha256": digest(text, tensors, version)}
@@ -122,6 +123,20 @@ def _density(model: Fitted) -> Header:
         "level": density.level,
         "orders": density.orders,
         "late": density.chain.late,
+        "worth": density.net.worth._asdict(),
+        "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
+    }
+
+
+def _energy(energy: Energy) -> Header:
+    return {
+        "biases": [trees.bias for trees in energy.rounds],
+        "partial": energy.partial.bias,
+        "log_z": _plain(energy.log_z._asdict()),
+        "ceiling": energy.ceiling,
+        "gain": energy.gain,
+        "stderr": energy.stderr,
+        "clipped": energy.clipped,
     }
 
 
@@ -137,7 +152,7 @@ def _fast(model: Fitted) -> Header | None:
     }
 
 
-def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
+def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     """Of the base, the density's networks, the fast potential, which shares base and correlation, and the gaps."""
     density = model.density
     found = {"base.log_table": density.base.log_table}
@@ -145,6 +160,9 @@ def _tensors(model: Fitted) -> dict[str, torch.Tensor]:
     correlation = density.net.inputs.correlation
     if correlation is not None:
         found["correlation"] = correlation
+    if isinstance(density, TiltedDensity):
+        for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
+            found |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
     if model.fast is not None:
         found |= {f"fast.{name}": value for name, value in model.fast.net.named_parameters()}
     if model.missingness is not None:

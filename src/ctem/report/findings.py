@@ -61,7 +61,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What was inferred about a column and why, its missing cells, and a glance at its values.
+    """What was inferred about a column and why, its missing cells, a glance at its values, and what others say of it.
 
     >>> ColumnFacts("age", "real", "numbers", 2, "18 … 80").missing
     2
@@ -72,6 +72,7 @@ class ColumnFacts:
     reason: str
     missing: int
     glance: str
+    others_say: float | None = None  # nats on unseen rows
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,7 @@ def _pairs(marginals: list[Marginal], frame: Frame, sampled: Mapping[str, Cells]
 
 def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[ColumnFacts]:
     drawn = {marginal.axis.name: marginal for marginal in marginals}
+    told = TableDensity(model.schema_, model.density_).others_say()
     return [
         ColumnFacts(
             column.name,
@@ -276,8 +278,9 @@ def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[Colum
             column.reason,
             int(frame.columns[column.name].missing.sum()),
             _glance(frame.columns[column.name], drawn.get(column.name)),
+            nats,
         )
-        for column in model.schema_.describe()
+        for column, nats in zip(model.schema_.describe(), told, strict=True)
     ]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
@@ -115,7 +116,8 @@ def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: d
     ({'a': tensor([1., 1.])}, {'step': 3})
     """
     flat = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    content = serialize(flat, {"mark": mark, "facts": json.dumps(facts)})
+    text = json.dumps(facts)
+    content = serialize(flat, {"mark": mark, "facts": text, "sha256": _digest(mark, text, flat)})
     try:
         with replacing(path) as file:
             file.write(content)
@@ -124,7 +126,7 @@ def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: d
 
 
 def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a checkpoint made by the same run.
+    """The tensors and facts of a checkpoint made by the same run; one bit of it changed is an error.
 
     >>> read_checkpoint(Path("absent"), "mark")
     Traceback (most recent call last):
@@ -139,9 +141,25 @@ def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str,
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"checkpoint: {path} is damaged or not a checkpoint ({error}).") from None
-    if metadata.get("mark") != mark:
+    found = metadata.get("mark", ""), metadata.get("facts", "")
+    if _digest(*found, tensors) != metadata.get("sha256"):
+        raise ValueError(
+            f"checkpoint: {path} is damaged: its content is not what was written. Remove it and begin anew "
+            "(on the command line: leave out --resume)."
+        )
+    if found[0] != mark:
         raise ValueError(
             f"checkpoint: {path} belongs to another recipe, network or data. Fit those to go on with it; to begin "
             "anew, remove it or give another checkpoint (on the command line: leave out --resume)."
         )
-    return tensors, json.loads(metadata["facts"])
+    return tensors, json.loads(found[1])
+
+
+def _digest(mark: str, facts: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of all that a checkpoint holds."""
+    found = hashlib.sha256(json.dumps([mark, facts]).encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

@@ -1,8 +1,9 @@
 r"""The fitted any-order density on encoded rows, and all that it answers.
 
-A mixture over orders of the columns, every conditional the mean of the members of the network:
+A mixture over orders of the columns, every conditional one of the members of the network and the column's margin b:
 
-    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c),      ρ(x_j | x_V) = (1/K) Σ_k ρ_k(x_j | x_V)
+    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c)
+    ρ(x_j | x_V) = (w_j/K) Σ_k ρ_k(x_j | x_V) + (1 − w_j) b_j(x_j)
 
 Marginals and conditionals keep the order of the columns that they ask for; what is given is shown from the start, and
 weighs the orders by how likely each finds it.
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
 from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.rules import Rules
 from ctem.densities.chain import Chain
 from ctem.training import History
 
@@ -38,6 +40,7 @@ class AnyOrderDensity:
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
         member: the one that answers; all of them when left out.
         counted: what is exactly as a formula says counts by the probability of that: no density, but how rare it is.
+        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
         history: of the training.
 
     >>> from ctem.bases import ProductBase
@@ -57,13 +60,15 @@ class AnyOrderDensity:
         late: Sequence[float] | None = None,
         member: int | None = None,
         counted: bool = False,
+        rules: Rules | None = None,
         history: History | None = None,
     ):
         self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
-        self.member = member
-        self.chain = Chain(AtLevel(net, level, member, counted), self.parents, late)
+        self.member, self.counts, self.rules = member, counted, rules
+        at = AtLevel(net, level, member, counted, rules)
+        self.chain = Chain(at, self.parents, late, None if rules is None else rules.after)
 
     def altered(
         self,
@@ -82,12 +87,14 @@ class AnyOrderDensity:
             late=self.chain.late,
             member=member,
             counted=counted,
+            rules=self.rules,
             history=self.history,
         )
 
     def counted(self) -> AnyOrderDensity:
         """This for surprises: a number that is as a formula says is no less rare for being written more finely."""
-        return self if self.net.ties is None else self.altered(member=self.member, counted=True)
+        plain = self.net.ties is None and self.rules is None
+        return self if plain else self.altered(member=self.member, counted=True)
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out.
@@ -168,6 +175,19 @@ class AnyOrderDensity:
                     out[rows] = self.chain.fill(x[rows], generator, order)
         return out
 
+    def drawn(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with its missing cells drawn by the networks; ``log_tilt`` weighs them."""
+        return AnyOrderDensity.complete(self, x, generator)
+
+    def log_tilt(self, x: Tensor) -> Tensor:
+        """log of the density over that of the networks, for rows that ``drawn`` has drawn: 0, float64 (n,)."""
+        return torch.zeros(len(x), dtype=torch.float64, device=x.device)
+
+    def is_tied(self, columns: Collection[int]) -> bool:
+        """Whether a formula or a rule ties one of these columns to others."""
+        used = () if self.net.ties is None else self.net.ties.used
+        return any(j in used or (self.rules is not None and self.rules.about(j)) for j in columns)
+
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Whatever the order: all observed cells are shown."""
         return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
@@ -176,8 +196,7 @@ class AnyOrderDensity:
         found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
         if not isinstance(found, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
-        none = x.new_zeros(len(x), 0)
-        return *found.smooth(), *((none, none) if found.tied is None else found.tied.points())
+        return *found.smooth(), *found.points()
 
     def _marginal(self, x: Tensor, asked: Collection[int]) -> Tensor:
         """log ρ of some columns, (n,)."""

@@ -10,6 +10,7 @@ tests/test_trees.py compares what comes out with scikit-learn's own answers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,15 +61,15 @@ class Boosting:
     ) -> Trees:
         """g ≈ log of the density of ``data`` over that of ``drawn`` (n, d), each with weights (n,) or without."""
         weights = [
-            np.full(len(rows), 1 / len(rows)) if weight is None else weight / weight.sum()
+            np.ones(len(rows)) if weight is None else weight * (len(rows) / weight.sum())
             for rows, weight in ((data, data_weight), (drawn, drawn_weight))
         ]
-        return self._learned(
-            HistGradientBoostingClassifier,
-            np.concatenate([data, drawn]),
-            np.repeat([1, 0], [len(data), len(drawn)]),
-            np.concatenate(weights) * (len(data) + len(drawn)) / 2,
+        rows, target = np.concatenate([data, drawn]), np.repeat([1, 0], [len(data), len(drawn)])
+        even = data_weight is None and drawn_weight is None
+        found = self._learned(
+            HistGradientBoostingClassifier, rows, target, None if even else np.concatenate(weights)
         )
+        return found.shifted(math.log(len(drawn) / len(data)))
 
     def log_mean(self, rows: Matrix, weight: Matrix) -> Trees:
         """h ≈ log E[weight | row] for rows (n, d) with nan where a cell is hidden."""
@@ -76,7 +77,10 @@ class Boosting:
 
     def _learned(self, kind: Any, rows: Matrix, target: Matrix, weight: Matrix | None, **how: Any) -> Trees:
         coded = [j for j, size in enumerate(self.sizes) if 0 < size < BINS]
-        order = [*coded, *(j for j in range(len(self.sizes)) if j not in coded)]  # codes first, as scikit-learn sorts
+        order = [
+            *coded,
+            *(j for j in range(len(self.sizes)) if j not in coded),
+        ]  # codes first, as scikit-learn sorts
         known = {j: np.unique(rows[~np.isnan(rows[:, j]), j]) for j in coded}
         inputs = rows[:, order].copy()
         for place, j in enumerate(coded):
@@ -107,7 +111,7 @@ def _extracted(model: Any, order: Sequence[int], known: dict[int, Matrix]) -> Tr
     for place, j in enumerate(order):
         thresholds[j] = None if j in known else model._bin_mapper.bin_thresholds_[place]
     found = [_tree(each, order, known, thresholds) for each in predictors]
-    splits, values, weights = ([tree[part] for tree in found] for part in range(3))
+    splits, values, weights = map(list, zip(*found, strict=True)) if found else ([], [], [])
     bias = float(np.ravel(model._baseline_prediction)[0])
     return Trees.build(thresholds, splits, values, weights, bias)
 
@@ -152,5 +156,3 @@ def _right(node: Any, bitsets: Any, known: Matrix | None, thresholds: Any) -> ND
     goes = np.full(BINS, missing)
     goes[known.astype(np.int64)] = left[: len(known)] == 0
     return goes
-
-

@@ -7,7 +7,7 @@ are drawn several times given the others, and one of the draws is taken by its w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -56,7 +56,8 @@ class TiltedDensity(AnyOrderDensity):
             parents=plain.parents,
             late=plain.chain.late,
             member=plain.member,
-            counted=plain.chain.conditionals.counted,
+            counted=plain.counts,
+            rules=plain.rules,
             history=plain.history,
         )
         self.plain, self.energy, self.snap = plain, energy, snap
@@ -65,61 +66,21 @@ class TiltedDensity(AnyOrderDensity):
         """The same density at another noise level, by one member alone, or in other orders, with the same energy."""
         return TiltedDensity(self.plain.altered(**how), self.energy, self.snap)
 
-    def log_tilt(self, x: Tensor) -> Tensor:
-        """log ρ/b of rows (n, d) with nan where a cell is hidden, float64 of shape (n,)."""
-        partly = gaps(x, self.parents).any(1)
-        if not bool(partly.any()):
-            return self.energy(x)
-        out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        out[partly] = self.energy.partial(x[partly])
-        if not bool(partly.all()):
-            out[~partly] = self.energy(x[~partly])
-        return out
-
-    def tilt_of_values(self, x: Tensor, owner: Sequence[int], values: Tensor) -> Tensor:
-        """log ρ/b of each row with a column at each of some values (q, len(owner)), (n, q) float64.
-
-        Arguments:
-            owner: the encoded columns of the column: one; or a category and the real part of its code 0.
-        """
-        other = x.clone()
-        other[:, list(owner)] = 0.0
-        partly = gaps(other, self.parents).any(1)
-        out = torch.zeros(len(x), len(values), dtype=torch.float64, device=x.device)
-        for rows, whole in ((~partly, True), (partly, False)):
-            if bool(rows.any()):
-                out[rows] = self._at_values(other[rows], owner, values, whole)
-        return out
-
-    def _at_values(self, x: Tensor, owner: Sequence[int], values: Tensor, whole: bool) -> Tensor:
-        if len(owner) == 1:
-            return self.energy.at_values(x, owner[0], values[:, 0], whole)
-        here = values[:, 0] == 0  # the real part is there
-        out = torch.zeros(len(x), len(values), dtype=torch.float64, device=x.device)
-        out[:, here] = self.energy.at_values(x, owner[1], values[here, 1], whole)
-        x = x.clone()
-        x[:, owner[1]] = math.nan
-        out[:, ~here] = self.energy.at_values(x, owner[0], values[~here, 0], whole)
-        return out
-
     def log_terms(self, x: Tensor) -> Tensor:
-        """What each column adds to log ρ(x): that of b, and of the energy what its splits add.
+        """What each column adds to log ρ(x): that of b, and of the energy what its splits add."""
+        return super().log_terms(x) + self.energy.terms(x)
 
-        What no observed cell adds is spread evenly over those.
-        """
-        terms, known = super().log_terms(x), ~x.isnan()
-        partly = gaps(x, self.parents).any(1)
-        tilt, rest = self.energy.shares(x)
-        if bool(partly.any()):
-            tilt[partly] = self.energy.partial.shares(x[partly])
-        left = torch.where(partly, self.energy.partial.centre, rest) + torch.where(known, 0.0, tilt).sum(1)
-        return terms + known * (tilt + (left / known.sum(1).clamp_min(1)).unsqueeze(1))
+    def log_tilt(self, x: Tensor) -> Tensor:
+        """log ρ/b of rows that b has drawn, (n,)."""
+        return self.energy(self.snap(x))
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows: draws of b, each accepted with probability e^{g − ceiling} / Z."""
         found: list[Tensor] = []
         while (need := n - sum(map(len, found))) > 0:
-            drawn = self.snap(self.plain.sample(math.ceil(SPARE * need / self.energy.acceptance) + 1, generator))
+            drawn = self.snap(
+                self.plain.sample(math.ceil(SPARE * need / self.energy.acceptance) + 1, generator)
+            )
             u = torch.rand(len(drawn), generator=generator, dtype=torch.float64, device=drawn.device)
             found.append(drawn[u.log() < self.energy(drawn) - self.energy.ceiling])
         return torch.cat(found)[:n]
@@ -132,7 +93,7 @@ class TiltedDensity(AnyOrderDensity):
         out, times = x.clone(), min(max(math.ceil(2 * math.exp(self.energy.ceiling)), FEWEST), MOST)
         for some in rows.split(max(1, ROWS // times)):
             drawn = self.plain.complete(x[some].repeat_interleave(times, 0), generator)
-            log_weight = self.energy(self.snap(drawn)).view(-1, times)
+            log_weight = self.log_tilt(drawn).view(-1, times)
             which = torch.multinomial(log_weight.softmax(1), 1, generator=generator).squeeze(1)
             out[some] = drawn.view(len(some), times, -1)[torch.arange(len(some), device=x.device), which]
         return out
@@ -141,4 +102,4 @@ class TiltedDensity(AnyOrderDensity):
         """log ρ of some columns, the others hidden."""
         hidden = x.clone()
         hidden[:, [j for j in range(self.space.dim) if j not in asked]] = math.nan
-        return super()._marginal(x, asked) + self.log_tilt(hidden)
+        return super()._marginal(x, asked) + self.energy(hidden)

@@ -12,8 +12,8 @@ Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on 
 
 which needs no constant. An energy is kept only if it gains by more than two standard errors.
 
-Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum of
-trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
+Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum
+of trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
 
 References: M. Gutmann, A. Hyvärinen, Noise-contrastive estimation, 2010; Y. Deng et al., Residual energy-based models
 for text generation, 2020; S. Azadi et al., Discriminator rejection sampling, 2019; J. Bravo, NRGBoost, 2025.
@@ -41,9 +41,12 @@ __all__ = ["Base", "Energy", "Plan", "fit_energy"]
 
 Snap = Callable[[Tensor], Tensor]
 Recut = Callable[[int, Tensor], Tensor]
+Atoms = Mapping[
+    int, Tensor
+]  # real column → for each code of its category, the number that the code stands for
 SURE = 2.0  # standard errors by which an energy must gain
-CLIPPED = 2e-3  # share of ρ that may be lost where e^g is above the ceiling
-HIGHEST = 8.0  # ceiling of e^g / Z, at most
+CLIPPED = 5e-3  # share of ρ that may be lost where e^g is above the ceiling
+HIGHEST = 6.0  # ceiling of e^g / Z, at most
 PRECISE = 3e-3  # standard error of log Z, in nats
 FRESH = 4  # times as many fresh draws, at most, to make log Z precise
 BATCH = 2**15  # draws at a time
@@ -68,9 +71,10 @@ class Plan(NamedTuple):
     """
 
     rounds: int = 2
-    draws: float = 3.0  # of b in each round, for every row of the data
+    draws: float = 4.0  # of b in each round, for every row of the data
     rate: float = 0.1  # of the boosting
-    trees: int = 400  # of a round, at most
+    trees: int = 800  # of a round, at most
+    patience: int = 30  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for log Z and the gain, at least
 
@@ -86,9 +90,11 @@ class Energy:
         ceiling: log of the largest e^g / Z that draws are accepted by.
         gain, stderr: nats a held-out row gained, and their standard error.
         clipped: share of ρ above the ceiling.
+        atoms: real column → for each code of its category, the number that the code stands for.
+        parents: real column → that category.
 
     >>> none = Trees.build([[0.0]], [], [], [], bias=0.0)
-    >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0)(torch.zeros(2, 1))
+    >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0, {}, {})(torch.zeros(2, 1))
     tensor([0., 0.], dtype=torch.float64)
     """
 
@@ -99,25 +105,71 @@ class Energy:
     gain: float
     stderr: float
     clipped: float
+    atoms: Atoms
+    parents: Mapping[int, int]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """g(x) − log Z of whole rows (n, d), float64 of shape (n,)."""
-        return _sum(self.rounds, x) - self.log_z.value
+        """log ρ/b of rows (n, d) with nan where a cell is hidden: g(x) − log Z of whole ones; float64 (n,)."""
+        partly, seen = gaps(x, self.parents).any(1), self.seen(x)
+        if not bool(partly.any()):
+            return _sum(self.rounds, seen) - self.log_z.value
+        out = self.partial(seen)
+        out[~partly] = _sum(self.rounds, seen[~partly]) - self.log_z.value
+        return out
 
-    def shares(self, x: Tensor) -> tuple[Tensor, float]:
-        """What each column adds to g − log Z of whole rows (n, d), and what is left over."""
-        parts = torch.stack([trees.shares(x) for trees in self.rounds]).sum(0)
-        return parts, sum(trees.centre for trees in self.rounds) - self.log_z.value
+    def seen(self, x: Tensor) -> Tensor:
+        """Rows as the trees see them: a number that is written as a code is a number, too."""
+        return _seen(x, self.atoms, self.parents)
 
-    def at_values(self, x: Tensor, j: int, values: Tensor, whole: bool) -> Tensor:
-        """The tilt of each row with column j at each of some values (q,): (n, q), float64.
+    def terms(self, x: Tensor) -> Tensor:
+        """What each observed cell adds to log ρ/b, (n, d) float64; what none adds is spread evenly over them."""
+        seen, partly = self.seen(x), gaps(x, self.parents).any(1)
+        added = torch.stack([trees.shares(seen) for trees in self.rounds]).sum(0)
+        if bool(partly.any()):
+            added[partly] = self.partial.shares(seen[partly])
+        for child, parent in self.parents.items():
+            away = x[:, child].isnan()
+            added[:, parent] += torch.where(away, added[:, child], 0.0)
+            added[:, child] = torch.where(away, 0.0, added[:, child])
+        known = ~x.isnan()
+        added = torch.where(known, added, 0.0)
+        return added + known * ((self(x) - added.sum(1)) / known.sum(1).clamp_min(1)).unsqueeze(1)
+
+    def at_values(self, x: Tensor, owner: Sequence[int], values: Tensor) -> Tensor:
+        """log ρ/b of each row with one column at each of some values (q, len(owner)): (n, q), float64.
 
         Arguments:
-            whole: whether no other cell is hidden; otherwise the partial trees answer.
+            owner: one encoded column; or a category and the real part of its code 0.
         """
-        trees = self.rounds if whole else (self.partial,)
-        found = sum(each.profile(x, j)[:, each.binned(values, j)] for each in trees)
-        return found - (self.log_z.value if whole else 0.0)
+        other = x.clone()
+        other[:, list(owner)] = 0.0
+        partly = gaps(other, self.parents).any(1)
+        seen = self.seen(other)
+        out = torch.zeros(len(x), len(values), dtype=torch.float64, device=x.device)
+        here = (
+            values[:, 0] == 0
+            if len(owner) == 2
+            else torch.ones(len(values), dtype=torch.bool, device=x.device)
+        )
+        for rows, trees, constant in (
+            (~partly, self.rounds, self.log_z.value),
+            (partly, (self.partial,), 0.0),
+        ):
+            if bool(rows.any()):
+                j, some = owner[-1], values[here, -1]
+                found = sum(each.profile(seen[rows], j)[:, each.binned(some, j)] for each in trees)
+                out[rows.nonzero(), here.nonzero().T] = found - constant
+        for q in (~here).nonzero().flatten().tolist():
+            other[:, list(owner)] = values[q]
+            out[:, q] = self(other)
+        return out
+
+    def summary(self) -> dict[str, float]:
+        """What is known of it as plain numbers."""
+        trees = sum(each.count for each in self.rounds)
+        log_z = {"log_z": self.log_z.value, "log_z_stderr": self.log_z.stderr}
+        rest = {"acceptance": self.acceptance, "clipped": self.clipped}
+        return {"trees": trees, "gain": self.gain, "stderr": self.stderr, **log_z, **rest}
 
     @property
     def acceptance(self) -> float:
@@ -140,6 +192,7 @@ def fit_energy(
     plan: Plan,
     *,
     parents: Mapping[int, int] | None = None,
+    atoms: Atoms | None = None,
     groups: Sequence[Sequence[int]] | None = None,
     weights: Tensor | None = None,
     snap: Snap = lambda x: x,
@@ -156,6 +209,7 @@ def fit_energy(
         sizes: of the columns, 0 for numbers.
         plan: how long.
         parents: for a real column that exists only where a category has code 0, that category.
+        atoms: for such a column and each code of its category, the number that the code stands for.
         groups: encoded columns that are hidden together; each by itself when left out.
         weights: of the rows (n,).
         snap: puts drawn rows where rows of the data can be: rounds rounded columns.
@@ -173,7 +227,7 @@ def fit_energy(
     >>> found.gain > 0.6  # log 2 at best
     True
     """
-    about = dict(parents or {}), groups, weights, snap, recut
+    about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
     return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
 
 
@@ -187,6 +241,7 @@ class _Fit:
     sizes: Sequence[int]
     plan: Plan
     parents: Mapping[int, int]
+    atoms: Atoms
     groups: Sequence[Sequence[int]] | None
     weights: Tensor | None
     snap: Snap
@@ -195,11 +250,16 @@ class _Fit:
     until: float | None
 
     def run(self) -> Energy | None:
-        rng, generator = np.random.default_rng(self.seed), torch.Generator(self.rows.device).manual_seed(self.seed)
+        rng, generator = (
+            np.random.default_rng(self.seed),
+            torch.Generator(self.rows.device).manual_seed(self.seed),
+        )
         kept = rng.permutation(len(self.rows))[: self.plan.most]
-        data = _array(self._whole(self.rows[torch.from_numpy(kept).to(self.rows.device)], generator))
+        data = _array(
+            self._seen(self._whole(self.rows[torch.from_numpy(kept).to(self.rows.device)], generator))
+        )
         weight = None if self.weights is None else self.weights.cpu().numpy()[kept]
-        held = self._whole(self.held_out, generator)
+        held = self._seen(self._whole(self.held_out, generator))
         fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
         rounds: list[Trees] = []
         gain = Gain(0.0, 0.0)
@@ -209,7 +269,7 @@ class _Fit:
             drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
             log_w = _sum(rounds, drawn)
             tilt = np.exp((log_w - log_w.max()).cpu().numpy()) if rounds else None
-            boosting = Boosting(self.sizes, self.plan.rate, self.plan.trees, seed=self.seed + k)
+            boosting = self._boosting(k)
             more = [*rounds, boosting.ratio(data, _array(drawn), weight, tilt).recut(self.recut)]
             better = _gain(_sum(more, held), _sum(more, fresh))
             if not more[-1].count or better.mean <= gain.mean:
@@ -219,7 +279,9 @@ class _Fit:
             return None
         return self._energy(tuple(rounds), gain, fresh, generator)
 
-    def _energy(self, rounds: tuple[Trees, ...], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
+    def _energy(
+        self, rounds: tuple[Trees, ...], gain: Gain, fresh: Tensor, generator: torch.Generator
+    ) -> Energy:
         most = FRESH * len(fresh)
         log_z = estimate(_sum(rounds, fresh), "importance")
         while log_z.stderr > PRECISE and len(fresh) < most:
@@ -228,7 +290,8 @@ class _Fit:
         tilt = (_sum(rounds, fresh) - log_z.value).exp()
         ceiling = _ceiling(tilt)
         clipped = float((tilt - ceiling).clamp_min(0).mean())
-        return Energy(rounds, self._partial(fresh, tilt), log_z, math.log(ceiling), *gain, clipped)
+        partial = self._partial(fresh, tilt)
+        return Energy(rounds, partial, log_z, math.log(ceiling), *gain, clipped, self.atoms, self.parents)
 
     def _partial(self, fresh: Tensor, tilt: Tensor) -> Trees:
         """log E[tilt | visible cells], learned from draws with cells hidden at random."""
@@ -240,8 +303,14 @@ class _Fit:
         for k, group in enumerate(groups):
             for j in group:
                 rows[hidden[:, k], j] = np.nan
-        boosting = Boosting(self.sizes, self.plan.rate, self.plan.trees, seed=self.seed)
-        return boosting.log_mean(rows, weight).recut(self.recut)
+        return self._boosting(0).log_mean(rows, weight).recut(self.recut)
+
+    def _boosting(self, k: int) -> Boosting:
+        plan = self.plan
+        return Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        return _seen(x, self.atoms, self.parents)
 
     def _whole(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Rows with their hidden cells as b draws them."""
@@ -254,9 +323,9 @@ class _Fit:
         return out
 
     def _drawn(self, n: int, generator: torch.Generator) -> Tensor:
-        """n draws of b."""
+        """n draws of b as the trees see them."""
         sizes = [min(BATCH, n - start) for start in range(0, n, BATCH)]
-        return torch.cat([self.snap(self.base.sample(size, generator)) for size in sizes])
+        return self._seen(torch.cat([self.snap(self.base.sample(size, generator)) for size in sizes]))
 
 
 class Gain(NamedTuple):
@@ -285,9 +354,22 @@ def _ceiling(tilt: Tensor) -> float:
     1.0
     """
     value = tilt.sort(descending=True).values
-    above = value.cumsum(0) - value * torch.arange(1, len(value) + 1, device=value.device)  # Σ (t_i − t_k), i ≤ k
+    above = value.cumsum(0) - value * torch.arange(
+        1, len(value) + 1, device=value.device
+    )  # Σ (t_i − t_k), i ≤ k
     beyond = int((above / len(value) <= CLIPPED).sum()) - 1
     return min(max(float(value[beyond]), 1.0), HIGHEST)
+
+
+def _seen(x: Tensor, atoms: Atoms, parents: Mapping[int, int]) -> Tensor:
+    """Rows in which the real part of a code is the number that the code stands for."""
+    if not atoms:
+        return x
+    out = x.clone()
+    for child, number in atoms.items():
+        code = x[:, parents[child]]
+        out[:, child] = torch.where(code > 0, number.to(x)[code.nan_to_num().long()], x[:, child])
+    return out
 
 
 def _sum(trees: Sequence[Trees], x: Tensor) -> Tensor:

@@ -106,7 +106,8 @@ class Trees:
         flat = [np.asarray(each if each is not None else [], np.float64) for each in cuts]
         counts = np.array([-1 if each is None else len(each) for each in cuts], np.int64)
         arrays = np.concatenate([np.zeros(0), *flat]), counts, column, right, leaves, value, weight
-        return cls(*map(torch.from_numpy, arrays), bias=bias)
+        tensors = map(torch.from_numpy, arrays)
+        return cls(**dict(zip(NAMES, tensors, strict=True)), bias=bias)
 
     @property
     def count(self) -> int:
@@ -136,7 +137,9 @@ class Trees:
     @cached_property
     def centre(self) -> float:
         """g on average over the rows of the training."""
-        mean = (self.value * self.weight).sum(1, dtype=torch.float64) / self.weight.sum(1, dtype=torch.float64)
+        mean = (self.value * self.weight).sum(1, dtype=torch.float64) / self.weight.sum(
+            1, dtype=torch.float64
+        )
         return self.bias + float(mean.nan_to_num().sum())
 
     @cached_property
@@ -253,16 +256,22 @@ class Trees:
         }
         for name, shape in shapes.items():
             if tuple(getattr(self, name).shape) != shape:
-                raise ValueError(f"trees: expected {name} of shape {shape}; got {tuple(getattr(self, name).shape)}.")
+                raise ValueError(
+                    f"trees: expected {name} of shape {shape}; got {tuple(getattr(self, name).shape)}."
+                )
         counts = self.counts.tolist()
-        fine = all(-1 <= n <= BINS - 2 and (n >= 0 or 0 < size < BINS) for n, size in zip(counts, sizes, strict=True))
+        fine = all(
+            -1 <= n <= BINS - 2 and (n >= 0 or 0 < size < BINS) for n, size in zip(counts, sizes, strict=True)
+        )
         if not fine or self.cuts.shape != (sum(max(n, 0) for n in counts),):
             raise ValueError(f"trees: expected at most {BINS - 2} cuts for each column, all of them there.")
         if any(bool((part.diff() <= 0).any()) for part in self.ends) or not bool(self.cuts.isfinite().all()):
             raise ValueError("trees: expected increasing, finite cuts.")
         if self.column.numel() and not 0 <= int(self.column.min()) <= int(self.column.max()) < d:
             raise ValueError(f"trees: expected splits by columns 0 … {d - 1}.")
-        if not bool(self.value.isfinite().all()) or not bool((self.weight.isfinite() & (self.weight >= 0)).all()):
+        if not bool(self.value.isfinite().all()) or not bool(
+            (self.weight.isfinite() & (self.weight >= 0)).all()
+        ):
             raise ValueError("trees: expected finite values, and weights that are not negative.")
         if not self._each_row_has_a_leaf():
             raise ValueError("trees: expected exactly one leaf for every row.")
@@ -271,9 +280,13 @@ class Trees:
         """Whether splits share out the leaves of their node: every pair of sides is apart, or one holds the other."""
         leaves = self.leaves.numpy()
         left, right = leaves[..., 0], leaves[..., 1]
-        real = leaves.any(-1)
+        real = np.asarray(leaves.any(-1))
         both = left | right
-        if bool((left & right).any()) or bool((leaves < 0).any()) or bool((real & ((left == 0) | (right == 0))).any()):
+        if (
+            bool((left & right).any())
+            or bool((leaves < 0).any())
+            or bool((real & ((left == 0) | (right == 0))).any())
+        ):
             return False
         # the first split is the root; every other node's leaves are one side of an earlier split
         for t in range(self.count):

@@ -312,6 +312,16 @@ class TableDensity:
 
         return self._answers(frame, answer)
 
+    def others_say(self) -> list[float | None]:
+        """Nats that the other columns say about each column of the table on unseen rows; None where it is not known."""
+        told = self.density.net.worth.told
+        return [None if told is None or not own else sum(told[j] for j in own) for own in self.schema.owner]
+
+    def believed(self) -> list[float | None]:
+        """The share of what the networks say that is believed of each column, the mean over its encoded parts."""
+        share = self.density.net.worth.share
+        return [None if not own else sum(share[j] for j in own) / len(own) for own in self.schema.owner]
+
     def _answers(
         self, frame: Frame, answer: Callable[[Tensor, Vector], Vector], most: int | None = None
     ) -> Vector:

@@ -285,7 +285,7 @@ def column_distribution(
     """
     values, p, group = _alternatives(density, x, owner)
     if isinstance(density, TiltedDensity):
-        p = (p.double().log() + density.tilt_of_values(x, owner, values)).softmax(1)
+        p = (p.double().log() + density.energy.at_values(x, owner, values)).softmax(1)
     return values, p, group
 
 

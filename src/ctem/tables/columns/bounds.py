@@ -131,8 +131,11 @@ def bounded_from_json(data: Mapping[str, Any]) -> Map:
     low = -math.inf if data["low"] is None else float(data["low"])
     high = math.inf if data["high"] is None else float(data["high"])
     margin = float(data["margin"])
-    if not low < high or low == math.inf or high == -math.inf or not 0 <= margin < math.inf:
-        raise ValueError(f"bounds: expected low < high and a margin ≥ 0; got {low}, {high}, {margin}.")
+    ended = math.isfinite(low) or math.isfinite(high)
+    if not ended or not low < high or low == math.inf or high == -math.inf or not 0 <= margin < math.inf:
+        raise ValueError(
+            f"bounds: expected low < high, one of them finite, and a margin ≥ 0; got {low}, {high}, {margin}."
+        )
     made = Bounded(map_from_json(data["inner"]), low, high, margin)
     if not made._mass > 0:
         raise ValueError(f"bounds: expected mass between {low} and {high}.")

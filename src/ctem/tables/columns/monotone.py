@@ -139,7 +139,7 @@ class MonotoneMap:
         sizes = {len(values) for values in lists.values()}
         flat = np.array([curve.location, curve.scale, *curve.knots, *curve.scores, *curve.slopes])
         rising = bool((np.diff(curve.knots) > 0).all() and (np.diff(curve.scores) > 0).all())
-        positive = curve.scale > 0 and min(curve.slopes, default=0) > 0
+        positive = curve.scale >= np.finfo(np.float64).tiny and min(curve.slopes, default=0) > 0
         if len(sizes) != 1 or sizes.pop() < 2 or not (np.isfinite(flat).all() and rising and positive):
             raise ValueError(
                 "curve: expected increasing knots and scores, positive scale and slopes, all finite."

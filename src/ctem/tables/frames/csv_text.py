@@ -6,54 +6,19 @@ gives the same rows as numbers, dates, booleans and gaps, for a model. Needs pya
 
 from __future__ import annotations
 
-import csv
 import importlib
-import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CsvWriter", "completed", "in_utf8", "read_csv", "typed"]
+from ctem.tables.frames.recognition import written_dates
 
-BLOCK = 2**22  # bytes at a time; also the longest line
+__all__ = ["CsvWriter", "as_type", "completed", "typed"]
+
 NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
          "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
-IN_UTF8 = "Text of an older encoding becomes UTF-8 by: iconv -f {encoding} -t UTF-8 {name} > new.csv"
 SPELLINGS = (("True", "False"), ("TRUE", "FALSE"), ("1", "0"))
 SPECIAL = '[",\r\n]|^ | $|^$'  # cells that are written in quotes
 Table = Any  # pyarrow.Table; pyarrow is optional
-
-
-def in_utf8(name: str, encoding: str = "ISO-8859-1") -> str:
-    """How a file of another encoding becomes one that can be read.
-
-    >>> in_utf8("my table.csv")
-    "Text of an older encoding becomes UTF-8 by: iconv -f ISO-8859-1 -t UTF-8 'my table.csv' > new.csv"
-    """
-    file = "old.csv" if name == "standard input" else shlex.quote(name)
-    return IN_UTF8.format(encoding=encoding, name=file)
-
-
-def read_csv(name: str, stream: Any) -> tuple[list[str], Iterable[Any]]:
-    """The names in the first line of a stream, and record batches of the cells below as text.
-
-    >>> import io
-    >>> names, batches = read_csv("demo", io.BytesIO(b"a;b\\r007;NA\\r"))
-    >>> names, [batch.to_pydict() for batch in batches]
-    (['a', 'b'], [{'a': ['007'], 'b': ['NA']}])
-    """
-    pa, pacsv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
-    line, rest = _first_line(name, stream)
-    names, delimiter = _header(name, line)
-    reader = pacsv.open_csv(
-        rest,
-        pacsv.ReadOptions(column_names=names, block_size=BLOCK),
-        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        pacsv.ConvertOptions(
-            column_types={each: pa.string() for each in names}, null_values=[""], strings_can_be_null=True
-        ),
-    )
-    return names, reader
 
 
 def typed(table: Table, types: Mapping[str, Any] | None = None, decimal: str | None = None) -> Table:
@@ -125,55 +90,6 @@ class CsvWriter:
         """Nothing is left to write."""
 
 
-class _Rest:
-    """What follows some bytes that were read too many."""
-
-    def __init__(self, start: bytes, stream: Any):
-        self.start, self.stream, self.closed = start, stream, False
-
-    def read(self, size: int = -1) -> bytes:
-        if not self.start:
-            return self.stream.read(size)
-        size = len(self.start) if size < 0 else size
-        found, self.start = self.start[:size], self.start[size:]
-        return found
-
-
-def _first_line(name: str, stream: Any) -> tuple[bytes, Any]:
-    """The line of names, which quotes may break into several, and the stream after it; lines may end in CR alone."""
-    line = stream.readline(BLOCK)
-    while line.count(b'"') % 2 and len(line) < BLOCK and (more := stream.readline(BLOCK)):
-        line += more
-    pieces = line.rstrip(b"\r\n").split(b"\r")
-    count = 1
-    while b"\r".join(pieces[:count]).count(b'"') % 2 and count < len(pieces):
-        count += 1
-    first = b"\r".join(pieces[:count])
-    if count < len(pieces):
-        return first, _Rest(line[len(first) + 1 :], stream)
-    if len(line) >= BLOCK:
-        raise ValueError(f"{name}: expected a first line of at most {BLOCK} bytes, with the names; got more.")
-    return first, stream
-
-
-def _header(name: str, line: bytes) -> tuple[list[str], str]:
-    """The names in the first line, and the delimiter: of comma, semicolon, tab and bar, what is most in it."""
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. "
-            + in_utf8(name, "UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else "ISO-8859-1")
-        ) from None
-    delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", text).count)
-    try:
-        return next(csv.reader([text], delimiter=delimiter), [""]), delimiter
-    except csv.Error as error:
-        raise ValueError(
-            f"{name}: expected a line of names; the first one cannot be read ({error})."
-        ) from None
-
-
 def _gaps(column: Any) -> Any:
     """The column with what stands for a missing cell as null, and other text as it is."""
     pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
@@ -194,17 +110,45 @@ def _inferred(column: Any, comma: bool) -> Any:
     spelled = any(pc.all(pc.is_in(trimmed.drop_null(), pa.array(pair))).as_py() for pair in SPELLINGS[:2])
     if codes or spelled or (comma and pc.any(pc.match_substring(trimmed, ".")).as_py()):
         return column
-    times = [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
-    for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), *times):
+    times = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
+    for kind in (pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.date32(), *times):
         try:
-            return trimmed.cast(kind)
+            made = trimmed.cast(kind)
         except pa.ArrowInvalid:
             continue
+        if pa.types.is_floating(kind):
+            return column if _merged(trimmed, made) else made
+        return column if pa.types.is_temporal(kind) and _other_notation(trimmed, made) else made
     return column
 
 
-def _cast(name: str, column: Any, kind: Any) -> Any:
-    """The column in a type; an error names the first cell that has no such value."""
+def _merged(text: Any, numbers: Any) -> bool:
+    """Whether whole numbers that differ are one float64: those of so many digits name something, and stay text."""
+    pc = importlib.import_module("pyarrow.compute")
+    whole = pc.all(pc.match_substring_regex(text, r"^[+-]?\d{16,}$")).as_py()
+    return bool(whole) and pc.count_distinct(numbers).as_py() < pc.count_distinct(text).as_py()
+
+
+def _other_notation(text: Any, moments: Any) -> bool:
+    """Whether moments would be written otherwise than they were, in a notation that a model keeps: they stay text."""
+    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
+    if pc.all(pc.equal(moments.cast(pa.string()), text)).as_py():
+        return False
+    known = text.drop_null().unique().to_pylist()
+    return written_dates(known) is not None
+
+
+def as_type(name: str, column: Any, kind: Any, first: int = 0) -> Any:
+    """A column of text in a type; an error names the first cell that has no such value, by its row.
+
+    >>> pa = importlib.import_module("pyarrow")
+    >>> as_type("n", pa.array(["1.0", "NA"]), pa.int64()).to_pylist()
+    [1, None]
+    """
+    return _cast(name, _gaps(column), kind, first)
+
+
+def _cast(name: str, column: Any, kind: Any, first: int = 0) -> Any:
     pa = importlib.import_module("pyarrow")
     if kind is None or str(kind) in ("string", "large_string", "string_view"):
         return column if kind is None else column.cast(kind)
@@ -215,7 +159,7 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
     except pa.ArrowInvalid:
         row = _first_failure(trimmed, step)
         raise ValueError(
-            f"column {name!r}, row {row}: expected {_in_words(kind)}, as in fit; got {trimmed[row].as_py()!r}."
+            f"column {name!r}, row {first + row}: expected {_in_words(kind)}, as in fit; got {trimmed[row].as_py()!r}."
         ) from None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ctem.tables.frames.cells import Dtype
 from ctem.tables.frames.natives import POLARS
 
-__all__ = ["check_dtype"]
+__all__ = ["cell_type", "check_dtype"]
 
 WIDEST = 2**16  # characters of a NumPy string
 UNITS = ("s", "ms", "us", "ns")
@@ -22,6 +22,13 @@ OBJECTS = ("str", "bool", "int", "decimal", "float", "datetime", "date")
 WHOLE = r"u?int(8|16|32|64)"
 PANDAS = rf"{WHOLE}|U?Int(8|16|32|64)|[Ff]loat(16|32|64)|bool(ean)?|(datetime|timedelta)64\[[^\]]{{1,80}}\]"
 ARROW = rf"{WHOLE}|halffloat|float|double|bool|null|date32|date64"
+CELLS = {  # how the words of all libraries begin, in lower case
+    "label": r"text|string|category|categorical|enum|dictionary",
+    "moment": r"date|timestamp",
+    "duration": r"timedelta|duration",
+    "bool": r"bool",
+    "number": r"u?int|float|double|halffloat|decimal",
+}
 TEXT = ("string", "large_string", "string_view")
 
 
@@ -37,6 +44,27 @@ def check_dtype(name: str, backend: str, dtype: Any) -> None:
     checks = {"numpy": _numpy, "pandas": _pandas, "polars": _polars, "pyarrow": _arrow}
     if not isinstance(dtype, dict) or not checks[backend](dtype):
         raise ValueError(f"kind: column {name!r} has no dtype of {backend}: {str(dtype)[:80]}.")
+
+
+def cell_type(dtype: Dtype) -> str:
+    """The type of the cells of a column of this dtype: "number", "bool", "moment", "duration", "label"; empty: none.
+
+    >>> cell_type({"pandas": "Int64"}), cell_type({"arrow": "text", "value": "string"}), cell_type({"numpy": "<M8[s]"})
+    ('number', 'label', 'moment')
+    """
+    if isinstance(dtype.get("arrow"), dict):
+        return cell_type(dtype["arrow"])
+    if "object" in dtype:
+        word = {"str": "text", "datetime": "timestamp"}.get(str(dtype["object"]), str(dtype["object"]))
+    elif "numpy" in dtype:
+        kind = np.dtype(str(dtype["numpy"])).kind
+        word = {"U": "text", "M": "date", "m": "duration", "b": "bool"}.get(kind, "float")
+    else:
+        word = next((str(dtype[key]) for key in ("pandas", "polars", "arrow") if key in dtype), "").lower()
+    for found, pattern in CELLS.items():
+        if re.match(pattern, word):
+            return found
+    return ""
 
 
 def _numpy(dtype: Dtype) -> bool:

@@ -1,10 +1,8 @@
 """Tables in files and pipes: CSV, Parquet and Arrow, read and written a bounded number of rows at a time.
 
 ``open_source`` gives tables of ``BATCH`` rows whatever the layout of the file, ``open_sink`` takes them; "-" is
-standard input or output. A file appears when it is whole (``ctem.atomic``). Needs pyarrow.
-
-In a CSV file the first line names the columns, and cells are text (``ctem.tables.frames.csv_text``): empty ones, NA,
-NaN, null and the like are missing.
+standard input or output. A file appears when it is whole (``ctem.atomic``). Needs pyarrow. Cells of CSV are text
+(``ctem.tables.frames.csv_text``): empty ones, NA, NaN, null and the like are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from ctem.atomic import replacing
-from ctem.tables.frames.csv_text import CsvWriter, in_utf8, read_csv, typed
+from ctem.tables.frames.csv_files import Dialect, in_utf8, read_csv
+from ctem.tables.frames.csv_text import CsvWriter, typed
 from ctem.terminal import Shown
 
 __all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir", "unified"]
@@ -99,12 +98,15 @@ class Source:
 
 
 @contextmanager
-def open_source(path: str, types: Mapping[str, Any] | None = None) -> Iterator[Source]:
+def open_source(
+    path: str, types: Mapping[str, Any] | None = None, dialect: Dialect | None = None
+) -> Iterator[Source]:
     """The table in a file, or on standard input for "-"; the format is read off its first bytes.
 
     Arguments:
         path: a CSV file (also gzipped), a Parquet file, an Arrow file or stream.
         types: pyarrow types that the columns of a CSV file are to have; columns that are left out are text.
+        dialect: how a CSV file is laid out, where it does not say so by itself.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "t.csv").write_text("a,b\\n1,x\\n,y\\n")
@@ -119,7 +121,7 @@ def open_source(path: str, types: Mapping[str, Any] | None = None) -> Iterator[S
         if stream.peek(2)[:2] == b"\x1f\x8b":
             stream = stack.enter_context(gzip.open(stream))
         with _readable(name):
-            source = _opened(name, stream, types, stack)
+            source = _opened(name, stream, types, dialect or Dialect(), stack)
         yield source
 
 
@@ -306,9 +308,7 @@ def _readable(name: str) -> Iterator[None]:
     try:
         yield
     except pyarrow().ArrowException as error:
-        if "Empty CSV file" in str(error):
-            raise ValueError(f"{name}: expected rows below the line of names; got none.") from None
-        advice = f". {in_utf8(name)}" if "invalid UTF8" in str(error) else ""
+        advice = f". {in_utf8()}." if "invalid UTF8" in str(error) else ""
         raise ValueError(f"{name}: {_line(error)}{advice}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None
@@ -316,10 +316,14 @@ def _readable(name: str) -> Iterator[None]:
         raise OSError(f"{name}: cannot be read ({_line(error)}).") from None
 
 
-def _opened(name: str, stream: Any, types: Mapping[str, Any] | None, stack: ExitStack) -> Source:
+def _opened(
+    name: str, stream: Any, types: Mapping[str, Any] | None, dialect: Dialect, stack: ExitStack
+) -> Source:
     pa, start = pyarrow(), stream.peek(6)[:6]
     if not start:
         raise ValueError(f"{name}: expected a table; got nothing.")
+    if start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
+        dialect.check_unused(name)
     if start[:4] == b"PAR1":
         return _parquet(name, stream, stack)
     if start == b"ARROW1":
@@ -327,7 +331,7 @@ def _opened(name: str, stream: Any, types: Mapping[str, Any] | None, stack: Exit
     if start[:4] == b"\xff\xff\xff\xff":
         reader = pa.ipc.open_stream(stream)
         return _checked_source(name, reader.schema.names, None, False, reader)
-    names, reader = read_csv(name, stream)
+    names, reader = read_csv(name, stream, dialect)
     return _checked_source(name, names, None, True, reader, types)
 
 

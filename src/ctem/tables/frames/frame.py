@@ -29,6 +29,7 @@ from ctem.tables.frames.cells import (
 )
 from ctem.tables.frames.dtypes import check_dtype
 from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
+from ctem.tables.frames.records import from_records
 from ctem.tables.frames.writings import Writing
 
 __all__ = ["Field", "Frame", "TableType", "as_written", "build_frame", "read_frame"]
@@ -121,7 +122,8 @@ def read_frame(X: Any) -> Frame:
     """A table as a Frame; every cell is checked here, once.
 
     Taken: 2-D NumPy arrays (or lists) of numbers, booleans, text, dates or objects, pandas and polars DataFrames,
-    pyarrow Tables. Missing: nan, None, NaT, pd.NA, null, and what a masked array hides. Infinities are refused.
+    pyarrow Tables, lists of dicts. Missing: nan, None, NaT, pd.NA, null, and what a masked array hides. Infinities are
+    refused.
 
     >>> import pandas as pd
     >>> read_frame(pd.DataFrame({"city": ["Oslo", None]})).columns["city"].to_list()
@@ -131,6 +133,7 @@ def read_frame(X: Any) -> Frame:
         raise TypeError(
             "X: sparse data was passed, but dense data is required. Use '.toarray()' to convert to a dense array."
         )
+    X = from_records(X)
     try:
         table = nw.from_native(X, eager_only=True, allow_series=True, pass_through=True)
     except nw.exceptions.DuplicateError:

@@ -13,6 +13,7 @@ import numpy as np
 from ctem.tables.frames.cells import Cells, is_gap, object_cells
 from ctem.tables.frames.frame import Frame, TableType, check_finite, read_frame
 from ctem.tables.frames.recognition import read_written
+from ctem.tables.frames.textual import read_text
 from ctem.tables.frames.writings import Writing
 from ctem.tables.frames.zones import changed_each, check_zones, given_moments, moment_of
 
@@ -28,13 +29,13 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
     """
     if frame.table_type.names == table_type.names:
         check_zones(frame, table_type)
-        return read_written(frame, table_type)
+        return read_text(read_written(frame, table_type), table_type)
     pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
     named = Frame(
         replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs}
     )
-    return read_written(named, table_type)
+    return read_text(read_written(named, table_type), table_type)
 
 
 def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Frame:
@@ -61,7 +62,7 @@ def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Fra
     if absent:
         warnings.warn(f"X: without {_listed(absent)}, counted as missing.", UserWarning, stacklevel=4)
     check_zones(frame, table_type)
-    frame = read_written(frame, table_type)
+    frame = read_text(read_written(frame, table_type), table_type)
     gap = Cells("label", np.full(len(frame), -1), np.ones(len(frame), bool))
     return Frame(frame.table_type, {name: frame.columns.get(name, gap) for name in names})
 
@@ -84,7 +85,7 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     else:
         frame = read_frame(given)
         check_zones(frame, table_type)
-        columns = dict(read_written(frame, table_type).columns)
+        columns = dict(read_text(read_written(frame, table_type), table_type).columns)
     if unknown := [name for name in columns if name not in table_type.names]:
         raise ValueError(f"given: expected some of the columns {list(table_type.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1

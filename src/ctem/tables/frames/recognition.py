@@ -15,7 +15,7 @@ from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame, TableType
 from ctem.tables.frames.writings import DAY, MARKERS, SPANS, Writing, span_seconds
 
-__all__ = ["Reading", "read_written", "recognised"]
+__all__ = ["Reading", "read_written", "recognised", "written_dates"]
 
 SURE = ("?",)  # what marks a gap in a column of labels; other markers may be labels
 PREFIXES = ("", "$", "€", "£", "¥", "₹", "US$", "R$", "USD", "EUR", "GBP", "CHF", "kr", "Rs")
@@ -290,8 +290,23 @@ def _date(texts: list[str], reading: Reading) -> Writing | None:
         forms = [day + time for day, time in product((*ORDERS["ymd"], *ORDERS[order]), TIMES)]
         used = _used_formats(texts, Writing("date", suffix=suffix), forms)
         if used:
-            return _as_padded(Writing("date", suffix=suffix, formats=used), texts)
+            fraction = _fraction(texts, suffix) if any("%f" in form for form in used) else -1
+            return _as_padded(Writing("date", suffix=suffix, formats=used, digits=fraction), texts)
     return None
+
+
+def _fraction(texts: list[str], suffix: str) -> int:
+    """The most digits of a second's fraction."""
+    return max(len(text.removesuffix(suffix).rpartition(".")[2]) for text in texts if "." in text)
+
+
+def written_dates(texts: list[str]) -> Writing | None:
+    """The notation of dates and times, where all texts are such.
+
+    >>> written_dates(["2013-01-01T11:00:00Z"]).formats
+    ('%Y-%m-%dT%H:%M:%S',)
+    """
+    return _date(texts, Reading())
 
 
 def _month(texts: list[str]) -> Writing | None:

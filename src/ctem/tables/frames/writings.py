@@ -10,6 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,31 +20,8 @@ from ctem.tables.frames.cells import Cells, counts_of, factorise
 
 __all__ = ["MARKERS", "SPANS", "Writing", "span_seconds"]
 
-MARKERS = (
-    "",
-    "?",
-    "-",
-    "--",
-    ".",
-    "NA",
-    "N/A",
-    "na",
-    "n/a",
-    "None",
-    "none",
-    "null",
-    "NULL",
-    "NaN",
-    "nan",
-    "#N/A",
-    "n.a.",
-    "N.A.",
-    "<NA>",
-    "NaT",
-    "#DIV/0!",
-    "#VALUE!",
-    "#REF!",
-)
+MARKERS = ("", "?", "-", "--", ".", "NA", "N/A", "na", "n/a", "None", "none", "null", "NULL", "NaN", "nan", "#N/A",
+           "n.a.", "N.A.", "<NA>", "NaT", "#DIV/0!", "#VALUE!", "#REF!")  # fmt: skip
 KINDS = ("number", "date", "month", "clock", "duration", "bool", "label")
 DATED = ("date", "month")
 DAY = 86_400
@@ -313,7 +291,9 @@ class Writing:
         bare = text.removesuffix(self.suffix)
         for form in self.formats:
             try:
-                moment = dt.datetime.strptime(bare, form)
+                exact = _iso(form)
+                quick = exact is not None and exact.fullmatch(bare)
+                moment = dt.datetime.fromisoformat(bare) if quick else dt.datetime.strptime(bare, form)
             except ValueError:
                 continue
             if self.kind == "month":
@@ -325,7 +305,19 @@ class Writing:
         moment = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
         form = self.formats[0]
         shown = moment.strftime(form).replace(moment.strftime("%Y"), f"{moment.year:04d}", 1)
+        if "%f" in form and 0 <= self.digits < 6:
+            shown = shown[: len(shown) - 6 + self.digits]
         return (shown if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", shown)) + self.suffix
+
+
+@cache
+def _iso(form: str) -> re.Pattern[str] | None:
+    """What a format of ISO makes, which Python reads twenty times as fast as other formats; None for those."""
+    if not re.fullmatch(r"%Y-%m-%d(?:[ T]%H:%M(?::%S(?:\.%f)?)?)?", form):
+        return None
+    digits = {"%Y": r"\d{4}", "%f": r"\d{6}"}
+    parts = re.sub(r"\.", r"[.]", form)
+    return re.compile(re.sub(r"%\w", lambda found: digits.get(found[0], r"\d\d"), parts), re.ASCII)
 
 
 def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | None]) -> Cells:

@@ -54,7 +54,8 @@ def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
     >>> check_zones(X, X.table_type)
     """
     fitted = {field.name: zone_of(field.dtype) for field in table_type.fields}
-    for field in frame.table_type.fields:
+    in_utc = [field.name for field in table_type.fields if _written_in_utc(field.written)]
+    for field in (field for field in frame.table_type.fields if field.name not in in_utc):
         cells, zone = frame.columns[field.name], zone_of(field.dtype)
         if (
             cells.type == "moment"
@@ -64,6 +65,11 @@ def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
             raise _mixed_up(
                 what, field.name, fitted[field.name], f"times in {zone}" if zone else "times without a zone"
             )
+
+
+def _written_in_utc(written: Mapping[str, Any] | None) -> bool:
+    """Whether a column of text in fit held moments of UTC, as in 2013-01-01T11:00:00Z."""
+    return written is not None and written["kind"] == "date" and written["suffix"] in ("Z", "+00:00", "+0000")
 
 
 def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""Commands that say something and write no file: what a table is like, what a model is, and what it gives away."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ctem.cli.flags import in_flags
+from ctem.cli.streams import fit_table, known_table
+from ctem.cli.words import column_kinds
+from ctem.estimator import CTEM
+from ctem.persistence import provenance
+from ctem.privacy import audit
+from ctem.tables.columns.inspection import inspect as look
+from ctem.tables.frames.csv_files import Dialect
+from ctem.terminal import print_columns, shown
+
+__all__ = ["fast_in_words", "quality_in_words", "reading_of"]
+
+
+def inspect(
+    table: str,
+    kinds: list[str] | None,
+    max_rows: int,
+    na: list[str] | None,
+    decimal: str | None,
+    dates: str | None,
+    dialect: Dialect,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
+    said = column_kinds(kinds or [])
+    X = fit_table(table, [], max_rows, 0, quiet, decimal, dialect)
+    found = look(X, said or None, reading_of(decimal, dates, na))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    print_columns(
+        [asdict(column) for column in found.columns], f"{table}: {found.rows} row{'s'[: found.rows != 1]}"
+    )
+    for each in found.suspicions:
+        print(f"! {shown(in_flags(str(each)))}")
+    if not found.suspicions:
+        print("Nothing seems odd.")
+
+
+def privacy(
+    model: Path,
+    table: str,
+    holdout: str | None,
+    max_rows: int,
+    seed: int,
+    dialect: Dialect,
+    as_json: bool,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Say how much a model gives away of the rows that it was fitted to."""
+    fitted = CTEM.load(model, device)
+    X = known_table(fitted, table, max_rows, quiet, dialect)
+    others = None if holdout is None else known_table(fitted, holdout, max_rows, quiet, dialect)
+    found = audit(fitted, X, others, seed)
+    print(json.dumps(found.to_json(), indent=2) if as_json else found)
+
+
+def info(model: Path, as_json: bool) -> None:
+    """Say what a model was made of, how, and what its columns are."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed.")
+    origin = provenance(model)
+    fitted = CTEM.load(model, "cpu")
+    facts = {**fitted.describe(), "provenance": origin}
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    print_columns(facts["columns"], str(model))
+    origin = {key: shown(value) for key, value in origin.items()}
+    Console().print(
+        f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
+        f"{facts['objective']}, effort {facts['effort']} · {quality_in_words(fitted)}{fast_in_words(facts['fast'])}\n"
+        f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
+        f"data {origin['data_sha256'][:16]}…",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def quality_in_words(model: CTEM) -> str:
+    """How good a model is, as far as it knows."""
+    if model.held_out_ is None:
+        return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
+    return str(model.held_out_)
+
+
+def _seed_in_words(model: CTEM) -> str:
+    """The seed that the user said; what was made of it is in the provenance."""
+    return "no seed said" if model.random_state is None else f"seed {model.random_state}"
+
+
+def fast_in_words(facts: dict[str, Any] | None) -> str:
+    """How far fast scores are from the density; nothing where there are none."""
+    if facts is None:
+        return ""
+    gap = facts["gap"]
+    return (
+        f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
+        f"rank correlation {gap['rank_correlation']:.3f}"
+    )
+
+
+def reading_of(decimal: str | None, dates: str | None, na: list[str] | None) -> dict[str, Any] | None:
+    """What the user says of how text is written."""
+    said = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
+    return said or None
