@@ -222,7 +222,7 @@ def test_the_loss_of_draws_is_that_of_pairs_whose_kernel_is_the_base():
         one = tilt_loss(g, x, base, torch.Generator().manual_seed(3), 4, rule)
         f = lambda x: base.log_prob(x) + g(x)  # noqa: E731
         other = pair_loss(f, x, kernel, torch.Generator().manual_seed(3), 4, rule)
-        assert float(one) == pytest.approx(float(other), rel=1e-5)
+        assert one.item() == pytest.approx(other.item(), rel=1e-5)
 
 
 def test_a_callback_sees_every_look_and_can_end_training():

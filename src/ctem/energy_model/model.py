@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -58,8 +59,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         loss = mean of (tanh(Δ/2) − 1)²,     Δ = f(z) − f(z̃) + log k(z̃|z)/k(z|z̃)
 
     By default all is the paper's: its loss, its network, and the kernel k and scale of its experiments on such a space
-    (:func:`~ctem.energy_model.defaults.default_kernel`). With a base b and no kernel, comparisons are draws of b, f = log b + g,
-    and Δ = g(z) − g(z̃). Rows are in the units of the space; ``space.standardised(X)`` learns units from rows.
+    (:func:`~ctem.energy_model.defaults.default_kernel`). With a base b and no kernel, comparisons are draws of b,
+    f = log b + g, and Δ = g(z) − g(z̃). Rows are in the units of the space; ``space.standardised(X)`` learns them.
 
     Arguments:
         space: what a row is.
@@ -196,8 +197,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
                 that is good enough.
             steps: of a chain; its first half adapts.
             random_state: of the draws.
-            diagnostics: True returns :class:`~ctem.energy_model.drawing.Draws`: the rows, how they were made, acceptance,
-                effective draws, and R-hat of chains (which needs the extra ``mcmc``).
+            diagnostics: True returns :class:`~ctem.energy_model.drawing.Draws`: the rows, how they were made,
+                acceptance, effective draws, and R-hat of chains (which needs the extra ``mcmc``).
         """
         check_is_fitted(self)
         if n < 1:
@@ -216,7 +217,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
     def potential(self, member: int = 0) -> LogPotential:
         """f of encoded rows (n, d) as a function: for the samplers, the constants and the losses of this library."""
         check_is_fitted(self)
-        return tilted(self.base, self.nets_[member])
+        return tilted(self._base, self.nets_[member])
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file (safetensors with a JSON header); see :meth:`load`."""
@@ -270,7 +271,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
                 UserWarning,
                 stacklevel=3,
             )
-        self.base_: Any = FittedBase(self.space, x) if self.base is None else self.base
+        given = copy.deepcopy(self.base).to(x.device) if isinstance(self.base, nn.Module) else self.base
+        self.base_: Any = FittedBase(self.space, x) if given is None else given
         self.box_: Box = box_around(self.space, x)
 
     def _splits(self, x: Tensor, X_val: ArrayLike | None) -> list[tuple[Tensor, Tensor | None]]:
@@ -323,7 +325,12 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         rule, m = find_rule(self.rule), self.comparisons
         if self.kernel_ is None:
             return tilt_loss(g, x, self.base_, generator, m, rule)
-        return pair_loss(tilted(self.base, g), x, self.kernel_, generator, m, rule)
+        return pair_loss(tilted(self._base, g), x, self.kernel_, generator, m, rule)
+
+    @property
+    def _base(self) -> Proposal | None:
+        """b of f = log b + g, on the device of the fit."""
+        return None if self.base is None else self.base_
 
     def _log_zs(self, **how: Any) -> list[LogZ]:
         generator = self._generator(self.seed_)
