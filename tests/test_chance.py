@@ -77,7 +77,14 @@ def dependent_rows(n, seed=0):
 
 DEPENDENT = Space([Category(2), Real(), Category(30)])
 EAGER = Settings(
-    width=32, blocks=1, members=3, orders=2, steps=500, batch_size=128, learning_rate=1e-2, evaluate_every=20
+    width=32,
+    blocks=1,
+    members=3,
+    steps=500,
+    batch_size=128,
+    learning_rate=1e-2,
+    evaluate_every=20,
+    least_gain=0.02,
 )
 
 

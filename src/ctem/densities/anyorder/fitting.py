@@ -2,12 +2,12 @@ r"""Fitting an any-order density to encoded rows in one call: folds, two phases,
 
 The rows are cross-fitted: several networks, each blind to another fold of the rows, are trained as one program. First
 they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
-steps would gain little. The out-of-fold likelihood then says which columns depend on nothing: these are hidden from the
-networks, which learn on. It says how finely real columns are resolved and in which orders of the columns the chain rule
-works best. In the second phase half of the rows rehearse those orders, near that resolution, while the learning rate
-falls to zero (``ctem.densities.anyorder.phases``). Every conditional of the density is the mean of the networks', mixed
-with the margin as far as out-of-fold rows say (``ctem.densities.anyorder.shrinking``), and the density a mixture over
-the orders.
+steps would gain little. The out-of-fold likelihood then says which columns depend on nothing: if these cost the others
+much, they are hidden from the networks, which learn on. It says how finely real columns are resolved and in which
+orders of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
+resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). Every conditional of the density
+is the mean of the networks', mixed with the margin as far as out-of-fold rows say
+(``ctem.densities.anyorder.shrinking``), and the density a mixture over the orders.
 """
 
 from __future__ import annotations
@@ -125,10 +125,9 @@ def fit_anyorder(
     first = phases.learn(anything)
     level = _judged(net, data, anything, seed)
     chance = {} if first.interrupted else _of_chance(net, data, anything, level, seed)
-    if chance:
+    if chance and sum(chance.values()) >= settings.least_gain:
         anything = _without(chance, net, anything)
-        if any(net.worth.heard) and sum(chance.values()) >= settings.least_gain:
-            first = phases.learn_on(anything, first)
+        first = phases.learn_on(anything, first) if any(net.worth.heard) else first
         level = _judged(net, data, anything, seed)
     at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
