@@ -347,6 +347,19 @@ def test_what_is_said_goes_to_standard_error(folder, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m.ctem"]
 
 
+@pytest.mark.filterwarnings("default:max_time:UserWarning")
+def test_a_fit_that_was_cut_while_it_improved_says_so_and_so_does_info(folder, tmp_path, monkeypatch):
+    words = "still improving: training ended at its limit while held-out rows still gained"
+    for cut in (words, ""):
+        for module in ("ctem.estimator.still_improving", "ctem.questions.still_improving"):
+            monkeypatch.setattr(module, lambda history, cut=cut: cut)
+        _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4)
+        assert (words in err) == bool(cut)
+        assert (words in ctem("info", tmp_path / "m.ctem")[0]) == bool(cut)
+        _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4, "--max-time", 100)
+        assert err.count(words) == bool(cut)
+
+
 def test_info_names_columns_and_provenance(folder):
     out, _ = ctem("info", folder / "m.ctem")
     assert "rooms" in out

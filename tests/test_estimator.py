@@ -375,8 +375,26 @@ def test_bad_questions_are_named(mixed):
 
 def test_of_all_steps_only_those_are_planned_that_fit_in_max_time():
     X = np.random.default_rng(0).normal(size=(300, 2))
-    assert fitted(X, max_steps=100_000, max_time=1e-6).density_.history.step[-1] <= 2  # one of each phase
-    assert fitted(X, max_steps=10, max_time=1e6).density_.history.step[-1] == 10
+    with pytest.warns(UserWarning, match="max_time: still improving: .* would help"):
+        assert fitted(X, max_steps=100_000, max_time=1e-6).density_.history.step[-1] <= 2  # one of each phase
+    with pytest.warns(UserWarning, match="max_time: still improving"):
+        model = fitted(X, max_steps=10, max_time=1e6)
+    assert model.density_.history.step[-1] == 10
+    with pytest.warns(UserWarning, match="probability: the fit was still improving"):
+        model.probability({"x0": (0, None)})
+
+
+@pytest.mark.parametrize("ended", ["at its limit", "early", "long after its best"])
+def test_a_fit_that_was_cut_while_it_improved_says_so(ended):
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    model = fitted(X, max_steps=10)
+    history = model.density_.history
+    steps, early = {"at its limit": (10, False), "early": (10, True), "long after its best": (2, False)}[
+        ended
+    ]
+    history.best_step, history.stopped_early = steps, early
+    said = model.describe()["still_improving"]
+    assert (said is not None) == (ended == "at its limit")
 
 
 @pytest.mark.filterwarnings("ignore:fitted on")

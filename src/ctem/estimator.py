@@ -40,6 +40,7 @@ from ctem.tables.frames.observed import filled
 from ctem.tables.frames.recognition import read_written
 from ctem.tables.frames.records import from_records
 from ctem.training.checkpoints import claimed
+from ctem.training.cut import still_improving
 from ctem.training.devices import single_thread_after_fork
 from ctem.training.processes import team
 
@@ -222,6 +223,8 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         if found.rows < FEW:
             text = f"fitted on {found.rows} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=2)
+        if text := self._cut():
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=2)
         return self
 
     def _learn_gaps(self, found: Intake, seed: int, end: float | None) -> Missingness | None:
@@ -341,6 +344,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "best_step": history.best_step,
             "best_loss": history.best_loss,
             "seconds": history.seconds,
+            "still_improving": still_improving(history) or None,
             "seed": self.seed_,
             "data_hash": self.data_hash_,
         }

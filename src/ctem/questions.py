@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ from ctem.tables.frames.delivery import Delivers, delivered
 from ctem.tables.frames.frame import Frame, TableType, build_frame
 from ctem.tables.frames.given import partial_frame, positions
 from ctem.tables.frames.rows import taken
+from ctem.training.cut import still_improving
 
 __all__ = ["Questions"]
 
@@ -149,11 +151,17 @@ class Questions(Delivers):
             raise ValueError(
                 f"tolerance: expected a share, such as 0.03, or 0 for all draws; got {tolerance!r}."
             )
+        if text := self._cut():
+            warnings.warn(f"probability: the fit was {text}.", UserWarning, stacklevel=2)
         asked, known = (given, {}) if event is None else (event, given or {})
         generator = self._generator(random_state)
         return conditional_probability(
             self._table, self.table_type_, asked or {}, known, int(n_draws), generator, tolerance
         )
+
+    def _cut(self) -> str:
+        """What is said of a fit that ``max_time`` cut while it still improved; nothing of others."""
+        return "" if getattr(self, "max_time", None) is None else still_improving(self.density_.history)
 
     def predict(self, X: Any, column: str | int | None = None) -> Any:
         """The most likely label, or the mean of a number, of one column given the other cells of each row, (n,).

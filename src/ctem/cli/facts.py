@@ -82,10 +82,11 @@ def info(model: Path, as_json: bool) -> None:
         return
     print_columns(facts["columns"], str(model))
     origin = {key: shown(value) for key, value in origin.items()}
+    cut = f"{facts['still_improving']}\n" if facts["still_improving"] else ""
     Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
         f"{facts['objective']}, effort {facts['effort']} · {quality_in_words(fitted)}{fast_in_words(facts['fast'])}\n"
-        f"made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
+        f"{cut}made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,
         markup=False,

@@ -136,6 +136,8 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
         )
         for part in quality_in_words(model).split("; "):
             say(part)
+        if facts["still_improving"] and model.max_time is None:  # with a time there was a warning
+            say(facts["still_improving"])
 
 
 def score(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ctem.tables.answers.heldout import EVERY, HeldOut
@@ -13,11 +14,20 @@ from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.dtypes import cell_type
 from ctem.tables.frames.frame import Field, TableType
 
-__all__ = ["check_as_written", "check_categories", "check_cells", "check_held_out", "check_numbers", "number"]
+__all__ = [
+    "check_as_written",
+    "check_categories",
+    "check_cells",
+    "check_held_out",
+    "check_numbers",
+    "check_ranges",
+    "number",
+]
 
 LARGEST = 1e9  # nats of a row
 MOST_DRAWS = 1e9
 SPAN = 2.0**66  # a few times what 64 bits hold
+NEGLIGIBLE = 1e-305  # a scale beside the range of a column, at the least
 LEAST = 1e-12  # of a share or an error that is not 0
 
 
@@ -114,6 +124,55 @@ def check_numbers(schema: Schema) -> None:
         reach = (abs(curve["location"]) + curve["scale"]) * lattice.per
         if not whole or lattice.width not in (0, lattice.step / lattice.per) or reach > SPAN:
             raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
+
+
+def check_ranges(schema: Schema) -> None:
+    """An error unless the curve and the lattice of a column are those of numbers between the ends that fit saw.
+
+    A curve runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
+    and the days that a rhythm moves a moment by.
+
+    >>> import numpy as np
+    >>> from ctem.tables.frames.frame import read_frame
+    >>> check_ranges(Schema.fit(read_frame(np.random.default_rng(0).normal(size=(99, 1)))))
+    """
+    for name, inferred in schema.columns.items():
+        codec = inferred.codec
+        if isinstance(codec, Numbers) and codec.seen is not None and not _fits_range(codec, codec.seen):
+            raise ValueError(
+                f"column {name!r}: expected a curve and a lattice of numbers "
+                f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
+            )
+
+
+def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
+    """Whether the ends, the middle, the scale, the knots and the slopes of a curve can be those of such numbers."""
+    lattice, curve = codec.lattice, codec.transform.to_json()
+    extent = max(map(abs, (*seen, *codec.atoms)))
+    fine = max(lattice.step, abs(lattice.origin)) <= 2 * extent * lattice.per + 1 and lattice.type != "float"
+    fine |= (
+        lattice.type == "float"
+        and lattice.shift == 0
+        and max(lattice.step, lattice.width, abs(lattice.origin)) <= 2 * extent
+    )
+    slack = lattice.width + (8.0 if lattice.unit else 0.0)
+    low, high = seen[0] - slack, seen[1] + slack
+    while "location" not in curve:
+        if "inner" in curve:
+            below, above = curve["low"], curve["high"]
+            fine &= (below is None or float(below) <= high) and (above is None or float(above) >= low)
+            fine &= curve["margin"] <= 2 * extent + slack
+        curve = curve["inner"] if "inner" in curve else curve["curve"]
+    location, scale, knots = curve["location"], curve["scale"], curve["knots"]
+    fine &= (location == 0 or low <= location <= high) and NEGLIGIBLE * (high - low) <= scale
+    fine &= scale <= 2 * (extent + slack)
+    if not fine:
+        return False
+    first, last = (math.asinh((end - location) / scale) for end in (low, high))
+    steepest = max(
+        (b - a) / (d - c) for (a, b), (c, d) in zip(pairwise(curve["scores"]), pairwise(knots), strict=True)
+    )
+    return first - 1 <= knots[0] and knots[-1] <= last + 1 and max(curve["slopes"]) <= max(4 * steepest, 0.1)
 
 
 def check_held_out(held_out: HeldOut, members: int) -> None:

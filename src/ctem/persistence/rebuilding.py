@@ -31,6 +31,7 @@ from ctem.persistence.consistency import (
     check_cells,
     check_held_out,
     check_numbers,
+    check_ranges,
     number,
 )
 from ctem.persistence.energies import rebuilt_energy
@@ -86,6 +87,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     check_categories(table_type, schema)
     check_cells(table_type, schema)
     check_numbers(schema)
+    check_ranges(schema)
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
     _check_tensors(tensors)

@@ -10,6 +10,7 @@ from ctem.partition import LogZ
 from ctem.report.axes import plain_text
 from ctem.report.findings import Findings
 from ctem.report.markup import signed
+from ctem.training.cut import still_improving
 
 __all__ = ["constant_in_words", "notes"]
 
@@ -126,10 +127,8 @@ def _levels(found: Findings) -> str:
 
 
 def _training(found: Findings) -> str:
-    history = found.history
-    if history.stopped_early or not history.step or history.best_step < 0.9 * history.step[-1]:
-        return ""
-    return "Training ended at its limit of steps or time, before the held-out loss stopped falling: more may help."
+    text = still_improving(found.history)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _few(found: Findings) -> str:

@@ -214,8 +214,8 @@ class Writing:
         >>> Writing.from_json(Writing("clock", "08:30").to_json()).kind
         'clock'
         """
-        lists = {name: tuple(data.get(name, ())) for name in ("formats", "missing", "units")}
-        made = cls(**{**data, **lists})
+        lists = {name: data.get(name, ()) for name in ("formats", "missing", "units")}
+        made = cls(**{**data, **{name: tuple(items) for name, items in lists.items()}})
         texts = [
             made.example,
             made.prefix,
@@ -231,6 +231,11 @@ class Writing:
         fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
         fine &= (made.kind in DATED) == bool(made.formats)
         fine &= all(_unit(each) in SPANS for each in made.units)
+        fine &= all(isinstance(items, list | tuple) for items in lists.values())
+        fine &= type(made.digits) is type(made.cut) is int
+        fine &= made.kind in ("clock", "duration") or (made.cut, made.seconds, made.units) == (0, False, ())
+        fine &= made.thousands in ("", ",", ".", " ", "\u00a0", "'", "’")
+        fine = fine and (made.kind == "label" or made.parsed(made.example) is not None)
         if not fine or not all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets)):
             raise ValueError(f"written: expected a notation of {', '.join(KINDS)}; got {dict(data)}.")
         return made

@@ -1,0 +1,29 @@
+"""Whether a training was cut while it still improved, in a sentence."""
+
+from __future__ import annotations
+
+from ctem.training.recipe import History
+
+__all__ = ["still_improving"]
+
+RECENT = 0.9  # the best step is beyond this share of all steps
+
+
+def still_improving(history: History) -> str:
+    """What is said of a training that ended at its limit while the held-out loss still fell; nothing of others.
+
+    A training that goes on ends when twice the steps gain little, so that it would take about as long again to know.
+
+    >>> still_improving(History([10, 20], [1.0, 0.5], [1.0, 0.5], best_step=20, best_loss=0.5, seconds=240.0))
+    'still improving: training ended at its limit while held-out rows still gained; about 4 more minutes would help'
+    >>> still_improving(History([10, 20], [1.0, 0.5], [1.0, 0.5], best_step=10, best_loss=0.5))
+    ''
+    """
+    if history.stopped_early or not history.step or history.best_step < RECENT * history.step[-1]:
+        return ""
+    minutes, seconds = round(history.seconds / 60), max(1, round(history.seconds))
+    count, unit = (minutes, "minute") if history.seconds >= 60 else (seconds, "second")
+    return (
+        "still improving: training ended at its limit while held-out rows still gained; "
+        f"about {count} more {unit}{'s' * (count != 1)} would help"
+    )
