@@ -183,7 +183,15 @@ class _Trial:
         return ratios if self._hits(x @ ratios, j) >= least else factors
 
     def _simple(self, raised: Vector, j: int, factor: float) -> float | None:
-        """The factor of a product as a short number; None if it does not hold."""
+        """The factor of a product, by least squares on the rows that it hits, as a short number; None if it fails."""
+        for _ in range(3):
+            near = np.abs(raised * factor - self.y[:, j]) <= 1.5 * self.width[j] + SLACK * np.abs(
+                self.y[:, j]
+            )
+            near &= raised != 0
+            if near.sum() < EVIDENCE:
+                return None
+            factor = float((raised[near] * self.y[near, j]).sum() / (raised[near] ** 2).sum())
         if not self._holds(raised * factor, j) or not 1 / LARGEST < abs(factor) < LARGEST:
             return None
         least = self._hits(raised * factor, j)
