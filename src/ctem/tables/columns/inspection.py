@@ -11,6 +11,7 @@ import numpy as np
 
 from ctem.spaces import Column
 from ctem.tables.columns.gap_causes import gaps_in_words
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, kind_names
 from ctem.tables.columns.relations import relations
 from ctem.tables.columns.schema import Description, readings, said_of
@@ -120,7 +121,8 @@ def inspect(
     named = frame.table_type.backend != "numpy"
     found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
     codecs = {name: each.codec for name, (each, _) in found.items() if each}
-    tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(frame.columns)
+    kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
+    tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
     columns = []
     for name, (each, why) in found.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)

@@ -23,6 +23,9 @@ EVIDENCE = (
     20  # rows, at least, that are near to equality, that are not equal, and that chance would get wrong
 )
 NEAR = 0.25  # of the spread of a difference, within which rows are near to equality
+DISTINCT = (
+    16  # values of the lower column, half of which occur near to equality, or half of all if they are fewer
+)
 BROKEN = 0.001  # share of rows that may break an order
 SHOWN = 5  # rows that break an order and are named
 
@@ -116,11 +119,14 @@ def _ordered(a: str, b: str, values: Mapping[str, Vector], width: float) -> bool
     below = int((gap < 0).sum())
     if n < EVIDENCE or below > BROKEN * n:
         return False
-    near = max(NEAR * float(gap.std()), width)
-    close = (np.abs(gap) <= near).sum() - below
+    spread = min(float(part.std()) for part in (gap, low[there], high[there]))
+    close = there & (np.abs(high - low) <= max(NEAR * spread, width))
+    values_near = len(np.unique(low[close]))
     chance = (np.random.default_rng(0).permutation(high[there]) < low[there]).sum()
     apart = int((gap > 0).sum())
-    return bool(min(close, chance, apart) >= EVIDENCE and EVIDENCE * below <= close)
+    some = int(close.sum()) - below
+    diverse = 2 * values_near >= min(DISTINCT, len(np.unique(low[there])))
+    return bool(min(some, chance, apart) >= EVIDENCE and EVIDENCE * below <= some and diverse)
 
 
 def _order(low: str, high: str, values: Mapping[str, Vector]) -> KeptOrder:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ctem.tables.columns.codecs import Codec
 from ctem.tables.columns.functions import MOST_KEYS, Function, Lookup
 from ctem.tables.columns.kept_rules import SHOWN, KeptRule, Term
-from ctem.tables.columns.quantities import ALIKE, part_of, quantity_of
+from ctem.tables.columns.quantities import ALIKE, NUMBER_PARTS, part_of, quantity_of
 from ctem.tables.columns.sum_search import closed_functions
 from ctem.tables.columns.wishes import Wishes
 from ctem.tables.frames.cells import Cells
@@ -31,7 +31,12 @@ LEAST, LEAST_CLOSED = 0.9, 0.95  # share of the rows that hold what is looked up
 FINEST = 1e-5  # lattice of numbers that are looked up
 MOST = 4  # rules of a column
 LATE = 0.05  # share of missing cells by which a column has more gaps than another
-PER_KEY = (1.5, 3.0)  # rows a key, at least, of one column and of two: fewer would be learned by heart
+PER_KEY = {
+    "label": 1.5,
+    "moment": 2.5,
+    "number": 5.0,
+}  # rows a key, at least: fewer would be learned by heart
+OF_TWO = 3.0  # the same of two columns
 BANDED = 0.25  # changes of value a key, below which neighbours of a number say what it has
 SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
 CLOSED = 400  # rows that are made to see what a rule says of others
@@ -130,7 +135,7 @@ class _Search:
                 return rule
         codes = _joined([_codes(view.value) for view in views])
         wrong, known, _ = _left_out(codes, _codes(self.value[target]))
-        table = self._table(views, target, wrong, known, 0.0) if len(views) <= len(PER_KEY) else None
+        table = self._table(views, target, wrong, known, 0.0) if len(views) <= 2 else None
         if (rule := self._rule(target, tuple(view.term for view in views), table)) is None:
             raise ValueError(
                 f"rules: {sentence!r} names no value: it is no sum, and no pair of values repeats."
@@ -194,8 +199,14 @@ class _Search:
         limit = min(CHANCE * min(by_chance, alone), (1 - LEAST) * known)
         if by_chance < evidence or wrong > limit:
             return None
-        table = self._table(views, target, wrong, known, PER_KEY[len(views) - 1])
+        table = self._table(views, target, wrong, known, self._per_key(views))
         return self._rule(target, tuple(view.term for view in views), table)
+
+    def _per_key(self, views: tuple[_View, ...]) -> float:
+        if len(views) > 1:
+            return OF_TWO
+        own = self.quantities[views[0].term.column]
+        return PER_KEY.get("label" if len(own.listed) else own.kind, PER_KEY["number"])
 
     def _table(
         self, views: tuple[_View, ...], target: str, wrong: int, known: int, per_key: float
@@ -282,9 +293,10 @@ class _Search:
         """The rules that are kept: of every column a few, those that are calculated before those that are looked up."""
         place = {name: i for i, name in enumerate(self.names)}
 
-        def quality(rule: KeptRule) -> tuple[int, bool, int, int]:
+        def quality(rule: KeptRule) -> tuple[int, bool, int, bool, int]:
             looked_up = isinstance(rule.function, Lookup)
-            return place[rule.target], looked_up, len(rule.terms), rule.function.complexity
+            digits = looked_up and any(term.part in NUMBER_PARTS for term in rule.terms)
+            return place[rule.target], looked_up, len(rule.terms), digits, rule.function.complexity
 
         kept: dict[str, list[KeptRule]] = {}
         for rule in sorted(found, key=lambda rule: (rule not in asked, quality(rule))):

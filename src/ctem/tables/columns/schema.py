@@ -136,7 +136,10 @@ class Schema:
         found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
         for name, words in found.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        for name, words in gaps_in_words(frame.columns).items() if missing == "hidden" else ():
+        present = {
+            n: cells for n, cells in frame.columns.items() if not isinstance(columns[n].codec, LeftOut)
+        }
+        for name, words in gaps_in_words(present).items() if missing == "hidden" else ():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
         return cls(columns, *found)
 

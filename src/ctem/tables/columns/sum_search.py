@@ -19,6 +19,7 @@ __all__ = ["closed_functions"]
 Vector = NDArray[np.float64]
 Column = tuple[Term, Vector]
 FEWER = 300  # rows in which a function is tried first
+FEW = 4  # every so many of them give the factor of a product
 TRIALS = 6  # small sets of rows that a function is fitted to
 PROMISING = 0.25  # share of rows that it hits then, at least
 SHARE = 0.95  # and in the end
@@ -88,6 +89,8 @@ class _Trial:
         self.width = np.array([quantity.width for _, quantity in fine.values()])
         self.y = np.stack([value for value, _ in fine.values()], 1) if fine else np.zeros((0, 0))
         self.few = np.linspace(0, len(self.y) - 1, min(len(self.y), FEWER)).astype(np.int64)
+        self.mode = np.array([_mode(own) for own in self.y.T])
+        self.telling = ~np.isnan(self.y) & (self.y != self.mode)  # a frequent value is hit by chance
         self.rng = np.random.default_rng(0)
 
     def sums(self, values: list[Vector], without: set[str]) -> Iterator[tuple[str, Affine]]:
@@ -118,8 +121,11 @@ class _Trial:
             usable = np.isfinite(ratio) & (ratio != 0)
             if not usable.any(0).any():
                 continue
-            ratio = np.where(usable, ratio, np.nan)
-            factor = np.array([np.nanmedian(own) if np.isfinite(own).any() else 0.0 for own in ratio.T])
+            ratio = np.sort(
+                np.where(usable & self.telling[self.few], ratio, np.nan)[::FEW], axis=0
+            )  # nan last
+            middle = (~np.isnan(ratio)).sum(0) // 2
+            factor = np.nan_to_num(np.take_along_axis(ratio, middle[None].clip(max=len(ratio) - 1), 0)[0])
             raised = np.where(np.isfinite(raised), raised, np.nan)
             share = self._share(raised[self.few, None] * factor, self.few)
             for j in np.flatnonzero(share >= PROMISING).tolist():
@@ -127,9 +133,9 @@ class _Trial:
                     yield self.names[j], Product(powers, found)
 
     def _share(self, said: Vector, rows: NDArray[np.int64]) -> Vector:
-        """Of the rows with a number, those that are hit, for each target."""
+        """Of the rows with a number but the most frequent one, those that are hit, for each target."""
         y = self.y[rows]
-        there = ~np.isnan(said) & ~np.isnan(y)
+        there = ~np.isnan(said) & self.telling[rows]
         with np.errstate(invalid="ignore"):
             hit = np.abs(said - y) <= self.width / 2 + SLACK * np.abs(y)
         return np.asarray((hit & there).sum(0) / there.sum(0).clip(1))
@@ -147,7 +153,7 @@ class _Trial:
         """Whether target j is what is said: in nearly all rows, hardly ever nearly, and not by chance."""
         gap, y = self._gap(said, j)
         hits, near = int((gap <= 0.5).sum()), int(((gap > 0.5) & (gap <= NEAR)).sum())
-        missed = len(y) - int(np.unique(y, return_counts=True)[1].max(initial=0))
+        missed = int((y != self.mode[j]).sum())
         fine = missed >= EVIDENCE and len(y) - hits <= CHANCE * missed
         return fine and hits >= SHARE * len(y) and near <= NEARLY * hits
 
@@ -177,7 +183,15 @@ class _Trial:
         return ratios if self._hits(x @ ratios, j) >= least else factors
 
     def _simple(self, raised: Vector, j: int, factor: float) -> float | None:
-        """The factor of a product as a short number; None if it does not hold."""
+        """The factor of a product, by least squares on the rows that it hits, as a short number; None if it fails."""
+        for _ in range(3):
+            near = np.abs(raised * factor - self.y[:, j]) <= 1.5 * self.width[j] + SLACK * np.abs(
+                self.y[:, j]
+            )
+            near &= raised != 0
+            if near.sum() < EVIDENCE:
+                return None
+            factor = float((raised[near] * self.y[near, j]).sum() / (raised[near] ** 2).sum())
         if not self._holds(raised * factor, j) or not 1 / LARGEST < abs(factor) < LARGEST:
             return None
         least = self._hits(raised * factor, j)
@@ -234,6 +248,12 @@ def _diverse(value: Vector) -> bool:
     known = value[~np.isnan(value)]
     counts = np.unique(known, return_counts=True)[1]
     return len(counts) >= DISTINCT and len(known) - int(counts.max()) >= EVIDENCE
+
+
+def _mode(value: Vector) -> float:
+    """The most frequent number."""
+    known, counts = np.unique(value[~np.isnan(value)], return_counts=True)
+    return float(known[counts.argmax()])
 
 
 def _spread(x: Vector, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
