@@ -2,7 +2,8 @@
 
 Data flows: ``inputs`` (what a visible set looks like) → ``network`` → ``labels`` and ``numbers`` (normalised
 conditionals of single columns) → ``conditionals`` → ``ctem.densities.chain``. ``objective`` trains it, ``orders``
-chooses orders of the columns, ``fitting`` does all of it in one call, and ``density`` answers.
+chooses orders of the columns, ``shrinking`` how far the network is believed (``worth``), ``fitting`` does all of it in
+one call, and ``density`` answers.
 """
 
 from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
