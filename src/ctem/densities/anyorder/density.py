@@ -97,17 +97,11 @@ class AnyOrderDensity:
         return self if plain else self.altered(member=self.member, counted=True)
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
-        """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out.
-
-        A conditional is the joint over the marginal, so that log ρ(a) + log ρ(b | a) = log ρ(a, b).
-        """
-        given = set(given)
-        asked = set(range(self.space.dim)) - given if columns is None else set(columns)
+        """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""
+        given = list(given)
+        asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
         with torch.no_grad():
-            joint = torch.cat([self._marginal(part, asked | given) for part in self._split(x)])
-            if not given:
-                return joint
-            return joint - torch.cat([self._marginal(part, given) for part in self._split(x)])
+            return torch.cat([self._log_prob(part, asked, given) for part in self._split(x)])
 
     def log_terms(self, x: Tensor) -> Tensor:
         """What each column adds to log ρ(x): float64 of shape (n, d), 0 for missing cells; rows sum to ``log_prob``.
@@ -125,7 +119,9 @@ class AnyOrderDensity:
         parts = []
         for part in x.split(BATCH):
             rows = part.clone().requires_grad_()
-            (grad,) = torch.autograd.grad(self._by_orders(rows, range(self.space.dim)).sum(), rows)
+            (grad,) = torch.autograd.grad(
+                AnyOrderDensity._log_prob(self, rows, range(self.space.dim), []).sum(), rows
+            )
             parts.append(torch.where(self.base.is_real & ~part.isnan(), grad, 0.0))
         return torch.cat(parts)
 
@@ -198,13 +194,13 @@ class AnyOrderDensity:
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
         return *found.smooth(), *found.points()
 
-    def _marginal(self, x: Tensor, asked: Collection[int]) -> Tensor:
-        """log ρ of some columns, (n,)."""
-        return self._by_orders(x, asked)
-
-    def _by_orders(self, x: Tensor, asked: Collection[int]) -> Tensor:
-        """log of the mean over the orders, (n,)."""
-        return self._by_order(x, asked).logsumexp(0) - math.log(len(self.orders))
+    def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
+        each = self._by_order(x, asked, given)
+        if not given:
+            return each.logsumexp(0) - math.log(len(self.orders))
+        known = torch.full_like(x, math.nan)
+        known[:, given] = x[:, given]
+        return (each + self._shares(known)).logsumexp(0)
 
     def _log_terms(self, x: Tensor) -> Tensor:
         each = self.chain.log_terms(x, self.orders).double()
@@ -217,12 +213,12 @@ class AnyOrderDensity:
     def _shares(self, x: Tensor) -> Tensor:
         """log of each order's share of the density of the observed cells, (orders, n)."""
         known = (~x.isnan()).any(0).nonzero().flatten().tolist()
-        return self._by_order(x, known).log_softmax(0)
+        return self._by_order(x, known, []).log_softmax(0)
 
-    def _by_order(self, x: Tensor, asked: Collection[int]) -> Tensor:
-        """log ρ(x_asked) in every order, float64, (orders, n)."""
+    def _by_order(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
+        """log ρ(x_asked | x_given) in every order, float64, (orders, n)."""
         orders = [[j for j in order if j in asked] for order in self.orders]
-        return self.chain.log_probs(x, orders).double()
+        return self.chain.log_probs(x, orders, given).double()
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.split(max(BATCH, self.chain.conditionals.at_once))

@@ -98,8 +98,13 @@ class TiltedDensity(AnyOrderDensity):
             out[some] = drawn.view(len(some), times, -1)[torch.arange(len(some), device=x.device), which]
         return out
 
-    def _marginal(self, x: Tensor, asked: Collection[int]) -> Tensor:
-        """log ρ of some columns, the others hidden."""
+    def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
+        """log b(x_asked | x_given) + log of what the energy makes of all these cells, less what it makes of the given."""
+        log_p = super()._log_prob(x, asked, given) + self.energy(self._shown(x, {*asked, *given}))
+        return log_p - self.energy(self._shown(x, set(given))) if given else log_p
+
+    def _shown(self, x: Tensor, columns: Collection[int]) -> Tensor:
+        """Rows with all other columns hidden."""
         hidden = x.clone()
-        hidden[:, [j for j in range(self.space.dim) if j not in asked]] = math.nan
-        return super()._marginal(x, asked) + self.energy(hidden)
+        hidden[:, [j for j in range(self.space.dim) if j not in columns]] = math.nan
+        return hidden
