@@ -10,6 +10,7 @@ from safetensors import safe_open
 from small import TINY
 
 from ctem import CTEM, inspect
+from ctem.tables.columns.breaches import breaches
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
@@ -317,6 +318,15 @@ def test_what_follows_says_where_it_can_come_from():
     assert likely == {town for town in state if state[town] == "s3"}
 
 
+def test_rows_that_break_rules_are_counted():
+    X = table("clock time")[0]
+    schema = Schema.fit(read_frame(X))
+    wrong = X.assign(time=np.where(np.arange(N) < 30, X["time"] + 1, X["time"]))
+    found = {each.words: each for each in breaches(schema, read_frame(wrong).columns)}
+    assert found["time = 100 · hour + minute"][1:] == (N, 30, 0.0)
+    assert found["hour = hundreds of time"].broken == 0
+
+
 def test_the_density_with_rules_sums_to_one():
     rng = np.random.default_rng(0)
     a, b = rng.integers(4, size=(2, 400))
@@ -435,3 +445,14 @@ def test_a_rule_of_a_file_that_no_fit_could_write_is_refused(wrong):
     assert KeptRule.from_json(LOOKED_UP, ["town", "state"]).to_json() == LOOKED_UP
     with pytest.raises(ValueError, match="rule"):
         KeptRule.from_json({**LOOKED_UP, **wrong}, ["town", "state"])
+
+
+@pytest.mark.parametrize(
+    "kind", ["label → label", "one to one", "label → flag", "labels → label", "number → band"]
+)
+def test_a_label_that_follows_from_others_is_certain_in_new_rows(kind):
+    X, (target, _) = table(kind)
+    model = CTEM(**TINY).fit(X)
+    new = table(kind, n=400, seed=5)[0]
+    known = [name for name in X if name not in (target, "noise", "kind")]
+    assert model.log_density(new, columns=[target], given=known).mean() > np.log(0.98)
