@@ -46,7 +46,7 @@ TASKS = dict(zip(("plane", "grid", "bits", "mixed", "digits"), blocks(ENERGIES /
 def small(code: str) -> str:
     """The same code with networks that are fitted in a second."""
     code = re.sub(r"\b(CTEM(?:Imputer|Outlier)?)\(", lambda m: SMALL.replace("CTEM", m[1]), code)
-    code = re.sub(r"\bRecipe\(steps=[\d_]+", "Recipe(steps=20", code)
+    code = re.sub(r"\bRecipe\(steps=[\d_]+", "Recipe(steps=300", code)
     return code.replace(", )", ")").replace(", verbose=1", "")
 
 

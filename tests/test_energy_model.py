@@ -508,11 +508,19 @@ def test_what_cannot_be_is_refused_by_name(said):
         WRONG[said]()
 
 
+@pytest.mark.filterwarnings("ignore:log Z misses mass")
 def test_units_that_a_network_cannot_learn_from_are_named():
     with pytest.warns(
         UserWarning, match=r"column 'x0' has standard deviation .* Space\.standardised\(X\) brings it to 1"
     ):
         EnergyModel(PLANE, recipe=Recipe(steps=2), random_state=0).fit(gaussian_rows() * 1000)
+
+
+def test_a_grid_that_misses_mass_says_so():
+    with pytest.warns(UserWarning, match=r"log Z misses mass: a box twice as wide has 0\.69 nats more"):
+        quick(Space([Real()]), gaussian_rows()[:, :1], net=lambda x: 0 * x[:, 0])
+    flat = quick(Space([Angle()]), gaussian_rows()[:, :1], net=lambda x: 0 * x[:, 0])
+    assert flat.log_z().value == pytest.approx(math.log(2 * math.pi))
 
 
 def test_the_same_seed_gives_the_same_bits():

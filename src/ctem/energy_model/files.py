@@ -40,9 +40,9 @@ def save(model: Any, path: str | Path) -> None:
     """Write a fitted ``EnergyModel``, whole or not at all.
 
     >>> import tempfile, numpy as np
-    >>> from ctem import EnergyModel, Real, Recipe, Space
-    >>> X = np.random.default_rng(0).normal(size=(100, 1))
-    >>> model = EnergyModel(Space([Real()]), recipe=Recipe(steps=5), random_state=0).fit(X)
+    >>> from ctem import Category, EnergyModel, Recipe, Space
+    >>> X = np.random.default_rng(0).integers(2, size=(100, 1))
+    >>> model = EnergyModel(Space([Category(2)]), recipe=Recipe(steps=5), random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(Path(folder) / "energy.safetensors")  # which calls this function
     ...     same = EnergyModel.load(Path(folder) / "energy.safetensors")
