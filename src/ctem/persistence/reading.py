@@ -136,8 +136,9 @@ def _without_held_out(header: Header) -> Header:
 
 def _without_energy(header: Header) -> Header:
     """20: no density had an energy, and networks were believed in every column."""
-    header["settings"]["energy"] = None
-    header["density"] |= {"energy": None, "worth": None}
+    header["settings"].setdefault("energy", None)
+    for part in ("energy", "worth"):
+        header["density"].setdefault(part, None)
     return header
 
 
