@@ -24,6 +24,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "densities",
     "densities.anyorder",
     "densities.fast",
+    "densities.tilted",
     "images",
     "tables.frames",
     "tables.columns",

@@ -108,7 +108,11 @@ def _seed_in_words(model: CTEM) -> str:
 
 
 def fast_in_words(facts: dict[str, Any] | None) -> str:
-    """How far fast scores are from the density; nothing where there are none."""
+    """How far fast scores are from the density; nothing where there are none.
+
+    >>> fast_in_words(None)
+    ''
+    """
     if facts is None:
         return ""
     gap = facts["gap"]

@@ -153,7 +153,11 @@ def _fast(model: Fitted) -> Header | None:
 
 
 def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
-    """Of the base, the density's networks, the fast potential, which shares base and correlation, and the gaps."""
+    """Of the base, the density's networks, the energy, the fast potential, which shares base and correlation, and gaps.
+
+    >>> tensors_of.__annotations__["model"]
+    'Fitted'
+    """
     density = model.density
     found = {"base.log_table": density.base.log_table}
     found |= {f"net.{name}": value for name, value in density.net.named_parameters()}

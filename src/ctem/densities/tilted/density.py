@@ -99,7 +99,7 @@ class TiltedDensity(AnyOrderDensity):
         return out
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        """log b(x_asked | x_given) + log of what the energy makes of all these cells, less what it makes of the given."""
+        """log b(x_asked | x_given), plus what the energy makes of all these cells, less what it makes of the given."""
         log_p = super()._log_prob(x, asked, given) + self.energy(self._shown(x, {*asked, *given}))
         return log_p - self.energy(self._shown(x, set(given))) if given else log_p
 

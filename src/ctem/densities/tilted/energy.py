@@ -57,7 +57,12 @@ MASKS = 3  # ways in which the cells of a draw are hidden
 
 
 class Base(Protocol):
-    """A normalised density of rows x (n, d) that can be drawn from; nan marks a cell that is missing."""
+    """A normalised density of rows x (n, d) that can be drawn from; nan marks a cell that is missing.
+
+    >>> from ctem.densities.anyorder import AnyOrderDensity
+    >>> all(hasattr(AnyOrderDensity, name) for name in ("sample", "complete"))
+    True
+    """
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows."""

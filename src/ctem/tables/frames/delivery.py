@@ -38,7 +38,12 @@ def delivered(table: Any, library: str | None, names: tuple[str, ...]) -> Any:
 
 
 class Delivers:
-    """The part of an estimator that gives tables back, in the library that ``set_output`` names."""
+    """The part of an estimator that gives tables back, in the library that ``set_output`` names.
+
+    >>> from ctem import CTEM
+    >>> isinstance(CTEM().set_output(transform="polars"), Delivers)
+    True
+    """
 
     _sklearn_output_config: dict[str, str]
 
