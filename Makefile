@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long laws lint types format results docs walkthrough picture cost clean
+.PHONY: help venv install install-dev demo bench table1 figures table2 mixed digits mnist lock test test-all test-long laws lint types format results release-results docs walkthrough picture cost clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -103,8 +103,11 @@ format: .venv/.installed-dev ## fix lint and format in place
 	@$(BIN)/ruff check -q --fix .
 	@$(BIN)/ruff format -q .
 
-results: .venv/.installed ## say which results are stale, and write a page per table into experiments/results
+results: .venv/.installed ## write a page per table into experiments/results, and list the results, the oldest first
 	@$(BIN)/python -m experiments.pages
+
+release-results: .venv/.installed-dev ## make every result again, the oldest first, in pieces (PIECES="--only NAME", "--device cpu", "--list")
+	@$(BIN)/python -m experiments.remake $(PIECES)
 
 docs: .venv/.installed-dev ## the site, into build/site: every example run, warnings are errors (EXAMPLES= leaves examples out)
 	@$(BIN)/python -m sphinx -b html -E -W --keep-going -q $(if $(EXAMPLES),,-D plot_gallery=0) docs build/site

@@ -1,9 +1,9 @@
-"""Write one page per table from experiments/results/*.json, ours beside published numbers, and say which are stale.
+"""Write one page per table from experiments/results/*.json, ours beside published numbers; list the oldest results.
 
     python -m experiments.pages        (or: make results)
 
-A result is stale when a function that its run entered is nowhere in the library any more (``results.changed``), or when
-it was made before results named their functions.
+A page says when and how its results were made, and how many commits have touched ``src`` since. It is counted up to the
+last such commit when the page is written, which the page names: a later commit does not make the page wrong.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.results import RESULTS, changed, replace_bytes
+from experiments.results import RESULTS, git, replace_bytes
 
-KEYS = ("experiment", "created", "version", "device", "torch", "wall_s", "command", "settings", "records")
+KEYS = ("experiment", "created", "device", "versions", "wall_s", "command", "settings", "records")
 ABOUT = tomllib.loads((RESULTS.parent / "abouts.toml").read_text(encoding="utf-8"))
-BEFORE = "before digests"  # why a result is stale that names no functions
-OLDER = "older"
+SHORT = 120  # characters of settings that a page shows; longer ones are in the file alone
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Result = dict[str, Any]
@@ -72,6 +71,12 @@ PAGES = (
     Page("large", {"large*": "one run"}, split="dataset"),
     Page("bench-cpu", {"bench-*-cpu": BENCH}, parts=GROUPS, pictures=("bench-cpu.png",)),
     Page("bench-cuda", {"bench-*-cuda": BENCH}, parts=GROUPS, pictures=("bench-cuda.png",)),
+    Page(
+        "energy",
+        {"energy*": "the numbers of draws, trees and steps on seed 0 of these tables"},
+        split="metric",
+        notes="tables",
+    ),
     Page("ablation", {"ablation*": "nothing was chosen on it; one run"}),
     Page(
         "table1",
@@ -172,18 +177,35 @@ def _place(page: Page) -> Callable[[Result], tuple[int, list[str]]]:
     return place
 
 
-def stale(result: Result) -> str:
-    """Why a result is stale: which functions have changed; "" if it is not."""
-    if "code" not in result:
-        return BEFORE
-    gone = _changed(json.dumps(result["code"]))
-    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-    return f"{gone[0]}{more} changed" if gone else ""
-
-
 @cache
-def _changed(code: str) -> list[str]:
-    return changed(json.loads(code))
+def distance(commit: str | None) -> int | None:
+    """How many commits that touch ``src`` lie between a result's commit and HEAD; None if git does not know it."""
+    count = git("rev-list", "--count", f"{commit.removesuffix('+')}..HEAD", "--", "src") if commit else None
+    return None if count is None else int(count)
+
+
+def origin(result: Result) -> str:
+    """A result's commit and its distance, in words."""
+    commit = result.get("commit")
+    if not commit:
+        return "its commit was not recorded"
+    changed = " with changes that were not committed" if commit.endswith("+") else ""
+    n = distance(commit)
+    since = "which this history does not have" if n is None else f"{_commits(n)} since"
+    return f"commit {commit.removesuffix('+')[:7]}{changed}, {since}"
+
+
+def _commits(n: int) -> str:
+    return f"{n or 'no'} commit{'' if n == 1 else 's'} of `src`"
+
+
+def _as_of() -> str:
+    """Up to which commit distances are counted."""
+    last = git("log", "-1", "--format=%H %cs", "HEAD", "--", "src")
+    if not last:
+        return "There is no git history here, so commits since then are not counted."
+    commit, day = last.split()
+    return f"Commits of `src` are counted as of {commit[:7]} ({day})."
 
 
 def text_of(page: Page, results: Sequence[Result]) -> str:
@@ -304,23 +326,65 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
 
 
 def provenance(page: Page, results: Sequence[Result]) -> list[str]:
-    """An item for every run: its files, how settings were chosen, when and where it ran, its command, and its state."""
+    """An item for every run: files, command, how settings were chosen; when, where and at which commit it ran."""
     runs: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
-        chosen, day = page.sources[str(_source(page, result["name"]))], result["created"][:10]
-        key = result["command"], chosen, stale(result), day, result["device"], result.get("commit") or ""
+        chosen = page.sources[str(_source(page, result["name"]))]
+        key = (
+            result["command"],
+            chosen,
+            _settings(result),
+            result["created"][:10],
+            _place_of(result),
+            origin(result),
+        )
         runs.setdefault(key, []).append(result)
-    lines = []
-    for (command, chosen, why, day, device, commit), of in runs.items():
+    lines = [_as_of(), ""]
+    for (command, chosen, settings, day, where, commit), of in runs.items():
         seeds = sorted({record["seeds"] for result in of for record in result["records"]})
-        seconds = duration(sum(r["wall_s"] for r in of))
+        span = " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]]))) + f" seed{'s' * (seeds[-1] > 1)}"
         names = ", ".join(f"[{r['name']}]({r['name']}.json)" for r in of)
-        span = "seeds: " + (f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}")
-        state = f"**{OLDER}**: {why}" if why else "current"
-        made = [chosen, span, day, device, seconds, *([commit[:7]] if commit else [])]
-        lines.append(f"* {names}: `{command}`; {', '.join(made)}; {state}.")
+        how = f"{chosen}, {span}, {settings}; {day}, {duration(sum(r['wall_s'] for r in of))}, {where}"
+        lines.append(f"* {names}: `{command}`; {how}; {commit}.")
     if page.notes:
         lines += ["", f"How settings were chosen: [notes](../notes/{page.notes}.md)."]
+    return lines
+
+
+def _settings(result: Result) -> str:
+    text = json.dumps(result["settings"], ensure_ascii=False)
+    return f"`{text}`" if len(text) <= SHORT else "settings in the file"
+
+
+def _place_of(result: Result) -> str:
+    """Device, machine, and versions of the main packages."""
+    device, machine = result["device"], result.get("machine") or result["device"]
+    where = machine if device in machine else f"{device} of {machine}"
+    return ", ".join([where, *(f"{name} {version}" for name, version in result["versions"].items())])
+
+
+def by_command(folder: Path = RESULTS) -> list[list[Result]]:
+    """All results by the command that makes them, the oldest first: by day, then by distance, unknown ones before."""
+    found: dict[str, list[Result]] = {}
+    for result in (result for _, results in results_of(folder) for result in results):
+        found.setdefault(result["command"], []).append(result)
+    return sorted(found.values(), key=lambda results: min(map(_age, results)))
+
+
+def _age(result: Result) -> tuple[str, bool, int]:
+    n = distance(result.get("commit"))
+    return result["created"][:10], n is not None, -(n or 0)
+
+
+def listed(runs: Iterable[Sequence[Result]]) -> list[str]:
+    """A line for every command: day, commits since, seconds, device, results."""
+    lines = ["made        commits of src since  seconds  device           results"]
+    for results in runs:
+        oldest = min(results, key=_age)
+        n = distance(oldest.get("commit"))
+        since, seconds = "unknown" if n is None else n, sum(result["wall_s"] for result in results)
+        names = ", ".join(result["name"] for result in results)
+        lines.append(f"{oldest['created'][:10]}  {since:>20}  {seconds:7.0f}  {oldest['device']:15}  {names}")
     return lines
 
 
@@ -329,18 +393,21 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
     lines = [
         "# Results",
         "",
-        "Every benchmark of the documentation is on one of these pages, with the command that made it. A result is",
-        "*older* if a function of the library that its run entered has changed since; its page says which.",
+        "Every benchmark of the documentation is on one of these pages, with the command that made it, its date and",
+        f"its commit. The last column has how many commits have touched `src` since. {_as_of()}",
         "",
-        row(["page", "what it asks", "results"]),
-        rule(3),
+        row(["page", "what it asks", "made", "commits since"]),
+        rule(4),
     ]
     for page, results in found:
-        old, about = sum(bool(stale(result)) for result in results), ABOUT[page.name]
-        state = f"{old} of {len(results)} older" if old else "current"
-        lines.append(
-            row([f"[{about['title']}]({page.name}.md)", re.split(r"(?<=[.?]) ", about["about"])[0], state])
-        )
+        about, days = ABOUT[page.name], sorted({result["created"][:10] for result in results})
+        since = [distance(result.get("commit")) for result in results]
+        known = sorted({n for n in since if n is not None})
+        spans = [" to ".join(map(str, dict.fromkeys([of[0], of[-1]]))) for of in (days, known) if of]
+        missing = [f"unknown for {since.count(None)} of {len(since)}"] if None in since else []
+        asks = re.split(r"(?<=[.?]) ", about["about"])[0]
+        cells = [f"[{about['title']}]({page.name}.md)", asks, spans[0], "; ".join([*spans[1:], *missing])]
+        lines.append(row(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -386,9 +453,7 @@ def duration(seconds: float) -> str:
 def main() -> None:
     for name, text in pages().items():
         replace_bytes(RESULTS / name, text.encode())
-    found = [result for _, results in results_of(RESULTS) for result in results]
-    old = [f"  {result['name']}: {why}" for result in found if (why := stale(result))]
-    print("\n".join([f"{len(found)} results, {len(old)} stale; pages in {RESULTS}", *old]))
+    print("\n".join([f"The pages are in {RESULTS}; results, the oldest first:", *listed(by_command())]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What experiments with many fits share: systems × seeds × sets, one by one or several at a time, into one file.
 
 With ``--jobs N`` every measurement has a process of its own, N at a time; small fits then share a GPU well, if its
-driver lets them (NVIDIA's MPS). What was measured is written after every one, so that a run that is cut off keeps it;
-a measurement that fails is reported, and raised when the others are done.
+driver lets them (NVIDIA's MPS). What was measured is written after every one, to a folder of its own (``staged``), so
+that a run that is cut off keeps it; a measurement that fails is reported, and raised when the others are done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scipy.special import expit
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from ctem.datasets.downloads import root
-from experiments.results import EXPERIMENTS, Code, Record, arguments, count, executed, summarise, write
+from experiments.results import EXPERIMENTS, Record, arguments, staged, summarise, write
 
 Values = dict[str, float]  # metric → value
 UNSAID = "not said"  # a gap as a label of its own: "?" would be read as missing
@@ -97,16 +97,26 @@ def sweep(
     further: Callable[[Mapping[Task, Values]], list[Record]] = lambda found: [],
     published: Published = lambda data, metric: None,
     metrics: Collection[str] | None = None,
+    protocol: str | None = None,
 ) -> None:
-    """Measure everything and write NAME.json: some ``metrics`` or all, and ``further`` records made of all values."""
+    """Measure everything and write NAME.json when all is done.
+
+    Arguments:
+        further: records made of all values.
+        published: the published number beside one of ours.
+        metrics: those that are written; all by default.
+        protocol: whose published rows stand beside ours (``published_rows``), but not beside those of a quick run.
+    """
     began, found = time.perf_counter(), dict[Task, Values]()
-    for task, values in _measured(measure, todo, args):
-        for metric, value in values.items():
-            print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
-        found[task] = values
-        records = [r for r in _records(found, todo, published) if metrics is None or r.metric in metrics]
-        records += further(found)
-        write(name, settings, records, args.device, time.perf_counter() - began, args.out, quick=args.quick)
+    others = published_rows(protocol) if protocol and not args.quick else []
+    with staged(args.out) as out:
+        for task, values in _measured(measure, todo, args):
+            for metric, value in values.items():
+                print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
+            found[task] = values
+            ours = [r for r in _records(found, todo, published) if metrics is None or r.metric in metrics]
+            records, wall = ours + further(found) + others, time.perf_counter() - began
+            write(name, settings, records, args.device, wall, out, quick=args.quick)
 
 
 def _measured(
@@ -117,23 +127,16 @@ def _measured(
         return
     fresh = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(args.jobs, mp_context=fresh) as pool:
-        running = {pool.submit(_with_code, measure, task, args): task for task in todo}
+        running = {pool.submit(measure, task, args): task for task in todo}
         failed = []
         for future in as_completed(running):
             if future.exception() is None:
-                values, code = future.result()
-                count(code)
-                yield running[future], values
+                yield running[future], future.result()
             else:
                 failed.append(future)
                 print(f"{running[future]}: {future.exception()!r}", flush=True)
     for future in failed:  # only now, so that one failure does not lose the others
         future.result()
-
-
-def _with_code(measure: Measure, task: Task, args: argparse.Namespace) -> tuple[Values, Code]:
-    """What was measured, and what this process has executed."""
-    return measure(task, args), executed()
 
 
 def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Published) -> list[Record]:
@@ -150,7 +153,7 @@ def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Publ
     ]
 
 
-def published(protocol: str) -> list[Record]:
+def published_rows(protocol: str) -> list[Record]:
     """The published rows of a protocol, from experiments/published.json: set → metric → system → number."""
     rows = json.loads((EXPERIMENTS / "published.json").read_text(encoding="utf-8"))[protocol]
     return [

@@ -9,8 +9,6 @@ SMALL = {
     "batch_size": 64,
     "random_state": 0,
 }
-OWN = ("blocks", "members", "orders", "batch_size")  # of the any-order density alone
-PAIRWISE = {**SMALL, **dict.fromkeys(OWN), "objective": "pairwise", "effort": "quick", "max_steps": 10}
 TINY = {  # where even that is too long
     "width": 4,
     "blocks": 1,

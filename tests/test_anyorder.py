@@ -16,6 +16,7 @@ from ctem.densities.anyorder.layers import Body
 from ctem.densities.anyorder.numbers import NumberHead, Polygon
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.ties import Tie, Ties
+from ctem.densities.anyorder.worth import Worth
 from ctem.densities.chain import Chain
 from ctem.densities.fast.differences import Differences
 from ctem.densities.fast.network import LevelNet
@@ -54,6 +55,13 @@ def awake(space, **options):
     return stirred(AnyOrderNet(skewed(space), width=8, blocks=1, **options))
 
 
+def doubted(net):
+    """The network, believed in part: of the first column a third, of the second nothing; the second is not heard."""
+    d = net.space.dim
+    net.believe(Worth((1 / 3, 0.0, *[0.8] * (d - 2)), (True, False, *[True] * (d - 2))))
+    return net
+
+
 def by_differences(space, **options):
     base = skewed(space)
     return Differences(stirred(LevelNet(base, width=8, blocks=1)), base, **options)
@@ -61,11 +69,13 @@ def by_differences(space, **options):
 
 CONDITIONALS = {
     "heads": AtLevel(awake(FINITE, members=2), 1e-3),
+    "doubted heads": AtLevel(doubted(awake(FINITE, members=2)), 1e-3),
     "differences": by_differences(FINITE),
     "slopes": FirstOrder(stirred(ImageNet(skewed(BITS), (2, 2), (4, 8)))),
 }
 WITH_NUMBERS = {
     "heads": AtLevel(awake(MIXED, correlation=CORRELATION), 1e-3),
+    "doubted heads": AtLevel(doubted(awake(MIXED, correlation=CORRELATION, members=2)), 1e-3),
     "differences": by_differences(MIXED, level=0.05, points=257),
 }
 
@@ -88,25 +98,28 @@ def distribution_function(density):
     return t, torch.cat([t.new_zeros(1), torch.cumulative_trapezoid(p, t)])
 
 
-def number_density(spread, wild, seed=0):
+def number_density(spread, wild, seed=0, share=1.0):
     """Random coefficients around a random prediction, one row."""
     head, generator = NumberHead(), seeded(seed)
     found = wild * torch.randn(1, 1, head.size, generator=generator)
-    return NumberDensity(head, found, 2 * torch.randn(1, generator=generator), torch.full((1,), spread))
+    mean = 2 * torch.randn(1, generator=generator)
+    return NumberDensity(head, found, mean, torch.full((1,), spread), share=share)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize("wild", [0.0, 1.0, 10.0])
 @pytest.mark.parametrize("spread", [1.0, 0.1, 0.003])
-def test_a_density_of_numbers_integrates_to_one_however_wild_its_coefficients(spread, wild):
+def test_a_density_of_numbers_integrates_to_one_however_wild_its_coefficients(spread, wild, share):
     for seed in range(5):
-        _, below = distribution_function(number_density(spread, wild, seed))
+        _, below = distribution_function(number_density(spread, wild, seed, share))
         assert float(below[-1]) == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize("wild", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("spread", [1.0, 0.01])
-def test_draws_of_numbers_follow_their_density(spread, wild):
-    density, n = number_density(spread, wild), 20_000
+def test_draws_of_numbers_follow_their_density(spread, wild, share):
+    density, n = number_density(spread, wild, share=share), 20_000
     drawn = density.rows(torch.zeros(n, dtype=torch.long)).draw(seeded(1)).double().sort().values
     t, below = distribution_function(density)
     inside = t.abs() < 8  # draws beyond are held there
@@ -541,6 +554,9 @@ class Ladder:
 
     ties = None
 
+    def __init__(self, columns):
+        self.worth = Worth.of_all(columns)
+
     def parted(self, x):
         return x, None
 
@@ -551,7 +567,7 @@ class Ladder:
 
 class LadderAt(AtLevel):
     def __init__(self, space):
-        self.net, self.level = Ladder(), 1e-3
+        self.net, self.level = Ladder(space.dim), 1e-3
         self._base = skewed(space)
 
     @property

@@ -11,10 +11,12 @@ from scipy.sparse.csgraph import connected_components
 from ctem.bases import ProductBase
 from ctem.matching.connectivity import components
 from ctem.matching.kernels import (
+    Comparison,
     Gaussian,
     Graph,
     Grid,
     HammingOne,
+    Kernel,
     Mixture,
     OrnsteinUhlenbeck,
     Product,
@@ -24,7 +26,7 @@ from ctem.matching.kernels import (
     Uniform,
 )
 from ctem.samplers.diagnostics import chain_diagnostics
-from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.spaces import Angle, Category, Ordinal, Real, Space
 
 SMALL = Space([Ordinal(5), Category(3), Ordinal(4)])
 BOARD = Space([Ordinal(91), Ordinal(91)])
@@ -166,13 +168,10 @@ def test_a_product_of_free_labels_joins_all_rows_that_agree_elsewhere():
         assert components(kernel, x).labels.tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    "space", [Space([Real(), Category(2)]), Space([Real(), Category(3), Category(3)])], ids=repr
-)
-def test_a_product_whose_graph_is_not_known_is_refused_by_name(space):
-    kernel = Product(Sphere(space, 0.2), HammingOne(space))
+def test_a_product_whose_graph_is_not_known_is_refused_by_name():
+    space = Space([Real(), Ordinal(9)])
     with pytest.raises(ValueError, match=r"comparison graph of Product\(Sphere.* is not known"):
-        components(kernel, torch.zeros(3, space.dim))
+        components(Product(Sphere(space, 0.2), Grid(space)), torch.zeros(3, 2))
 
 
 def test_rows_that_do_not_fit_the_kernel_are_refused():
@@ -234,3 +233,57 @@ def test_without_arviz_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
     with pytest.raises(ImportError, match=r"pip install ctem\[mcmc\]"):
         chain_diagnostics(torch.zeros(10, 2, 1))
+
+
+def test_a_joint_kernel_joins_near_rows_of_any_label():
+    two, plane = Space([Real(), Real(), Category(2)]), blobs(0.0, 4.0)
+    label = torch.arange(len(plane)).remainder(2).float().unsqueeze(1)
+    kernel = Product(Sphere(two, 2.0), HammingOne(two))
+    assert components(kernel, torch.cat([plane, label], 1)).count == 1
+    with pytest.warns(UserWarning, match="2 components"):
+        found = components(Product(Sphere(two, 0.2), HammingOne(two)), torch.cat([plane, label], 1))
+    assert found.labels.tolist() == [0] * 200 + [1] * 200
+
+
+def test_a_joint_kernel_of_several_labels_joins_rows_that_share_a_comparison_and_no_others():
+    space = Space([Real(), *[Category(2)] * 5])
+    rows = torch.tensor([[0.0, 0, 0, 0, 0, 0], [0.1, 1, 1, 0, 0, 0], [0.0, 1, 1, 1, 1, 1]])
+    kernel = Product(Gaussian(space, 0.5), HammingOne(space))
+    with pytest.warns(UserWarning, match="2 components"):
+        assert components(kernel, rows).labels.tolist() == [0, 0, 1]
+
+
+def test_a_product_of_discrete_kernels_has_the_components_of_its_edges():
+    space = Space([Category(2), Category(2)])  # both labels change at once: two diagonals
+    kernel = Product(HammingOne(space, [0]), HammingOne(space, [1]))
+    with pytest.warns(UserWarning, match="2 components"):
+        assert components(kernel, space.states()).labels.tolist() == [0, 1, 1, 0]
+
+
+class Box(Kernel):
+    """A kernel as a user writes one: a step in a box."""
+
+    def move(self, x, generator):
+        u = torch.rand(x.shape, generator=generator, dtype=x.dtype)
+        return Comparison(x + 2 * u - 1, x.new_zeros(x.shape[:-1]))
+
+
+class Ranged(Box):
+    radius = 2.5
+
+
+def test_of_a_kernel_of_ones_own_components_says_what_it_cannot_know():
+    with pytest.raises(
+        ValueError, match=r"how far Box\(columns=.* reaches is not known: give its class a `radius`"
+    ):
+        components(Box(PLANE, PLANE.reals, "real"), blobs(0.0))
+    with pytest.raises(
+        ValueError, match=r"which rows Box\(columns=.* joins is not known: give its class `edges`"
+    ):
+        components(Box(SMALL, SMALL.discretes, "discrete"), SMALL.states())
+    assert components(Ranged(PLANE, PLANE.reals, "real"), blobs(0.0, 2.0)).count == 1
+
+
+def test_components_go_around_a_circle():
+    space = Space([Angle()])
+    assert components(Gaussian(space, 0.06), torch.tensor([[0.05], [6.25]])).count == 1

@@ -1,5 +1,6 @@
 """The site: the code in its pages runs, it builds without a warning, and every link inside it leads somewhere."""
 
+import importlib
 import os
 import re
 import runpy
@@ -15,7 +16,18 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SMALL = "CTEM(max_steps=20, width=16, blocks=1, members=2, orders=2, "
 README = ROOT / "README.md"
-PAGES = [DOCS / "start.md", DOCS / "index.md", *sorted((DOCS / "guides").glob("*.md"))]
+ENERGIES = DOCS / "energies"
+PAGES = [
+    DOCS / "start.md",
+    DOCS / "index.md",
+    *sorted((DOCS / "guides").glob("*.md")),
+    *sorted(ENERGIES.glob("*.md")),
+]
+MATCHING = ("kernels", "losses", "noise", "connectivity", "spacetime")
+PAPERS_HALF = [
+    *("kinds", "spaces", "bases", "energies", "energy_model", *(f"matching.{name}" for name in MATCHING)),
+    *("training", "samplers", "samplers.diagnostics", "partition"),
+]
 LARGEST = 1_000_000  # bytes of a page, without its pictures
 
 
@@ -23,12 +35,18 @@ def blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
 
 
-LONG = [pytest.param(page, marks=pytest.mark.long, id=page.stem) for page in PAGES if blocks(page)]
+LONG = [
+    pytest.param(page, marks=pytest.mark.long, id=f"{page.parent.name}/{page.stem}")
+    for page in PAGES
+    if blocks(page) and page.stem != "tasks"
+]
+TASKS = dict(zip(("plane", "grid", "bits", "mixed", "digits"), blocks(ENERGIES / "tasks.md"), strict=True))
 
 
 def small(code: str) -> str:
     """The same code with networks that are fitted in a second."""
     code = re.sub(r"\b(CTEM(?:Imputer|Outlier)?)\(", lambda m: SMALL.replace("CTEM", m[1]), code)
+    code = re.sub(r"\bRecipe\(steps=[\d_]+", "Recipe(steps=20", code)
     return code.replace(", )", ")").replace(", verbose=1", "")
 
 
@@ -46,7 +64,25 @@ def test_the_code_of_a_page_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     space = names(path)
     for code in blocks(path):
-        exec(compile(small(code), path.name, "exec"), space)
+        exec(compile(code if path.parent == ENERGIES else small(code), path.name, "exec"), space)
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=() if t == "grid" else pytest.mark.long) for t in TASKS]
+)
+def test_a_task_of_the_energies_is_short_and_as_near_to_the_truth_as_it_says(task):
+    code = [line for line in TASKS[task].splitlines() if line.strip()]
+    assert len(code) <= 15
+    assert sum(line.startswith("assert ") for line in code) == 1
+    exec(compile(TASKS[task], task, "exec"), {})
+
+
+def test_every_public_name_of_the_papers_half_is_on_a_written_page():
+    text = " ".join(path.read_text("utf-8") for path in ENERGIES.glob("*.md"))
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    written = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", prose))))
+    names = {name for part in PAPERS_HALF for name in importlib.import_module(f"ctem.{part}").__all__}
+    assert not names - written
 
 
 def test_the_cost_page_is_what_its_script_makes_of_the_results():

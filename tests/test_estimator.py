@@ -11,10 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM, Category, Ordinal, Real
-from ctem.densities import pairwise
 from ctem.learning import settings_for
-
-PAIRWISE = {"objective": "pairwise", "effort": "quick", "max_steps": 20, "width": 16, "random_state": 0}
 
 
 def fitted(X, **settings):
@@ -251,56 +248,11 @@ def test_missing_as_a_state_gives_missingness_a_probability():
         model.impute(X)
 
 
-def test_the_pairwise_objective_is_normalised_and_has_no_conditionals(monkeypatch):
-    monkeypatch.setattr(pairwise, "BURN_IN", 5)
-    rng = np.random.default_rng(0)
-    X = np.column_stack([rng.integers(2, size=300), rng.normal(size=300)])
-    model = CTEM(**PAIRWISE).fit(X)
-    assert model.density_.log_z.method == "grid"
-    x = np.linspace(-8, 8, 2001)
-    total = sum(
-        np.trapezoid(np.exp(model.score_samples(np.column_stack([np.full(2001, v), x]))), x) for v in (0, 1)
-    )
-    assert total == pytest.approx(1, abs=0.02)
-    assert model.sample(2).shape == (2, 2)
-    assert np.isfinite(model.log_density_grad(X)[:, 1]).all()
-    assert np.array_equal(model.log_density(X), model.score_samples(X))
-    for question in (
-        lambda: model.log_density(X, columns=[0]),
-        lambda: model.conditional(X, 0),
-        lambda: model.impute(np.where(rng.random((300, 2)) < 0.1, np.nan, X)),
-        lambda: model.outliers(X),
+def test_the_pairwise_objective_is_gone_and_says_where_the_papers_method_is():
+    with pytest.raises(
+        ValueError, match=r"^objective: 'pairwise' is gone; ctem\.EnergyModel is the paper's method"
     ):
-        with pytest.raises(ValueError, match="objective='pairwise' knows complete rows only"):
-            question()
-    with pytest.raises(ValueError, match=r"probability of its own, which objective='pairwise' cannot"):
-        CTEM(**PAIRWISE).fit(np.where(rng.random((300, 2)) < 0.1, np.nan, X))
-    with pytest.raises(ValueError, match="fast: objective='pairwise' scores in one pass already"):
-        CTEM(**PAIRWISE, fast=True).fit(X)
-
-
-IGNORED = {
-    "blocks": 2,
-    "members": 2,
-    "orders": 2,
-    "batch_size": 32,
-    "learning_rate": 0.01,
-    "weight_decay": 0.0,
-    "max_time": 9,
-}
-
-
-@pytest.mark.parametrize("name", IGNORED)
-def test_what_the_pairwise_objective_would_ignore_is_refused_by_name(name):
-    model = CTEM(**PAIRWISE, **{name: IGNORED[name]})
-    with pytest.raises(ValueError, match=f"^{name}: expected None, for objective='pairwise' does not use it"):
-        model.fit([[0.5], [1.0], [2.5]])
-
-
-def test_the_pairwise_objective_takes_no_rows_to_choose_by():
-    X = np.random.default_rng(0).normal(size=(60, 1))
-    with pytest.raises(ValueError, match=r"^X_val: expected None, for objective='pairwise'"):
-        CTEM(**PAIRWISE).fit(X, X_val=X)
+        CTEM(objective="pairwise").fit([[0.5], [1.0], [2.5]])
 
 
 def test_rows_to_choose_by_are_not_learned_from():

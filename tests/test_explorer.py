@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import PAIRWISE, SMALL
+from small import SMALL
 from test_browser import BROWSER, QUIET, browse
 
 from ctem import CTEM
+from ctem.densities.anyorder.worth import Worth
 from ctem.report import explorer, write_report
 from ctem.report.explorer import row_cells, why_not
 from ctem.tables.answers.density import TableDensity
@@ -54,10 +55,17 @@ def table(n=400, seed=0):
     )
 
 
+def believed_in_part(model):
+    """The model with shares of every kind, and columns that are not heard."""
+    share = tuple((1.0, 0.6, 0.0, 0.3)[j % 4] for j in range(model.density_.space.dim))
+    model.density_.net.believe(Worth(share, tuple(each > 0 for each in share)))
+    return model
+
+
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     X = table()
-    model = CTEM(**SMALL).fit(X)
+    model = believed_in_part(CTEM(**SMALL).fit(X))
     return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
 
 
@@ -208,7 +216,6 @@ def test_the_explorer_runs_under_the_policy_of_the_page(asked, tmp_path):
 
 
 REASONS = {
-    "pairwise": 'objective="pairwise"',
     "state": 'missing="state"',
     "wide": "the table has 2 columns",
     "large": "MB of weights",
@@ -226,8 +233,6 @@ def test_a_report_without_an_explorer_says_why_and_has_no_script(case, tmp_path,
     if case == "large":
         monkeypatch.setattr(explorer, "MAX_BYTES", 1000)
     settings = {"missing": "state"} if case == "state" else {}
-    if case == "pairwise":
-        settings = PAIRWISE
     model = CTEM(**{**SMALL, "max_steps": 2, **settings}).fit(X)
     page = write_report(model, X, tmp_path / "r.html", n_samples=20).read_text("utf-8")
     assert REASONS[case] in why_not(model)

@@ -55,6 +55,18 @@ KINDS = {
     "unique numbers": ("population", np.random.default_rng(0).permutation(9000)[:N], "real"),
     "repeated keys": ("store_id", np.arange(N) % 60, "real"),
     "many labels": ("city", [f"c{i % 70}" for i in range(N)], "category"),
+    "emails": ("contact", [f"user{i % 40}@example.org" for i in range(N)], "identifier"),
+    "pages": ("found", [f"https://example.org/{i % 40}" for i in range(N)], "identifier"),
+    "phone numbers": ("call", [f"+47 55 {10 + i % 40} 123-4" for i in range(N)], "identifier"),
+    "streets": ("home", [f"{i % 40 + 1} Baker Street" for i in range(N)], "identifier"),
+    "persons": (
+        "who",
+        [f"{'ABCDE'[i % 5]}da Lov{'aeiou'[i // 5 % 5]}lace {'KLMN'[i // 25 % 4]}." for i in range(N)],
+        "identifier",
+    ),
+    "surnames": ("last_name", [f"smith{i % 80}" for i in range(N)], "identifier"),
+    "towns of two words": ("town", [f"New {'ABCDE'[i % 5]}berg" for i in range(N)], "category"),
+    "times of a day": ("at", [f"{i % 24:02d}h" for i in range(N)], "category"),
 }
 
 

@@ -237,7 +237,6 @@ def test_a_pipeline_classifies_rows_with_gaps(gaps):
     [
         ({"strategy": "median"}, r"strategy: expected one of .*'median'"),
         ({"estimator": CTEM(missing="state")}, "estimator: missing='state'"),
-        ({"objective": "pairwise"}, "estimator: objective='pairwise' knows complete rows only"),
     ],
 )
 def test_what_cannot_be_is_refused(gaps, settings, message):

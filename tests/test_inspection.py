@@ -221,3 +221,16 @@ def test_the_report_begins_with_what_is_odd_about_the_table(tmp_path):
     main = text[text.index("<main>") :]
     assert main.startswith('<main><section id="columns">')
     assert "holds 999 in 2 rows, which looks like a code for missing" in main[: main.index("</section>")]
+
+
+def test_gaps_that_depend_on_another_column_are_said_and_others_are_not():
+    X = ordinary()
+    rng = np.random.default_rng(0)
+    alive = rng.random(N) < 0.5
+    died = np.where(alive, np.nan, np.round(rng.normal(70, 9, N), 1))
+    lost = np.where(rng.random(N) < 0.3, np.nan, np.round(rng.normal(size=N), 1))
+    found = {
+        each.name: each.reason for each in ctem.inspect(X.assign(alive=alive, died=died, lost=lost)).columns
+    }
+    assert "which depends on alive: sample(with_missing=True) draws gaps as well" in found["died"]
+    assert "depends" not in found["lost"]

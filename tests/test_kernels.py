@@ -17,11 +17,12 @@ from ctem.matching.kernels import (
     Sphere,
     Uniform,
 )
-from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.spaces import Angle, Category, Ordinal, Real, Space
 
 FINITE = Space([Category(3), Ordinal(4), Ordinal(2)])
 PLANE = Space([Real(), Real()])
 MIXED = Space([Real(), Real(), Category(5)])
+CORNER = Space([Real(low=0.2), Angle()])
 
 
 def random_base(space, seed=0):
@@ -61,6 +62,8 @@ REAL = {
     "ornstein-uhlenbeck": OrnsteinUhlenbeck(PLANE, 0.6),
     "redraw from the base": OrnsteinUhlenbeck(PLANE, 1.0),
     "mixture": Mixture([Sphere(PLANE, 0.2), Gaussian(PLANE, 1.0)], [0.5, 0.5]),
+    "beside an end and around a circle": Gaussian(CORNER, 0.8),
+    "a sphere beside an end": Sphere(CORNER, 0.7),
     "joint mixed": Product(Sphere(MIXED, 0.5), HammingOne(MIXED)),
     "joint reversible": Product(OrnsteinUhlenbeck(MIXED, 0.5), Redraw(random_base(MIXED))),
     "joint refresh": Product(OrnsteinUhlenbeck(MIXED, 0.5), Refresh(random_base(MIXED), 0.5)),
@@ -111,6 +114,9 @@ def test_real_moves_are_reversible_after_correction(kernel):
     x = torch.empty(n, kernel.space.dim).uniform_(-half, half, generator=generator)
     for j in kernel.space.discretes:
         x[:, j] = torch.randint(kernel.space.sizes[j], (n,), generator=generator).float()
+    for j in kernel.space.angles:
+        x[:, j] = 2 * torch.pi * torch.rand(n, generator=generator)
+    x = kernel.space.folded(x)
     y, log_ratio = kernel.compare(x, generator)
     y, weight = y[0], (-log_ratio[0]).exp()
 

@@ -3,8 +3,19 @@ import torch
 from test_kernels import DISCRETE, random_base, random_graph
 
 from ctem.bases import ProductBase
-from ctem.energies import MLP, NoisyMLP
-from ctem.matching.kernels import Graph, Grid, HammingOne, Mixture, Redraw, Uniform
+from ctem.energies import MLP, LookupEnergy, NoisyMLP, grad_log_density
+from ctem.matching.kernels import (
+    Gaussian,
+    Graph,
+    Grid,
+    HammingOne,
+    Mixture,
+    OrnsteinUhlenbeck,
+    Redraw,
+    Sphere,
+    Uniform,
+    mean_std,
+)
 from ctem.matching.losses import (
     brier,
     concrete_score,
@@ -17,7 +28,8 @@ from ctem.matching.losses import (
     soft,
 )
 from ctem.matching.noise import Levels, LogUniform, Noise
-from ctem.spaces import Category, Ordinal, Space
+from ctem.spaces import Category, Ordinal, Real, Space
+from ctem.training import Recipe, train
 
 OURS = {"brier": brier, "log": log_score}
 RULES = OURS | {"concrete score": concrete_score, "score entropy": score_entropy}
@@ -254,3 +266,90 @@ def test_denoising_score_matching_can_be_evaluated_without_gradients():
     f = lambda x: -(x**2).sum(-1) / 2  # noqa: E731
     with torch.no_grad():
         assert float(denoising_score_matching(f, torch.zeros(9, 2), 1.0, torch.Generator())) == 0
+
+
+def columns(x):
+    """What a network without a squeeze returns: (n, 1)."""
+    return x.sum(-1, keepdim=True)
+
+
+def test_an_energy_of_shape_n_1_is_refused_by_its_name():
+    space = Space([Real(), Real()])
+    x, generator = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.Generator()
+    said = r"f: expected values of shape \(8,\), one per row; got \(8, 1\): end it with `\.squeeze\(-1\)`"
+    with pytest.raises(ValueError, match=said):
+        pair_loss(columns, x, Gaussian(space, 0.5), generator, m=4)
+    with pytest.raises(ValueError, match=said):
+        denoising_score_matching(columns, x, 0.1, generator)
+    with pytest.raises(ValueError, match=said):
+        grad_log_density(columns, x)
+    bits = Space([Category(2)] * 3)
+    base, edges = ProductBase(bits), HammingOne(bits).edges()
+    with pytest.raises(ValueError, match=r"f: expected values of shape \(4,\)"):
+        denoised_loss(
+            lambda x, s: columns(x),
+            torch.zeros(4, 3),
+            Noise(base),
+            Levels([0.1]),
+            HammingOne(bits),
+            generator,
+        )
+    with pytest.raises(ValueError, match=r"values: expected shape \(n,\)"):
+        exact_loss(torch.zeros(8, 1), torch.full((8,), 1 / 8), edges)
+    with pytest.raises(ValueError, match=r"probabilities: expected shape \(n,\)"):
+        exact_loss(torch.zeros(8), torch.full((8, 1), 1 / 8), edges)
+
+
+def test_rows_of_numpy_cost_what_the_same_tensor_costs():
+    space = Space([Real(), Real()])
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    f, kernel = MLP(space, width=8), Gaussian(space, 0.5)
+    one, other = (
+        pair_loss(f, rows, kernel, torch.Generator().manual_seed(1), 4) for rows in (x, x.double().numpy())
+    )
+    assert torch.equal(one, other)
+    assert mean_std(x.numpy(), space) == mean_std(x, space)
+    assert torch.equal(grad_log_density(f, x.numpy()), grad_log_density(f, x))
+    recipe = Recipe(steps=5, evaluate_every=5)
+    nets = MLP(space, width=8), MLP(space, width=8)
+    for net, rows in zip(nets, (x, x.numpy()), strict=True):
+        train(net, lambda f, x, g: pair_loss(f, x, kernel, g), rows, recipe, held_out=rows[:10])
+    assert torch.equal(*(net(x) for net in nets))
+
+
+def test_the_mean_deviation_leaves_label_codes_out():
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 2] = torch.arange(200) % 100
+    space = Space([Real(), Real(), Category(100)])
+    assert mean_std(x, space) == pytest.approx(mean_std(x[:, :2]), rel=1e-6)
+    with pytest.raises(ValueError, match=r"x: column 2 holds whole numbers, .* mean_std\(x, space\)"):
+        mean_std(x)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+@pytest.mark.parametrize("make", [Gaussian, Sphere, OrnsteinUhlenbeck])
+def test_an_odd_number_of_comparisons_keeps_all_antithetic_pairs_but_one(make, m):
+    space = Space([Real(), Real()])
+    y, _ = make(space, 0.5).compare(torch.zeros(6, 2), torch.Generator().manual_seed(0), m)
+    drawn = (m + 1) // 2
+    assert y.shape == (m, 6, 2)
+    assert torch.equal(y[drawn:], -y[: m - drawn])
+
+
+def test_a_free_energy_on_a_grid_stays_finite_on_unseen_cells_which_hold_little():
+    """8281 cells, 2000 rows, the paper's 4-neighbour graph: from f = 0 unseen cells keep most of the mass."""
+    space = Space([Ordinal(91), Ordinal(91)])
+    x = (45 + 8 * torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))).round().clamp(0, 90)
+    seen = torch.zeros(91 * 91, dtype=torch.bool)
+    seen[space.index(x)] = True
+    singles = float((torch.bincount(space.index(x)) == 1).sum()) / len(x)
+    kernel = Grid(space)
+    unseen = {}
+    for start in (None, x):
+        f = LookupEnergy(space, start)
+        recipe = Recipe(steps=300, learning_rate=0.01, schedule="constant", evaluate_every=300)
+        train(f, lambda f, x, g: pair_loss(f, x, kernel, g, m=4), x, recipe)
+        assert bool(f.values.isfinite().all())
+        unseen[start is None] = float(f.values.detach().softmax(0)[~seen].sum())
+    assert unseen[True] > 0.5
+    assert unseen[False] < 1.2 * singles / (1 + singles)  # what Good and Turing give to all of them

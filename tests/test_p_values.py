@@ -189,14 +189,6 @@ def test_a_p_value_is_of_the_row_and_the_model_and_not_of_the_table_it_stands_in
         assert [each.p_value for each in found] == p[[each.row for each in found]].tolist()
 
 
-def test_a_pairwise_model_has_no_p_values():
-    X = np.random.default_rng(0).integers(2, size=(120, 2))
-    model = CTEM(objective="pairwise", effort="quick", max_steps=10, random_state=0).fit(X)
-    assert model.held_out_ is None
-    with pytest.raises(ValueError, match="p-values: this model knows no held-out rows"):
-        model.p_values(X)
-
-
 def test_no_fold_is_begun_when_the_time_is_over_but_the_first():
     X = np.random.default_rng(0).normal(size=(100, 2))
     model = CTEM(**SMALL).fit(X)

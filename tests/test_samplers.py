@@ -402,7 +402,7 @@ BAD = {
     r"x: expected shape \(n, 2\); got \(3, 4\)": lambda: MetropolisHastings(HammingOne(MIXED)).step(
         LabelledGaussians(), torch.zeros(3, 4), seeded()
     ),
-    r"f: expected values of shape \(3,\); got \(3, 1\)": lambda: MALA(LINE, 0.1).step(
+    r"f: expected values of shape \(3,\), one per row; got \(3, 1\)": lambda: MALA(LINE, 0.1).step(
         lambda x: -(x**2), torch.zeros(3, 1), seeded()
     ),
     "f is -inf in chain 0": lambda: MetropolisHastings(HammingOne(STATES)).step(

@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
-from experiments.pages import OLDER, number, pages
+from experiments.pages import number, pages
 from experiments.results import RESULTS
 
 __all__ = ["setup"]
@@ -27,12 +27,6 @@ MOVED = (
 )
 TOGETHER = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a number and its spread stay on one line
 MINUS = re.compile(r"(?<=[ *])-(?=\d)")
-STALE = """
-
-```{note}
-Some of these numbers are older than the code that they rest on. The end of the page says which, and what has changed.
-```
-"""
 
 
 def _copy(app):
@@ -53,9 +47,9 @@ def _copy(app):
 
 
 def _listed(text, found, name):
-    """The index also lists its pages for the side bar; a page with stale results says so at its top."""
+    """The index also lists its pages for the side bar."""
     if name != "README.md":
-        return text.replace("\n", STALE, 1) if f"**{OLDER}**" in text else text
+        return text
     entries = [page.removesuffix(".md") for page in found if page != "README.md"]
     notes = [f"notes/{path.stem}" for path in sorted(NOTES.glob("*.md"))]
     return text + "\n".join(["", "```{toctree}", ":hidden:", "", *entries, *notes, "```", ""])

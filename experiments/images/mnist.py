@@ -8,7 +8,8 @@ Objectives: ``soft`` and ``constant`` target at one shared noise level, ``paper`
 rate and batch, as many epochs as the time allows), ``spacetime`` (soft target, levels joined, so that one pass is
 normalised up to training error) and ``slopes`` (a clock per pixel, from first-order comparisons of all hidden pixels at
 once, ``ctem.images.firstorder``: exact likelihood by the chain rule, samples without MCMC). Time is given in seconds,
-and steps follow from it. Each objective writes a results file, main numbers first, and what was drawn into --build.
+and steps follow from it. Each objective writes a results file, main numbers first, and what was drawn into --build;
+pictures show all objectives whose arrays are there.
 
 The paper does not say how it binarised: here a pixel is ink if its grey value is at least half. Likelihoods are on the
 fixed binarisation of the benchmark, whose test rows are sorted by class: 1000 of them are drawn at random.
@@ -33,7 +34,7 @@ from ctem.samplers import Denoise, FlipJump, LangevinFlips, PathFlips, Renoise, 
 from experiments.images.judge import Judge, Likelihood, auroc, differing, rotated, train_classifier
 from experiments.images.run import Deadline, Run
 from experiments.images.settings import FIRST, SCALES, Images, Scale, load_images, quick, shuffled
-from experiments.results import ROOT, Arrays, arguments
+from experiments.results import ROOT, Arrays, arguments, load_arrays, staged
 
 BUILD = ROOT / "build"
 CHAINED = "slopes"  # sampled by the chain rule
@@ -258,15 +259,15 @@ def stage(run: Run, name: str, judge: Judge) -> None:
     return run.save()
 
 
-def main() -> None:
-    args = parsed()
+def run_all(args: Any, out: Path) -> None:
+    """Every stage of every objective, and the pictures, into one folder."""
     scale = quick(SCALES[args.side]) if args.quick else SCALES[args.side]
     minutes = args.minutes or scale.minutes
     deadline, share = Deadline(60 * minutes), minutes / scale.minutes
     images = load_images(args.side, args.data, args.device)
     judges = judged(images, scale)
     print(f"data and classifier took {deadline.spent:.1f} s", flush=True)
-    runs = [Run(name, scale, images, args, deadline, share) for name in args.objective]
+    runs = [Run(name, scale, images, args, out, deadline, share) for name in args.objective]
     for run in runs:
         if "train" not in args.stage:
             run.restore()
@@ -276,8 +277,13 @@ def main() -> None:
         for run in runs:
             stage(run, name, judges[run.job.bits])
     if "pictures" in args.stage:
-        for path in draw_all(scale.name, {run.objective: run.arrays for run in runs}, run.shape, args.out):
-            print(path)
+        draw_all(scale.name, kept_arrays(args.build, scale.name), run.shape, out)
+
+
+def kept_arrays(folder: Path, name: str) -> dict[str, Arrays]:
+    """What the latest run of every objective has drawn, by objective."""
+    paths = {objective: folder / f"{name}-{objective}.npz" for objective in TITLES}
+    return {objective: load_arrays(path) for objective, path in paths.items() if path.exists()}
 
 
 def tiles(rows: NDArray[Any], shape: tuple[int, int], columns: int) -> NDArray[np.float64]:
@@ -293,7 +299,6 @@ def tiles(rows: NDArray[Any], shape: tuple[int, int], columns: int) -> NDArray[n
 
 def draw_all(name: str, arrays: dict[str, Arrays], shape: tuple[int, int], folder: Path) -> list[Path]:
     """Every picture that the arrays (by objective) allow; the paths that were written."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = [_draw_samples(arrays, shape, folder / f"{name}-samples.png")]
     for part, titles in (
         ("inpainting", ("digit", "given", "filled", "filled again")),
@@ -394,6 +399,12 @@ def _draw_curves(arrays: dict[str, Arrays], path: Path) -> Path:
         line[1].set_yscale("log")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return _save(plt, figure, path)
+
+
+def main() -> None:
+    args = parsed()
+    with staged(args.out) as out:
+        run_all(args, out)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFl
 from ctem.training.checkpoints import read_checkpoint, write_checkpoint
 from experiments.images.judge import Judge
 from experiments.images.settings import FIRST, Images, Job, Scale, shuffled
-from experiments.results import Record, count, load_arrays, save_arrays, summarise, write
+from experiments.results import Record, load_arrays, save_arrays, summarise, write
 
 PAPER_TOP1, PAPER_REAL = "0.929 [0.920, 0.937]", "0.992 [0.989, 0.994]"
 
@@ -53,12 +54,20 @@ SYSTEMS = {
 
 
 class Run:
-    """One objective from training to pictures; what it found is written after every stage."""
+    """One objective from training to pictures; what it found is written into ``out`` after every stage."""
 
     def __init__(
-        self, objective: str, scale: Scale, images: Images, args: Any, deadline: Deadline, share: float
+        self,
+        objective: str,
+        scale: Scale,
+        images: Images,
+        args: Any,
+        out: Path,
+        deadline: Deadline,
+        share: float,
     ):
         self.objective, self.scale, self.args, self.deadline = objective, scale, args, deadline
+        self.out = out
         self.job = replace(scale.jobs[objective], seconds=share * scale.jobs[objective].seconds)
         self.bits, self.device = images.bits[self.job.bits], args.device
         space = Space([Category(2)] * scale.side**2)
@@ -120,7 +129,7 @@ class Run:
         print(f"{self.objective}: {metric}: {value:.4f}{f' ({system})' if system else ''}", flush=True)
 
     def save(self) -> None:
-        options = {"side": self.scale.side, "device": self.device, "objective": self.objective}
+        options = {"side": self.scale.side, "device": self.device, "objective": " ".join(self.args.objective)}
         options |= {k: v for k in ("minutes", "steps") if (v := getattr(self.args, k))}
         command = " ".join(
             ["python -m experiments.images.mnist", *(f"--{k} {v}" for k, v in options.items())]
@@ -129,7 +138,7 @@ class Run:
         self.settings["wall clock of the call so far"] = round(self.deadline.spent, 1)
         spent, quick = sum(self.settings["seconds"].values()), self.args.quick
         found = self.records.values()
-        write(name, self.settings, found, self.device, spent, self.args.out, quick=quick, command=command)
+        write(name, self.settings, found, self.device, spent, self.out, quick=quick, command=command)
         save_arrays(self.args.build / f"{name}.npz", self.arrays)
 
     def loss(self) -> Any:
@@ -176,8 +185,8 @@ class Run:
 
     def ready(self) -> None:
         """Weights as the later stages use them, with their hash."""
-        digest = hashlib.sha256(self.weights.read_bytes()).hexdigest()
-        self.settings["weights"] = {"file": self.weights.name, "sha256": digest}
+        sha256 = hashlib.sha256(self.weights.read_bytes()).hexdigest()
+        self.settings["weights"] = {"file": self.weights.name, "sha256": sha256}
         self.g.eval().requires_grad_(False)
 
     def restore(self) -> None:
@@ -186,8 +195,8 @@ class Run:
         self.arrays = load_arrays(self.weights.with_suffix(".npz"))
         file = self.args.out / f"{self.weights.stem}{'-quick' if self.args.quick else ''}.json"
         earlier = json.loads(file.read_text(encoding="utf-8"))
-        count(earlier["code"])
         self.settings = earlier["settings"]
+        self.settings["earlier stages"] = {key: earlier[key] for key in ("commit", "created")}
         for row in earlier["records"]:
             self.records[row["dataset"], row["system"], row["metric"]] = Record(**row)
         self.ready()
@@ -249,7 +258,7 @@ class Run:
             "nearest": "pixels to the nearest training digit",
             "copies": "share as near to a training digit as 1 % of test digits",
         }
-        big = self.scale.side == 28
+        big = self.scale.side == 28 and not self.args.quick  # the paper's
         for key, name in names.items():
             first = big and key == "top1"
             self.add(name, getattr(found, key), PAPER_TOP1 if first else None)

@@ -42,7 +42,7 @@ from experiments.paper.sets import GROUPS, TARGETS, exam
 from experiments.paper.systems import FITS
 from experiments.paper.systems import settings_of as settings_of_ours
 from experiments.paper.table1 import FAMILIES, Run, table1
-from experiments.results import QUICK, ROOT, arguments, load_arrays, save_arrays, write
+from experiments.results import QUICK, ROOT, arguments, load_arrays, replace_bytes, save_arrays, staged, write
 
 DOCS = ROOT / "docs"
 ARRAYS = FITS.parent / "figures"
@@ -129,11 +129,11 @@ def save(picture, path: Path) -> None:
     """As a PNG of 256 colours, the means of what they stand for: a third of the size."""
     from PIL import Image
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    memory = io.BytesIO()
+    memory, small = io.BytesIO(), io.BytesIO()
     picture.savefig(memory, dpi=DPI)
     colours = Image.open(memory).convert("RGB").quantize(256, kmeans=1, dither=Image.Dither.NONE)
-    colours.save(path, optimize=True)
+    colours.save(small, "PNG", optimize=True)
+    replace_bytes(path, small.getvalue())
     print(f"picture: {path} ({path.stat().st_size / 1e6:.2f} MB)", flush=True)
 
 
@@ -292,16 +292,17 @@ def main() -> None:
     fits = args.fits or (FITS / "quick" if args.quick else FITS)
     arrays = args.arrays or (QUICK if args.quick else ARRAYS)
     names = args.sets or (["Spiral", "2-Gaussian", "10-D mixture"] if args.quick else list(TARGETS))
-    if args.quick and args.stage != "draw":
-        table1(list(FAMILIES), GROUPS[:2], Run(range(1), args.device, True, args.out, fits))
     seeds = range(args.seeds or (1 if args.quick else 5))
     job = Job(names, args.device, args.quick, fits, seeds, denoisers=not args.name)
     end = f"-{args.name}" if args.name else ""
-    for figure in args.only:
-        if args.stage != "draw":
-            compute(figure, job, args.out, arrays, end)
-        if args.stage != "compute":
-            draw(figure, computed_arrays(figure, arrays), QUICK if args.quick else DOCS)
+    if args.stage != "draw":
+        with staged(args.out) as out:
+            if args.quick:
+                table1(list(FAMILIES), GROUPS[:2], Run(range(1), args.device, True, out, fits))
+            for figure in args.only:
+                compute(figure, job, out, arrays, end)
+    for figure in args.only if args.stage != "compute" else ():
+        draw(figure, computed_arrays(figure, arrays), QUICK if args.quick else DOCS)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from ctem.matching.kernels import Kernel
 from ctem.partition import log_z_grid
 from ctem.training import Loss
 from experiments.paper.baselines import FlowSettings
-from experiments.results import Record, arguments, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 
 ROWS = 20_000
 SEPARATIONS = (2.0, 1.0, 4.0, 8.0)  # the first is the paper's, with every seed; the others have one seed
@@ -281,7 +281,6 @@ def draw(found: dict[str, Tensor], case: Case, folder: Path) -> None:
     side = math.isqrt(int(kept.sum()))
     truth = truth_of(case.target, case.square)
     shown = {n: f[:, kept].exp().view(LABELS, side, side) for n, f in ({"truth": truth} | found).items()}
-    folder.mkdir(parents=True, exist_ok=True)
 
     size = {"figsize": (2.9 * len(shown), 3.2), "sharey": True, "layout": "constrained"}
     scale = {"origin": "lower", "cmap": "magma", "vmin": 0, "vmax": float(shown["truth"].sum(0).max())}
@@ -320,17 +319,18 @@ def main() -> None:
     }
     cases = all_cases(1 if args.quick else args.seeds or 3, args.quick)
     pictures = {}
-    for system, fit in SYSTEMS.items():
-        start = time.perf_counter()
-        found = fit(cases, args.device, args.quick)
-        of_system = summaries(system, cases, found, time.perf_counter() - start)
-        for r in of_system:
-            print(f"{r.dataset:20}  {system:24} {r.metric:48} {r.mean:.5g}", flush=True)
-        records += of_system
-        pictures[system] = found[0].log_p
-        seconds = time.perf_counter() - began
-        write("mixed", settings, records, args.device, seconds, args.out, quick=args.quick)
-    draw(pictures, cases[0], args.out)
+    with staged(args.out) as out:
+        for system, fit in SYSTEMS.items():
+            start = time.perf_counter()
+            found = fit(cases, args.device, args.quick)
+            of_system = summaries(system, cases, found, time.perf_counter() - start)
+            for r in of_system:
+                print(f"{r.dataset:20}  {system:24} {r.metric:48} {r.mean:.5g}", flush=True)
+            records += of_system
+            pictures[system] = found[0].log_p
+            seconds = time.perf_counter() - began
+            write("mixed", settings, records, args.device, seconds, out, quick=args.quick)
+        draw(pictures, cases[0], out)
 
 
 if __name__ == "__main__":

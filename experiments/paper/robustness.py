@@ -29,7 +29,7 @@ from ctem.benchmarks.targets import grid
 from experiments.paper.baselines import PLANE_FLOW, cross_validated, fit_flows
 from experiments.paper.sets import Density, Fitted, Group, Table
 from experiments.paper.systems import fit_ours, settings_of
-from experiments.results import Record, arguments, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 
 SIZES = (300, 1000, 10_000)
 TEST_ROWS, TEST_SEED = 5000, 10_000
@@ -244,14 +244,15 @@ def main() -> None:
     )
     args = parser.parse_args()
     sizes, seeds = (200,) if args.quick else SIZES, range(args.seeds or (1 if args.quick else 2))
-    for name in args.systems:
-        family, records, began = FAMILIES[name], [], time.perf_counter()
-        settings = {**family.settings, "test rows": TEST_ROWS}
-        for group, rows in batches(family, sizes, seeds):
-            for fitted in family.fit(group, rows, args.device, args.quick):
-                records += records_of(fitted, rows)
-                wall = time.perf_counter() - began
-                write(f"robustness-{name}", settings, records, args.device, wall, args.out, quick=args.quick)
+    with staged(args.out) as out:
+        for name in args.systems:
+            family, records, began = FAMILIES[name], [], time.perf_counter()
+            settings = {**family.settings, "test rows": TEST_ROWS}
+            for group, rows in batches(family, sizes, seeds):
+                for fitted in family.fit(group, rows, args.device, args.quick):
+                    records += records_of(fitted, rows)
+                    wall = time.perf_counter() - began
+                    write(f"robustness-{name}", settings, records, args.device, wall, out, quick=args.quick)
 
 
 if __name__ == "__main__":

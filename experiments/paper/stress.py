@@ -28,7 +28,7 @@ from ctem.benchmarks.quantised import CELLS, EightGaussians
 from ctem.matching.losses import Rule, brier, concrete_score, log_score, score_entropy
 from experiments.paper.grid_nets import Settings, fit_mixtures
 from experiments.paper.grids import ROWS, RULES, SETS, fit_tables, folds_of, histogram, islands, smoothed
-from experiments.results import Record, arguments, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 
 COUNTS = (200, 1000, 5000, 20_000, 100_000, 200_000)
 RADII = (2.0, 4.0, 6.0, 8.0, 12.0, 20.0)  # in standard deviations
@@ -242,7 +242,6 @@ def draw(records: list[Record], path: Path) -> None:
     axes[0, 1].set(yscale="linear", ylim=(0, None))
     for line in axes:
         line[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
@@ -263,14 +262,15 @@ def main() -> None:
     smooth = asdict(SMOOTH) | {"rule": SMOOTH.rule.__name__}
     settings = {"free": FREE, "smooth": smooth, "chain": CHAIN}
     records: list[Record] = []
-    for part in (small_probabilities, sparsity, separation):
-        found = part(seeds, args.device, args.quick)
-        for r in found:
-            print(f"{r.dataset:58} {r.system:28} {r.metric:44} {r.mean:.4g}", flush=True)
-        records += found
-        seconds = time.perf_counter() - began
-        write("stress", settings, records, args.device, seconds, args.out, quick=args.quick)
-    draw(records, args.out / "stress.png")
+    with staged(args.out) as out:
+        for part in (small_probabilities, sparsity, separation):
+            found = part(seeds, args.device, args.quick)
+            for r in found:
+                print(f"{r.dataset:58} {r.system:28} {r.metric:44} {r.mean:.4g}", flush=True)
+            records += found
+            seconds = time.perf_counter() - began
+            write("stress", settings, records, args.device, seconds, out, quick=args.quick)
+        draw(records, out / "stress.png")
 
 
 if __name__ == "__main__":

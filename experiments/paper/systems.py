@@ -40,7 +40,7 @@ from experiments.paper.sets import (
     together,
     units,
 )
-from experiments.results import ROOT, count, executed
+from experiments.results import ROOT
 
 PAPER_C = {
     "CTEM-S": dict(zip(TARGETS, (0.50, 0.75, 0.75, 0.50, 0.08, 0.20), strict=True)),
@@ -286,7 +286,6 @@ def save_fit(folder: Path, dataset: str, system: str, density: Density) -> bool:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     state = {k: v.detach().cpu().contiguous() for k, v in density.state().items()}
     facts = {"kind": kind, "system": system, "dataset": dataset, "facts": json.dumps(density.facts)}
-    facts["code"] = json.dumps(executed())  # of whatever is made of this fit
     save_file(state, temporary, metadata=facts)
     os.replace(temporary, path)
     return True
@@ -299,9 +298,6 @@ def load_fits(folder: Path, dataset: str, device: str) -> dict[str, Density]:
         with safe_open(path, "pt") as file:
             facts = file.metadata()
             state = {k: file.get_tensor(k).to(torch.device(device)) for k in file.keys()}  # noqa: SIM118
-        if "code" not in facts:
-            raise ValueError(f"{path}: made before fits kept what they executed; make it again by table1.")
-        count(json.loads(facts["code"]))
         found[facts["system"]] = KINDS[facts["kind"]].restored(state, json.loads(facts["facts"]))
     return found
 

@@ -28,7 +28,7 @@ from experiments.paper.baselines import FLOWS, HIGH_D_FLOW, KERNEL_ESTIMATES, PL
 from experiments.paper.sets import GROUPS, Fitted, Group, Table, records_of, tables
 from experiments.paper.systems import CANDIDATES, FITS, PAPER_C, candidate_nats, fit_ours, fit_paper, save_fit
 from experiments.paper.systems import settings_of as settings_of_ours
-from experiments.results import Record, arguments, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 
 Fit = Callable[..., Iterator[Fitted]]
 
@@ -142,12 +142,13 @@ def main() -> None:
     if args.choose:
         seeds = range(100, 100 + (args.seeds or (1 if args.quick else 3)))  # rows that no table sees
     fits = args.fits or (FITS / "quick" if args.quick else FITS)
-    run = Run(seeds, args.device, args.quick, args.out, fits, args.flow_steps)
     groups = [group for group in GROUPS if group.dim in args.dims]
-    if args.choose:
-        choose_default(groups, run)
-    else:
-        table1(args.systems, groups, run)
+    with staged(args.out) as out:
+        run = Run(seeds, args.device, args.quick, out, fits, args.flow_steps)
+        if args.choose:
+            choose_default(groups, run)
+        else:
+            table1(args.systems, groups, run)
 
 
 if __name__ == "__main__":

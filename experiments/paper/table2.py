@@ -44,7 +44,7 @@ from experiments.paper.grids import (
     smoothed,
     weighed_by_counts,
 )
-from experiments.results import Record, arguments, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 
 FLOOR = 1e-8  # of the second argument of a KL divergence
 FREE = {"steps": 100_000, "learning_rate": 5e-4}  # the paper's
@@ -105,8 +105,8 @@ def measure(name: str, p: Tensor, truth: Tensor, aligned: bool) -> dict[str, flo
 class Report:
     """Collects records; every addition is printed and written, so that a run cut short keeps what it has."""
 
-    def __init__(self, args, settings: dict):
-        self.args, self.settings = args, settings
+    def __init__(self, args, out: Path, settings: dict):
+        self.args, self.out, self.settings = args, out, settings
         self.began, self.records = time.perf_counter(), list[Record]()
 
     def add(self, protocol: Protocol, system: str, tables: Tables) -> None:
@@ -114,7 +114,7 @@ class Report:
         aligned = protocol.name == "primary"
         for name, of_seeds in tables.items():
             found = [measure(name, p, protocol.truth[name], aligned) for p in of_seeds]
-            published = (None, None) if aligned else PAPER[name].get(system, (None, None))
+            published = (None, None) if aligned or self.args.quick else PAPER[name].get(system, (None, None))
             paper = dict(zip(("TV", "KL(model‖truth)"), published, strict=True))
             for metric in found[0]:
                 values = [f[metric] for f in found]
@@ -130,7 +130,7 @@ class Report:
 
     def save(self) -> None:
         args, seconds = self.args, time.perf_counter() - self.began
-        write("table2", self.settings, self.records, args.device, seconds, args.out, quick=args.quick)
+        write("table2", self.settings, self.records, args.device, seconds, self.out, quick=args.quick)
 
 
 def plain(report: Report, protocol: Protocol, folds: Tables) -> None:
@@ -220,7 +220,7 @@ def draw(tables: dict[str, Tables], path: Path, rows: int = 5000) -> None:
     plt.close(figure)
 
 
-def choose(args) -> None:
+def choose(args, out: Path) -> None:
     """Held-out nats of candidate settings, seed 0 of every set; the truth is not looked at.
 
     Nats of the five held-out folds, each under networks that did not see it: normalised exactly, so that features,
@@ -237,17 +237,10 @@ def choose(args) -> None:
             records.append(summarise(name, f"smooth energy, {label}", "held-out nats", [value]))
             print(f"{name:20} {label:40} {value:.4f}", flush=True)
         seconds = time.perf_counter() - began
-        write(
-            "table2_choices", {"smooth": CHOICES}, records, args.device, seconds, args.out, quick=args.quick
-        )
+        write("table2_choices", {"smooth": CHOICES}, records, args.device, seconds, out, quick=args.quick)
 
 
-def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--choose", action="store_true", help="compare settings by held-out nats instead")
-    args = parser.parse_args()
-    if args.choose:
-        return choose(args)
+def table2(args, out: Path) -> None:
     seeds = range(1 if args.quick else args.seeds or 5)
     settings = {
         "free": FREE,
@@ -256,7 +249,7 @@ def main() -> None:
         "KL floor": FLOOR,
         "samples": SAMPLES,
     }
-    report = Report(args, settings)
+    report = Report(args, out, settings)
     main_one, other = primary(seeds), paper_like(range(1 if args.quick else PAPER_SEEDS))
     folds = {name: torch.stack(list(map(folds_of, rows, seeds))) for name, rows in main_one.codes.items()}
     for protocol in (main_one, other):
@@ -265,7 +258,15 @@ def main() -> None:
     aligned_histograms(report, other)
     ours = smooth_energies(report, main_one, folds)
     free = free_energies(report, [main_one, other], 20 if args.quick else FREE["steps"])
-    return draw({"data": main_one.data} | free | {"ours": ours}, args.out / "table2.png")
+    draw({"data": main_one.data} | free | {"ours": ours}, out / "table2.png")
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--choose", action="store_true", help="compare settings by held-out nats instead")
+    args = parser.parse_args()
+    with staged(args.out) as out:
+        (choose if args.choose else table2)(args, out)
 
 
 if __name__ == "__main__":

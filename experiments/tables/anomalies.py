@@ -30,7 +30,7 @@ from ctem.tables.answers import surprise
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import Frame
 from experiments.results import Record, summarise
-from experiments.sweep import TINY, Task, Values, published, sweep, sweep_arguments, tasks, toy_table
+from experiments.sweep import TINY, Task, Values, sweep, sweep_arguments, tasks, toy_table
 
 SEEDS = 3
 SETS = (
@@ -157,7 +157,7 @@ GROUPS = {
 
 
 def group_means(found: Mapping[Task, Values]) -> list[Record]:
-    """Means over groups of sets, for every score and seed that has all of them; and what is published."""
+    """Means over groups of sets, for every score and seed that has all of them."""
     lists: dict[tuple[str, str, str], list[float]] = {}
     for name, sets in GROUPS.items():
         for system, seed in sorted({(task.system, task.seed) for task in found}):
@@ -165,7 +165,7 @@ def group_means(found: Mapping[Task, Values]) -> list[Record]:
             for metric in [m for m in whole[0] or () if m in WRITTEN] if all(whole) else ():
                 mean = float(np.mean([values[metric] for values in whole if values]))
                 lists.setdefault((name, system, metric), []).append(mean)
-    return [summarise(*key, values) for key, values in lists.items()] + published("adbench")
+    return [summarise(*key, values) for key, values in lists.items()]
 
 
 def main() -> None:
@@ -178,7 +178,7 @@ def main() -> None:
     settings = {"model": f"CTEM(effort={args.effort!r})", "drawn": DRAWN, "near": FAR}
     name = args.name or f"adbench-{'peers' if args.peers else args.effort}"
     todo = tasks(args, list(PEERS) if args.peers else args.systems)
-    sweep(ranked, todo, args, name, settings, group_means, metrics=("AUC", "seconds"))
+    sweep(ranked, todo, args, name, settings, group_means, metrics=("AUC", "seconds"), protocol="adbench")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from ctem.densities.anyorder.fitting import split_rows
 from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.frames.frame import read_frame
-from experiments.results import arguments, replace_bytes, summarise, write
+from experiments.results import arguments, replace_bytes, staged, summarise, write
 from experiments.sweep import (
     MOST,
     TINY,
@@ -101,8 +101,9 @@ class Measured(NamedTuple):
 class Book:
     """What is measured by one ``--what``, printed and saved as it comes."""
 
-    def __init__(self, what: str, args: Args):
+    def __init__(self, what: str, args: Args, out: Path):
         self.name, self.args = "-".join(filter(None, ["bench", what, args.name, args.device])), args
+        self.out = out
         self.began, self.found = time.perf_counter(), Found()
         self.curves: dict[str, dict[str, Curve]] = {}
 
@@ -114,7 +115,7 @@ class Book:
         records = [summarise(*key, of) for key, of in self.found.items()]
         seconds, args = time.perf_counter() - self.began, self.args
         more = {"curves": self.curves} if self.curves else {}
-        write(self.name, settings, records, args.device, seconds, args.out, quick=args.quick, **more)
+        write(self.name, settings, records, args.device, seconds, self.out, quick=args.quick, **more)
 
 
 def tables(args: Args) -> Iterable[tuple[str, pd.DataFrame]]:
@@ -317,7 +318,7 @@ def file(book: Book, args: Args) -> None:
     book.note("adult, repeated", "CTEM", values)
 
 
-def figure(_: Book, args: Args) -> None:
+def figure(args: Args) -> None:
     """Nats against seconds for every table, and seconds and memory against rows and columns, from the files."""
     plt = need("matplotlib.pyplot")
     end = f"{args.device}{'-quick' * args.quick}"
@@ -390,9 +391,12 @@ def main() -> None:
     parser.add_argument("--name", help="in the name of the file, for a part of the sets or systems")
     args = parser.parse_args()
     args.systems = args.systems or all_here()
-    measures = {"nats": nats, "growth": growth, "step": step, "file": file, "figure": figure}
-    for what in args.what:
-        measures[what](Book(what, args), args)
+    measures = {"nats": nats, "growth": growth, "step": step, "file": file}
+    with staged(args.out) as out:
+        for what in (what for what in args.what if what in measures):
+            measures[what](Book(what, args, out), args)
+    if "figure" in args.what:
+        figure(args)
 
 
 if __name__ == "__main__":

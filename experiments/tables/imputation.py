@@ -61,7 +61,6 @@ from experiments.sweep import (
     forest,
     group_name,
     mask,
-    published,
     sweep,
     sweep_arguments,
     tasks,
@@ -376,8 +375,8 @@ def main() -> None:
     args.sets = [data for data in args.sets if data in (HARPOON if args.harpoon else SETS)]
     if args.harpoon:
         todo = tasks(args, [name for name in args.systems if name in ("CTEM", *PEERS, *OPTIONAL)])
-        rows, name = published("harpoon"), args.name or f"harpoon-{group_name(args)}"
-        return sweep(by_harpoon, todo, args, name, {"masks": args.masks}, lambda found: rows)
+        name = args.name or f"harpoon-{group_name(args)}"
+        return sweep(by_harpoon, todo, args, name, {"masks": args.masks}, protocol="harpoon")
     settings = {"model": "CTEM()", "removed": REMOVED, "rows": TRAINING if args.uses else ROWS}
     if args.uses:
         args.sets = ["adult"]

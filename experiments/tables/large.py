@@ -30,7 +30,6 @@ import torch
 
 from ctem import CTEM
 from ctem.bases import ProductBase
-from ctem.cli import app
 from ctem.datasets import load_table
 from ctem.densities.anyorder import AnyOrderNet, HiddenColumns, Settings
 from ctem.streaming import Span, shuffled, survey
@@ -38,7 +37,7 @@ from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import read_frame
 from ctem.tables.frames.large import open_large
 from ctem.training import Recipe, together, train
-from experiments.results import ROOT, arguments, count, executed, summarise, write
+from experiments.results import ROOT, arguments, staged, summarise, write
 
 ROWS, FILES, MEMORY, STEPS, SMALLER = 2_000_000, 20, "300MB", 120, 200_000
 SETTINGS = {"members": 2, "orders": 2, "width": 128, "blocks": 2, "batch_size": 1024}
@@ -129,15 +128,13 @@ def drawn(folder: Path, model: CTEM, files: int, each: int) -> Path:
 
 
 def kept(work):
-    """What work gives, a dict of numbers, kept in a file of the folder by its name; its code counts for the result."""
+    """What work gives, a dict of numbers, kept in a file of the folder by its name."""
 
     def once(folder: Path, name: str, *rest) -> dict[str, float]:
         path = folder / f"{name}.json"
         if not path.exists():
             path.write_text(json.dumps(work(folder, name, *rest)))
-        found = json.loads(path.read_text())
-        count(found.pop("code", {}))
-        return found
+        return json.loads(path.read_text())
 
     return once
 
@@ -148,17 +145,16 @@ def command(folder: Path, name: str, words: list[str], dying: int = 0) -> dict[s
 
     After so many files of output (``dying`` > 0), one of Ray's workers is killed.
     """
-    code = folder / f"{name}.code"
-    own = [sys.executable, "-m", "experiments.tables.large", "--child", str(code), *words]
     began = time.perf_counter()
-    child = subprocess.Popen(own, cwd=ROOT, env={**os.environ, **ONE_THREAD})
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ctem", *words], cwd=ROOT, env={**os.environ, **ONE_THREAD}
+    )
     killed = _kill_worker(child.pid, Path(words[words.index("-o") + 1]), dying) if dying else 0
     _, status, used = os.wait4(child.pid, 0)
     if status:
         raise RuntimeError(f"ctem {' '.join(words)}: ended with {status}.")
     wall, cpu = time.perf_counter() - began, used.ru_utime + used.ru_stime
-    found = {"cpu": cpu, "wall": wall, "peak": used.ru_maxrss / 1e6, "killed": killed}
-    return {**found, "code": json.loads(code.read_text())}
+    return {"cpu": cpu, "wall": wall, "peak": used.ru_maxrss / 1e6, "killed": killed}
 
 
 def _kill_worker(driver: int, output: Path, after: int) -> int:
@@ -183,14 +179,6 @@ def _ancestors(pid: int) -> list[int]:
     return found
 
 
-def child(code: Path, words: list[str]) -> None:
-    """The command line, and which code it has executed."""
-    try:
-        app(words)
-    finally:
-        code.write_text(json.dumps(executed()))
-
-
 @kept
 def compared(folder: Path, name: str, most: int) -> dict[str, float]:
     """Nats of new rows under both models, the difference and its standard error; CPU seconds of a score."""
@@ -204,7 +192,7 @@ def compared(folder: Path, name: str, most: int) -> dict[str, float]:
     return {**means, "gain": float(gain.mean()), "stderr": spread, "exact": len(new) / seconds}
 
 
-def digests(folder: Path) -> list[str]:
+def hashes(folder: Path) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())]
 
 
@@ -224,7 +212,7 @@ def far(
         words = ["score", str(folder / "small.ctem"), rows, "-o", str(folder / what), "--fast", *crew]
         done = command(folder, f"score-{what}", [*words, "-q"], files // 3 if crew else 0)
         facts |= {f"{what} {key}": done[key] for key in ("cpu", "wall", "peak")}
-        facts[f"{what} same"] = digests(folder / what) == digests(folder / "one")
+        facts[f"{what} same"] = hashes(folder / what) == hashes(folder / "one")
     facts["fast"] = facts["rows"] / facts["one cpu"]
     return {what: float(value) for what, value in facts.items()}
 
@@ -251,7 +239,7 @@ def member(path: Path, words: list[str]) -> None:
     """One process of a training; the first writes what was measured."""
     found = training(*map(int, words))
     if found.pop("first"):
-        path.write_text(json.dumps({**found, "code": executed()}))
+        path.write_text(json.dumps(found))
 
 
 def processes(steps: int, batch_size: int, repeats: int) -> dict[str, list[float]]:
@@ -273,9 +261,7 @@ def _trained(ranks: int, words: list[int]) -> dict[str, float]:
         path = Path(folder, "found")
         own = [*run, "-m", "experiments.tables.large", "--member", str(path), *map(str, words)]
         subprocess.run([sys.executable, *own], cwd=ROOT, env={**os.environ, **ONE_THREAD}, check=True)
-        found = json.loads(path.read_text())
-    count(found.pop("code"))
-    return found
+        return json.loads(path.read_text())
 
 
 def measured(n: int, files: int, steps: int, some: int, memory: str) -> dict[str, float]:
@@ -302,12 +288,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="of --far, for what it draws and makes")
     parser.add_argument("--data", type=Path, help="folder of data sets")
     parser.add_argument("--processes", action="store_true", help="one process beside two")
-    parser.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--member", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace, out: Path) -> None:
     """Measure, and write one result."""
     began, name, system = time.perf_counter(), "large", "streamed"
     if args.far:
@@ -329,18 +314,17 @@ def run(args: argparse.Namespace) -> None:
     records = [summarise(dataset, system, what, values) for what, values in found.items()]
     parts = sum(values[0] for what, values in found.items() if what.endswith("wall"))
     wall = max(time.perf_counter() - began, parts)  # of which some were done before it was cut off
-    print(write(name, settings, records, "cpu (1 thread)", wall, args.out, quick=args.quick))
+    write(name, settings, records, "cpu (1 thread)", wall, out, quick=args.quick)
 
 
 def main() -> None:
     args = parsed()
     torch.set_num_threads(1)
-    if args.child:
-        child(Path(args.child[0]), args.child[1:])
-    elif args.member:
+    if args.member:
         member(Path(args.member[0]), args.member[1:])
     else:
-        run(args)
+        with staged(args.out) as out:
+            run(args, out)
 
 
 if __name__ == "__main__":

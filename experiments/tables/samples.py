@@ -47,7 +47,6 @@ from experiments.sweep import (
     Values,
     mask,
     need,
-    published,
     sweep,
     sweep_arguments,
     tasks,
@@ -374,8 +373,7 @@ def main() -> None:
         sweep(titanic, todo, args, args.name or "titanic", {"model": "CTEM()", "samples": "20 000"})
         return
     settings = {"model": "CTEM()", "samples": "as many as training rows", "split seed": SPLIT_SEED}
-    rows = published("samples")
-    sweep(measure, tasks(args), args, args.name or "samples", settings, lambda found: rows)
+    sweep(measure, tasks(args), args, args.name or "samples", settings, protocol="samples")
 
 
 if __name__ == "__main__":

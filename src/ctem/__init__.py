@@ -21,6 +21,7 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
 if TYPE_CHECKING:
     from ctem.bases import ProductBase
     from ctem.energies import MLP, grad_log_density
+    from ctem.energy_model import EnergyModel
     from ctem.estimator import CTEM
     from ctem.imputer import CTEMImputer
     from ctem.matching.kernels import (
@@ -37,16 +38,18 @@ if TYPE_CHECKING:
     from ctem.matching.losses import brier, log_score, pair_loss
     from ctem.matching.noise import Noise
     from ctem.outliers import CTEMOutlier
-    from ctem.spaces import Category, Ordinal, Real, Space
+    from ctem.spaces import Angle, Category, Ordinal, Real, Space
     from ctem.tables.columns.inspection import inspect
     from ctem.training import Recipe, train
 
 __all__ = [
     "CTEM",
     "MLP",
+    "Angle",
     "CTEMImputer",
     "CTEMOutlier",
     "Category",
+    "EnergyModel",
     "Gaussian",
     "Grid",
     "HammingOne",
@@ -74,6 +77,7 @@ __all__ = [
 _HOME = {
     "ctem.bases": ["ProductBase"],
     "ctem.energies": ["MLP", "grad_log_density"],
+    "ctem.energy_model": ["EnergyModel"],
     "ctem.estimator": ["CTEM"],
     "ctem.imputer": ["CTEMImputer"],
     "ctem.matching.kernels": [
@@ -82,7 +86,7 @@ _HOME = {
     "ctem.matching.losses": ["brier", "log_score", "pair_loss"],
     "ctem.matching.noise": ["Noise"],
     "ctem.outliers": ["CTEMOutlier"],
-    "ctem.spaces": ["Category", "Ordinal", "Real", "Space"],
+    "ctem.spaces": ["Angle", "Category", "Ordinal", "Real", "Space"],
     "ctem.tables.columns.inspection": ["inspect"],
     "ctem.training": ["Recipe", "train"],
 }

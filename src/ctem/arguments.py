@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,18 @@ from ctem.densities.anyorder.settings import EFFORTS
 __all__ = ["KEPT", "check_arguments", "check_count", "plain_arguments"]
 
 MOST = 2**31 - 1  # of anything that is counted
-OBJECTIVES = ("anyorder", "pairwise")
+OBJECTIVES = ("anyorder",)
+ENERGIES = ("auto", None)
 UNKNOWN = ("reserve", "refuse")
 SUCH_AS = {"kinds": "{'city': 'category'}", "reading": "{'dates': 'dmy'}"}
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None
-ANYORDER = ("blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay", "max_time")
 KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that machine
     "missing",
     "unknown",
     "reading",
     "objective",
     "effort",
+    "energy",
     "width",
     "blocks",
     "members",
@@ -42,12 +43,17 @@ KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Refuse what cannot be fitted with, by the name of the argument.
 
-    >>> check_arguments({"objective": "pairwise", "effort": "swift"})
+    >>> check_arguments({"objective": "anyorder", "effort": "swift", "energy": None})
     Traceback (most recent call last):
     ...
     ValueError: effort: expected one of ('quick', 'default', 'best'); got 'swift'.
     """
-    for name, known in (("objective", OBJECTIVES), ("effort", EFFORTS), ("unknown", UNKNOWN)):
+    known_values = ("objective", OBJECTIVES), ("effort", EFFORTS), ("energy", ENERGIES), ("unknown", UNKNOWN)
+    if arguments["objective"] == "pairwise":
+        raise ValueError(
+            "objective: 'pairwise' is gone; ctem.EnergyModel is the paper's method, on any space."
+        )
+    for name, known in known_values:
         if arguments[name] not in known:
             raise ValueError(f"{name}: expected one of {known}; got {arguments[name]!r}.")
     for name in NUMBERS:
@@ -56,6 +62,9 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     for name in ("kinds", "reading"):
         if not isinstance(arguments.get(name), Mapping | None):
             raise ValueError(f"{name}: expected a dict, such as {SUCH_AS[name]}; got {arguments[name]!r}.")
+    rules = arguments.get("rules")
+    if rules is not None and (isinstance(rules, str) or not isinstance(rules, Sequence)):
+        raise ValueError(f"rules: expected sentences, such as ['state from city']; got {rules!r}.")
     for name in ("learning_rate", "max_time"):
         value = arguments[name]
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
@@ -68,23 +77,10 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         raise ValueError(
             f"checkpoint: expected a file in a folder that is there; there is no {Path(checkpoint).parent}."
         )
-    if arguments["objective"] == "pairwise":
-        _check_pairwise(arguments)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _check_pairwise(arguments: Mapping[str, Any]) -> None:
-    if arguments["fast"]:
-        raise ValueError("fast: objective='pairwise' scores in one pass already; leave fast=False.")
-    for name in ANYORDER:
-        if arguments[name] is not None:
-            raise ValueError(
-                f"{name}: expected None, for objective='pairwise' does not use it; got {arguments[name]!r}. It takes "
-                "width, max_steps and effort."
-            )
 
 
 def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ctem.spaces import Space
 
-__all__ = ["ProductBase"]
+__all__ = ["FittedBase", "ProductBase"]
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -41,6 +41,7 @@ class ProductBase(nn.Module):
 
     def __init__(self, space: Space, tables: Sequence[Tensor] | None = None):
         super().__init__()
+        expect_whole_line("ProductBase", space, space.reals)
         sizes = [space.sizes[j] for j in space.discretes]
         tables = [torch.full((k,), 1.0 / k) for k in sizes] if tables is None else list(tables)
         if len(tables) != len(sizes):
@@ -77,7 +78,7 @@ class ProductBase(nn.Module):
         for j in space.discretes:
             codes = x[:, j][~x[:, j].isnan()].long().cpu()
             found = torch.bincount(codes, minlength=space.sizes[j]).double()
-            counts.append(found + (smoothing if j in space.ordinals else _smoothing(found, smoothing)))
+            counts.append(found + smoothing if j in space.ordinals else smoothed_counts(found, smoothing))
         return cls(space, counts)
 
     def column_log_prob(self, x: Tensor) -> Tensor:
@@ -137,8 +138,112 @@ class ProductBase(nn.Module):
         return x.scatter(1, at, new)
 
 
-def _smoothing(counts: Tensor, each: float) -> Tensor:
-    """What is added to the count of every value: less for unseen ones, if they are many beside values seen once."""
+class FittedBase(nn.Module):
+    r"""Independent columns of any kind, fitted to rows: a wide, simple law around the data, to draw from.
+
+    Real columns are normal with the mean and ``widen`` times the deviation of the rows; beside one end half normal; on
+    an interval and a circle uniform. Discrete columns have their smoothed frequencies, as in :meth:`ProductBase.fit`.
+
+    Arguments:
+        space: the space.
+        x: encoded rows (n, d), or None to load the tensors later.
+        widen: how much wider than the rows; more than 1, since a proposal should reach further than its target.
+
+    >>> from ctem.spaces import Angle, Category, Real
+    >>> space = Space([Real(), Real(low=0.0), Angle(), Category(2)])
+    >>> base = FittedBase(space, torch.rand(100, 4, generator=torch.Generator().manual_seed(0)).round(decimals=1))
+    >>> x = base.sample(5, torch.Generator().manual_seed(0))
+    >>> base.log_prob(x).shape, bool(space.inside(x).all())
+    (torch.Size([5]), True)
+    """
+
+    location: Tensor
+    spread: Tensor
+    log_table: Tensor
+
+    def __init__(self, space: Space, x: Tensor | None = None, widen: float = 1.25):
+        super().__init__()
+        self.space = space
+        rows = torch.zeros(2, space.dim) if x is None else x.detach()
+        location, spread = rows.mean(0), widen * rows.std(0).clamp_min(1e-6)
+        for j in space.bounded:
+            low, high = space.bounds[j]
+            location[j] = low if math.isfinite(low) else high
+            spread[j] = widen * (rows[:, j] - location[j]).square().mean().sqrt().clamp_min(1e-6)
+        table = torch.full((space.dim, max(2, *space.sizes)), -math.inf, dtype=rows.dtype)
+        for j in space.discretes:
+            codes = rows[:, j].long().cpu()
+            counts = smoothed_counts(torch.bincount(codes, minlength=space.sizes[j]))
+            table[j, : space.sizes[j]] = (counts / counts.sum()).log()
+        self.register_buffer("location", location)
+        self.register_buffer("spread", spread)
+        self.register_buffer("log_table", table.to(rows.device))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log b(x), shape (…,); −infinity beyond the end of a column."""
+        total = x.new_zeros(x.shape[:-1])
+        for j, size in enumerate(self.space.sizes):
+            if size:
+                total = total + self.log_table[j].to(x.dtype)[x[..., j].long()]
+            elif math.isfinite(length := self._length(j)):
+                total = total - math.log(length)
+            else:
+                z = (x[..., j] - self.location[j]) / self.spread[j]
+                total = total - z**2 / 2 - _LOG_SQRT_2PI - self.spread[j].log()
+                total = total + (math.log(2) if j in self.space.bounded else 0.0)
+        return torch.where(self.space.inside(x), total, -math.inf)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """log b(x): a base is itself a log-potential."""
+        return self.log_prob(x)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n independent rows from b, on the base's device."""
+        like, space = self.location, self.space
+        x = torch.randn((n, space.dim), generator=generator, dtype=like.dtype, device=like.device)
+        x = (
+            space.folded(self.location + self.spread * x)
+            if space.bounded
+            else self.location + self.spread * x
+        )
+        for j, size in enumerate(space.sizes):
+            if size:
+                p = self.log_table[j].exp()
+                x[:, j] = torch.multinomial(p, n, replacement=True, generator=generator).to(x.dtype)
+            elif math.isfinite(length := self._length(j)):
+                u = torch.rand(n, generator=generator, dtype=like.dtype, device=like.device)
+                x[:, j] = space.bounds[j][0] + length * u
+        return x
+
+    def _length(self, j: int) -> float:
+        low, high = self.space.bounds[j]
+        return high - low
+
+
+def smoothed_counts(counts: Tensor, each: float = 0.5) -> Tensor:
+    """Counts of values, and a little more: less for unseen ones, if they are many beside values seen once.
+
+    >>> smoothed_counts(torch.tensor([3, 1, 0, 0, 0, 0]))
+    tensor([3.5000, 1.5000, 0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
+    counts = counts.double()
     unseen = counts == 0
     share = max(each, float((counts == 1).sum())) / max(int(unseen.sum()), 1)
-    return torch.where(unseen, min(each, share), each).to(counts.dtype)
+    return counts + torch.where(unseen, min(each, share), each).to(counts.dtype)
+
+
+def expect_whole_line(what: str, space: Space, columns: Sequence[int]) -> None:
+    """A normal law needs the whole line: columns with ends and angles are refused.
+
+    >>> from ctem.spaces import Real
+    >>> expect_whole_line("ProductBase", Space([Real(low=0.0)]), [0])
+    Traceback (most recent call last):
+    ...
+    ValueError: ProductBase is normal on real columns; 'x0' is Real(low=0.0): give a base on it of your own.
+    """
+    for j in columns:
+        if j in space.angles or j in space.bounded:
+            raise ValueError(
+                f"{what} is normal on real columns; {space.names[j]!r} is {space.columns[j]!r}: "
+                "give a base on it of your own."
+            )

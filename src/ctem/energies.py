@@ -12,11 +12,12 @@ from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from ctem.bases import ProductBase
-from ctem.spaces import Space
+from ctem.bases import ProductBase, smoothed_counts
+from ctem.spaces import Space, as_rows
 
 __all__ = [
     "MLP",
@@ -26,6 +27,7 @@ __all__ = [
     "MLPs",
     "NoisyMLP",
     "Tilted",
+    "expect_values",
     "grad_log_density",
 ]
 
@@ -180,16 +182,30 @@ class NoisyMLP(nn.Module):
 class LookupEnergy(nn.Module):
     """A free value for every state of a finite space, as in the paper's quantised experiments.
 
+    Comparisons say nothing about a state that is neither observed nor a neighbour of one: from f = 0 it would keep
+    the weight e⁰, and thousands of them most of the mass. With rows, f starts at the log of their smoothed
+    frequencies, in which all states without a row share what Good and Turing give them: as much as the states that
+    occur once. Only the compared ones move.
+
+    Arguments:
+        space: of at most 2²² states.
+        x: observed rows, encoded (n, d), to start from; None starts from f = 0.
+
     >>> from ctem.spaces import Category
-    >>> table = LookupEnergy(Space([Category(2), Category(3)]))
-    >>> table(torch.tensor([[1.0, 2.0]])).item()
+    >>> LookupEnergy(Space([Category(2), Category(3)]))(torch.tensor([[1.0, 2.0]])).item()
     0.0
+    >>> x = torch.tensor([[0.0], [0.0], [0.0], [1.0]])
+    >>> LookupEnergy(Space([Category(90)]), x).values.softmax(0)[2:].sum().item() < 0.21
+    True
     """
 
-    def __init__(self, space: Space):
+    def __init__(self, space: Space, x: ArrayLike | None = None):
         super().__init__()
         self.space = space
-        self.values = nn.Parameter(torch.zeros(len(space.states())))
+        counts = torch.ones(len(space.states()), dtype=torch.float64)
+        if x is not None:
+            counts = smoothed_counts(torch.bincount(space.index(as_rows(x)).cpu(), minlength=len(counts)))
+        self.values = nn.Parameter(counts.log().to(torch.get_default_dtype()))
 
     def forward(self, x: Tensor) -> Tensor:
         """f(x), shape (…,)."""
@@ -217,7 +233,25 @@ class Tilted(nn.Module):
         return self.base.log_prob(x) + self.g(x)
 
 
-def grad_log_density(f: LogPotential, x: Tensor, batch_size: int = 65536) -> Tensor:
+def expect_values(values: Tensor, x: Tensor, name: str = "f") -> Tensor:
+    """What a log-potential gave for rows x (…, d), if it has their shape (…,).
+
+    A column (n, 1) would broadcast against (n,) to all pairs of rows, and train to something else.
+
+    >>> expect_values(torch.zeros(4, 1), torch.zeros(4, 2))
+    Traceback (most recent call last):
+    ...
+    ValueError: f: expected values of shape (4,), one per row; got (4, 1): end it with `.squeeze(-1)`.
+    """
+    if values.shape != x.shape[:-1]:
+        hint = ": end it with `.squeeze(-1)`" if values.shape == (*x.shape[:-1], 1) else ""
+        raise ValueError(
+            f"{name}: expected values of shape {tuple(x.shape[:-1])}, one per row; got {tuple(values.shape)}{hint}."
+        )
+    return values
+
+
+def grad_log_density(f: LogPotential, x: ArrayLike, batch_size: int = 65536) -> Tensor:
     """∇ log ρ = ∇f at encoded rows x (n, d) by automatic differentiation, in batches.
 
     Only the entries of real columns mean anything; a log-potential that looks codes up leaves zeros in the
@@ -227,9 +261,9 @@ def grad_log_density(f: LogPotential, x: Tensor, batch_size: int = 65536) -> Ten
     tensor([[-1.,  2.]])
     """
     parts = []
-    for rows in x.detach().split(batch_size):
+    for rows in as_rows(x).detach().split(batch_size):
         leaf = rows.clone().requires_grad_()
         with torch.enable_grad():
-            (grad,) = torch.autograd.grad(f(leaf).sum(), leaf)
+            (grad,) = torch.autograd.grad(expect_values(f(leaf), leaf).sum(), leaf)
         parts.append(grad)
     return torch.cat(parts)

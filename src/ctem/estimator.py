@@ -24,7 +24,7 @@ from ctem.arguments import check_arguments, check_count, plain_arguments
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
-from ctem.densities.pairwise import PairwiseDensity
+from ctem.densities.tilted import TiltedDensity
 from ctem.intake import Intake, intake
 from ctem.learning import fit_density
 from ctem.notebook import InNotebook
@@ -67,9 +67,12 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             that were seen once, so that scores stay finite) or "refuse" (an error).
         reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
-        objective: "anyorder", or the paper's "pairwise": a potential of complete rows with a constant, cross-fitted; no
-            missing cells, no conditionals, sampling by MCMC. Of what follows it takes effort, width and max_steps.
+        rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
+            "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
+        objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
+        energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
+            rows) or None.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
         orders: of the columns, in the mixture.
@@ -91,7 +94,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
         independent_score_: mean log-density of independent columns on the rows of fit, by their weights.
-        held_out_: how rows that were held out did, and their scores, which p-values rest on; None for "pairwise".
+        held_out_: how rows that were held out did, and their scores, which p-values rest on; None in older files.
         missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
         n_samples_seen_: rows of the fit, those of weight 0 left out.
         seed_, data_hash_: of the fit.
@@ -108,7 +111,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     schema_: Schema
-    density_: AnyOrderDensity | PairwiseDensity
+    density_: AnyOrderDensity
     fast_: FastDensity | None
     table_type_: TableType
     history_: dict[str, list[Any]]
@@ -129,8 +132,10 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: str = "hidden",
         unknown: str = "reserve",
         reading: Mapping[str, Any] | None = None,
+        rules: Sequence[str] | None = None,
         objective: str = "anyorder",
         effort: str = "default",
+        energy: str | None = "auto",
         width: int | None = None,
         blocks: int | None = None,
         members: int | None = None,
@@ -150,8 +155,10 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.unknown = unknown
         self.reading = reading
+        self.rules = rules
         self.objective = objective
         self.effort = effort
+        self.energy = energy
         self.width = width
         self.blocks = blocks
         self.members = members
@@ -169,7 +176,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.objective != "pairwise"
+        tags.input_tags.allow_nan = True
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
@@ -317,8 +324,11 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
         history = self.density_.history
+        learned = zip(self.schema_.describe(), self._table.others_say(), self._table.believed(), strict=True)
         return {
-            "columns": [asdict(column) for column in self.schema_.describe()],
+            "columns": [
+                {**asdict(column), "others_say": nats, "believed": share} for column, nats, share in learned
+            ],
             "rows": self.n_samples_seen_,
             "objective": self.objective,
             "effort": self.effort,
@@ -326,6 +336,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "independent_score": self.independent_score_,
             "held_out": None if self.held_out_ is None else self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
+            "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
             "fast": None
             if self.fast_ is None
             else {"log_z": self.fast_.log_z._asdict(), "gap": self.fast_.gap._asdict()},
@@ -365,7 +376,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The answers of the density, kept because they remember what is typical."""
         return self._answers
 
-    def _adopt(self, density: AnyOrderDensity | PairwiseDensity, fast: FastDensity | None) -> None:
+    def _adopt(self, density: AnyOrderDensity, fast: FastDensity | None) -> None:
         """Take a density as one's own."""
         single_thread_after_fork()
         history = density.history

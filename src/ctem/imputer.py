@@ -92,10 +92,6 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         density = self.density()
         if getattr(density, "missing", "hidden") == "state":
             raise ValueError("estimator: missing='state' makes a missing cell a value; use missing='hidden'.")
-        if getattr(density, "objective", "anyorder") == "pairwise":
-            raise ValueError(
-                "estimator: objective='pairwise' knows complete rows only; use objective='anyorder'."
-            )
         fitted = density.fit(X)
         frame = fitted.as_frame(X)
         gaps = {name: cells.missing.any() for name, cells in frame.columns.items()}

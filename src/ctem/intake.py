@@ -110,10 +110,6 @@ def intake(
         if sketch.rows <= sketch.limit:
             yield _whole(estimator, arguments, large.as_came(sketch.sample()), None, X_val)
             return
-        if arguments["objective"] == "pairwise":
-            raise ValueError(
-                f"memory: objective='pairwise' needs all {sketch.rows} rows in memory, and {sketch.limit} fit."
-            )
         with _streamed(estimator, arguments, large, sketch, X_val) as found:
             yield found
 
@@ -212,10 +208,7 @@ def _remarks(schema: Schema, frame: Frame, rows: int | None = None) -> tuple[str
 
 
 def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
-    # what is pairwise knows whole rows only
-    unknown = "refuse" if arguments["objective"] == "pairwise" else arguments["unknown"]
-    how = {"kinds": arguments["kinds"], "missing": arguments["missing"], "unknown": unknown}
-    schema = Schema.fit(frame, **how)
+    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown", "rules")})
     if arguments["verbose"] and team().first:
         print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")
     return schema

@@ -1,9 +1,9 @@
-"""From encoded rows to a fitted density, by the objective that was asked for."""
+"""From encoded rows to a fitted density."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,18 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import fit_anyorder, split_rows
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity, fit_fast
-from ctem.densities.pairwise import RECIPE, PairwiseDensity, fit_pairwise
+from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
+from ctem.tables.answers.heldout import aside_rows
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 from ctem.training.loop import Refresh
+from ctem.training.processes import team
 
 __all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
 
+WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
+PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
@@ -33,7 +37,7 @@ class Learned(NamedTuple):
     ('density', 'fast')
     """
 
-    density: AnyOrderDensity | PairwiseDensity
+    density: AnyOrderDensity
     fast: FastDensity | None
 
 
@@ -105,16 +109,15 @@ def fit_density(
     True
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
-    if arguments["objective"] == "pairwise":
-        _need_whole_rows(schema, x)
-        if held_out is not None:
-            raise ValueError("X_val: expected None, for objective='pairwise' stops by folds of X; got rows.")
-        pairwise = _pairwise(arguments)
-        return Learned(fit_pairwise(schema.space, x, seed=seed, weights=weights, **pairwise, **how), None)
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
-    limits = {"parents": schema.parents, "max_time": arguments["max_time"], "refresh": refresh}
-    limits |= {"jitter": schema.preparation, "ties": schema.ties}
+    began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
+    share = 1 - WEIGHED if tilted else 1.0
+    limits = {"parents": schema.parents, "max_time": max_time and share * max_time, "refresh": refresh}
+    limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+    if tilted and not density.history.interrupted:
+        plan, until = PLANS[arguments["effort"]], None if max_time is None else began + ENDING * max_time
+        density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     if not arguments["fast"]:
         return Learned(density, None)
     jitter = schema.jitter if schema.dequantised else None
@@ -126,21 +129,38 @@ def fit_density(
     return Learned(density, fit_fast(density, data.rows, *first, seed=seed, max_steps=steps, **how))
 
 
-def _pairwise(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``fit_pairwise``: those of the paper's table, or a few of them if it must be quick."""
-    quick = arguments["effort"] == "quick"
-    brief = {"folds": 3, "weight_decays": (1.0,)} if quick else {}
-    steps = arguments["max_steps"] or (1000 if quick else RECIPE.steps)
-    recipe = replace(RECIPE, steps=steps, evaluate_every=min(steps, RECIPE.evaluate_every))
-    width = {} if arguments["width"] is None else {"width": arguments["width"]}
-    return {**brief, "recipe": recipe, **width}
-
-
-def _need_whole_rows(schema: Schema, x: Tensor) -> None:
-    gap = x.isnan().any(0)
-    if bool(gap.any()):
-        name = schema.space.names[int(gap.long().argmax())]
-        raise ValueError(
-            f"column {name!r} has missing cells, or a value so frequent that it has a probability of its own, which "
-            "objective='pairwise' cannot take; use 'anyorder'."
+def _tilted(
+    density: AnyOrderDensity,
+    schema: Schema,
+    x: Tensor,
+    weights: Tensor | None,
+    held_out: Tensor | None,
+    seed: int,
+    plan: Plan,
+    until: float | None = None,
+) -> AnyOrderDensity:
+    """The density times an energy, if one gains on rows that neither has seen; else the density itself."""
+    if held_out is None:
+        aside = torch.from_numpy(np.concatenate(aside_rows(len(x), density.net.members, seed))).to(x.device)
+        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, aside, False)
+        rows, held_out, weights = x[seen], x[aside], None if weights is None else weights[seen.cpu()]
+    else:
+        rows = x
+    energy = team().agreed(
+        lambda: fit_energy(
+            density,
+            rows,
+            held_out,
+            schema.unordered,
+            plan,
+            parents=schema.parents,
+            atoms=schema.atoms,
+            groups=[group for group in schema.owner if group],
+            weights=weights,
+            snap=schema.snapped,
+            recut=schema.between_cells,
+            seed=seed,
+            until=until,
         )
+    )
+    return density if energy is None else TiltedDensity(density, energy, schema.snapped)

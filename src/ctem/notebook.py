@@ -9,7 +9,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.questions import Questions
 from ctem.tables.answers.markup import Picture, spark, table_html
 
@@ -50,7 +49,7 @@ def _summary(model: Any) -> str:
 
 def _columns(model: Any) -> list[list[Any]]:
     columns = model.describe()["columns"]
-    drawn = isinstance(model.density_, AnyOrderDensity) and len(columns) <= MOST
+    drawn = len(columns) <= MOST
     pictures = [_picture(model, j) if drawn else "" for j in range(len(columns))]
     return [
         [each["name"], each["kind"], picture, each["reason"]]

@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.estimator import CTEM
 from ctem.spaces import Category, Ordinal
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.heldout import EVERY, blind, unseen_rows
+from ctem.tables.answers.heldout import EVERY, blind, blind_rows, unseen_rows
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
@@ -149,8 +148,6 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0, n_sam
     []
     """
     frame, table = model.as_frame(X), TableDensity(model.schema_, model.density_)
-    if not isinstance(table.density, AnyOrderDensity) and holdout is None:
-        raise ValueError("holdout: expected rows that were not in the fit; objective='pairwise' keeps none.")
     rng = np.random.default_rng(random_state)
     if holdout is None:
         parts = list(_folds(model, table, frame))
@@ -191,12 +188,11 @@ def _folds(model: CTEM, table: TableDensity, frame: Frame) -> Iterator[_Part]:
             "holdout: expected rows that were not in the fit, unless X is the very table of a fit without X_val; "
             f"got {len(frame)} rows of X, fit had {model.n_samples_seen_}."
         )
-    unseen = unseen_rows(len(frame), table.density.net.members, model.seed_)
+    missed = unseen_rows(len(frame), table.density.net.members, model.seed_)
+    unseen = blind_rows(table.density, len(frame), model.seed_)
     for fold in held.folds:
-        others = np.setdiff1d(np.arange(len(frame)), unseen[fold.member])
-        yield _Part(
-            blind(table, fold.member), others, taken(frame, others), taken(frame, unseen[fold.member])
-        )
+        seen = np.setdiff1d(np.arange(len(frame)), missed[fold.member])
+        yield _Part(blind(table, fold.member), seen, taken(frame, seen), taken(frame, unseen[fold.member]))
 
 
 def _judged(part: _Part, n: int, rng: np.random.Generator) -> _Judged:

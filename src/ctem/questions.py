@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from ctem.arguments import check_count
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.events import Probability
-from ctem.densities.pairwise import PairwiseDensity
 from ctem.tables.answers.conditional import Conditional, on_classes
 from ctem.tables.answers.conditions import is_range
 from ctem.tables.answers.density import TableDensity
@@ -48,7 +47,7 @@ class Questions(Delivers):
 
     schema_: Schema
     table_type_: TableType
-    density_: AnyOrderDensity | PairwiseDensity
+    density_: AnyOrderDensity
     missingness_: Missingness | None
     held_out_: HeldOut | None
 
@@ -114,8 +113,8 @@ class Questions(Delivers):
 
     def _missingness(self) -> Missingness | None:
         """Where cells are missing; None if they are a state, or none is."""
-        late = self.density_.chain.late if isinstance(self.density_, AnyOrderDensity) else None
-        if self.missingness_ is None and late is not None and any(late):
+        late = self.density_.chain.late
+        if self.missingness_ is None and any(late):
             raise ValueError(
                 "with_missing: this model does not know where cells are missing (a file of an older format); "
                 "fit it again."
@@ -287,8 +286,7 @@ class Questions(Delivers):
     def _calibration(self) -> HeldOut:
         if self.held_out_ is None:
             raise ValueError(
-                "p-values: this model knows no held-out rows (objective='pairwise', or a file of an older format); "
-                "fit it again with objective='anyorder'."
+                "p-values: this model knows no held-out rows (it is from a file of an older format); fit it again."
             )
         return self.held_out_
 

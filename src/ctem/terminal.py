@@ -38,8 +38,10 @@ def say(text: str) -> None:
         print(f"ctem: {shown(text)}", file=sys.stderr)
 
 
-def print_columns(columns: Iterable[Mapping[str, str]], title: str) -> None:
+def print_columns(columns: Iterable[Mapping[str, Any]], title: str) -> None:
     """A table of columns with their kinds and the reasons for them, on standard output.
+
+    Of a fitted model, also how many nats the other columns say about each on unseen rows (``others_say``).
 
     >>> print_columns([{"name": "age", "kind": "real", "reason": "71 values"}], "344 rows")
              344 rows
@@ -49,10 +51,26 @@ def print_columns(columns: Iterable[Mapping[str, str]], title: str) -> None:
     │ age    │ real │ 71 values │
     └────────┴──────┴───────────┘
     """
+    columns = list(columns)
+    known = any(column.get("others_say") is not None for column in columns)
     table = Table("column", "kind", "why", title=escape(shown(title)))
+    if known:
+        table.add_column("others say", justify="right")
     for column in columns:
-        table.add_row(*(escape(shown(column[key])) for key in ("name", "kind", "reason")))
+        words = [column[key] for key in ("name", "kind", "reason")]
+        table.add_row(
+            *(escape(shown(word)) for word in words), *([_nats(column["others_say"])] if known else [])
+        )
     Console().print(table)
+
+
+def _nats(value: float | None) -> str:
+    """Nats in a table: 0 is 0, and nothing stands for what is not known.
+
+    >>> _nats(0.0), _nats(0.1234), _nats(None)
+    ('0', '0.12', '')
+    """
+    return "" if value is None else f"{value:.2f}" if value else "0"
 
 
 class Shown:

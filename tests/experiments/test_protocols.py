@@ -9,7 +9,7 @@ import torch
 from scipy.stats import ks_2samp
 
 from ctem import CTEM
-from experiments.sweep import errors, mask, published, toy_table
+from experiments.sweep import errors, mask, published_rows, toy_table
 from experiments.tables.anomalies import LEAST, MOST, distances, one_class
 from experiments.tables.imputation import at_means_and_modes
 from experiments.tables.nats import RARELY, TOLERANCE, beyond_chance
@@ -135,7 +135,8 @@ def test_masks_remove_the_share_that_they_say(kind, rate):
 
 def test_the_published_rows_have_all_sets():
     sets = {
-        name: {record.dataset for record in published(name)} for name in ("samples", "harpoon", "adbench")
+        name: {record.dataset for record in published_rows(name)}
+        for name in ("samples", "harpoon", "adbench")
     }
     assert len(sets["samples"]) == len(sets["harpoon"]) == 5
     assert len(sets["adbench"]) == 24  # 22 sets and two means

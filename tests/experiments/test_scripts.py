@@ -30,6 +30,7 @@ SCRIPTS = [
     "tables.large --processes",
     "tables.nats --margins",
     "tables.nats --systems CTEM",
+    "tables.nats --systems CTEM --jobs 2",
     "tables.samples --titanic",
     "tables.samples --systems CTEM",
 ]

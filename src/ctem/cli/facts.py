@@ -13,6 +13,7 @@ from rich.console import Console
 from ctem.cli.flags import in_flags
 from ctem.cli.streams import fit_table, known_table
 from ctem.cli.words import column_kinds
+from ctem.densities.tilted import TiltedDensity
 from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.privacy import audit
@@ -97,7 +98,8 @@ def quality_in_words(model: CTEM) -> str:
     """How good a model is, as far as it knows."""
     if model.held_out_ is None:
         return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
-    return str(model.held_out_)
+    energy = f"; {model.density_.energy}" if isinstance(model.density_, TiltedDensity) else ""
+    return f"{model.held_out_}{energy}"
 
 
 def _seed_in_words(model: CTEM) -> str:

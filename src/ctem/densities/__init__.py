@@ -1,5 +1,6 @@
 """Normalised densities of encoded rows.
 
 ``chain`` is the chain rule on one-column conditionals; ``anyorder`` learns those conditionals by a network; ``fast`` is
-a potential that scores a complete row in one pass; ``pairwise`` is the paper's potential with a cross-fitted constant.
+a potential that scores a complete row in one pass; ``pairwise`` is our row of the paper's Table 1: energies that tilt
+a normal law, cross-fitted.
 """

@@ -11,7 +11,7 @@ differences of a potential (``ctem.densities.fast.differences``) or its slopes (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol, Self
@@ -136,6 +136,7 @@ class Chain:
             ``orders``, and what does not exist is neither scored nor drawn.
         late: for each column how late it comes in ``orders``: smaller numbers first, equal ones shuffled. Columns with
             gaps belong after complete ones, because gaps may depend on what those hold.
+        after: for a column those that it comes after in every order, because they name its value.
 
     >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
     >>> from ctem.spaces import Category, Space
@@ -151,7 +152,9 @@ class Chain:
         conditionals: Conditionals,
         parents: Mapping[int, int] | None = None,
         late: Sequence[float] | None = None,
+        after: Mapping[int, Collection[int]] | None = None,
     ):
+        self.after = dict(after or {})
         self.conditionals, self.base, self.space = conditionals, conditionals.base, conditionals.base.space
         self.parents = dict(parents or {})
         self.late = [0.0] * self.space.dim if late is None else list(late)
@@ -174,8 +177,29 @@ class Chain:
                 i, j = order.index(child), order.index(parent)
                 if i < j:
                     order[i], order[j] = parent, child
-            drawn.append(order)
+            drawn.append(self.arranged(order))
         return drawn
+
+    def arranged(self, order: Sequence[int]) -> list[int]:
+        """The order with every column moved behind those that it comes after, and no further.
+
+        >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
+        >>> from ctem.spaces import Real, Space
+        >>> net = AnyOrderNet(ProductBase(Space([Real()] * 3)), width=8)
+        >>> Chain(AtLevel(net, 0.01), after={0: {2}}).arranged([0, 1, 2])
+        [1, 2, 0]
+        """
+        left, placed = list(order), list[int]()
+        while left:
+            waiting = set(left)
+            free = (
+                j
+                for j in left
+                if not waiting & set(self.after.get(j, ())) and self.parents.get(j) not in waiting
+            )
+            placed.append(next(free))
+            left.remove(placed[-1])
+        return placed
 
     def allows(self, before: int, after: int) -> bool:
         """Whether an order may have two neighbours in this order.
@@ -186,7 +210,8 @@ class Chain:
         >>> Chain(AtLevel(net, 0.01), late=[1, 0]).allows(0, 1)
         False
         """
-        return self.parents.get(before) != after and self.late[before] <= self.late[after]
+        early = self.late[before] <= self.late[after] or before in self.after.get(after, ())
+        return early and self.parents.get(before) != after and after not in self.after.get(before, ())
 
     def log_prob(self, x: Tensor, order: Sequence[int], given: Iterable[int] = ()) -> Tensor:
         """log ρ(x_order | x_given) by the chain rule in the given order of columns, shape (n,)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -27,6 +28,7 @@ from ctem.matching.kernels import (
     Refresh,
     Uniform,
 )
+from ctem.spaces import as_rows
 
 __all__ = ["ConnectedComponents", "components"]
 
@@ -35,6 +37,8 @@ Links = list[Link]
 
 ODD = np.uint64(0x9E3779B97F4A7C15)  # any large odd number: the hash of a pair of codes
 CHUNK = 256  # rows whose neighbours are looked up at once
+MOST_LISTED = 2**14  # states of a product of kernels that is written out
+MOST_CHOICES = 4096  # ways in which the parts of a product may differ
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,18 @@ class ConnectedComponents:
     message: str  # what is not identified; empty when count is 1
 
 
-def components(kernel: Kernel, x: Tensor) -> ConnectedComponents:
+def components(kernel: Kernel, x: ArrayLike) -> ConnectedComponents:
     """Connected components of the comparison graph over the rows x; more than one is a warning.
 
     Each comparison fixes a difference of f, so f is learned up to one constant *per component*. Two rows are
     linked when the kernel moves one to the other. A kernel on real columns links two rows at most two steps
-    apart (they share comparison points) that agree in all columns it leaves alone; mixed with it, a discrete
-    kernel links rows that close. Rows are compared by a 64-bit hash.
+    apart (they share comparison points) that agree in all columns it leaves alone; mixed with it, or joined to it by
+    ``Product``, a discrete kernel links rows that close. Rows are compared by a 64-bit hash.
 
     Arguments:
-        kernel: the comparison kernel of the loss.
+        kernel: the comparison kernel of the loss. One of your own is known by its ``edges`` on a finite space, or by
+            its ``radius``, the length of a step, if it moves real columns alone; of others nothing can be said, and
+            they are refused.
         x: the observed rows, encoded, shape (n, d).
 
     >>> from ctem.matching.kernels import HammingOne
@@ -68,6 +74,7 @@ def components(kernel: Kernel, x: Tensor) -> ConnectedComponents:
     >>> components(kernel, torch.tensor([[0.0, 0, 0], [0, 0, 1], [0, 1, 1]])).count
     1
     """
+    x = as_rows(x)
     if x.ndim != 2 or x.shape[1] != kernel.space.dim or len(x) == 0:
         raise ValueError(f"x: expected shape (n, {kernel.space.dim}) with n ≥ 1; got {tuple(x.shape)}.")
     rows, inverse = _observed(kernel, x.detach().cpu().double().numpy())
@@ -120,6 +127,7 @@ class _Stride(NamedTuple):
 
     columns: list[int]
     reach: float
+    angles: tuple[int, ...] = ()
 
 
 STILL = _Stride([], 0.0)
@@ -129,14 +137,27 @@ def _stride(kernel: Kernel) -> _Stride:
     """Two steps of a kernel on real columns: two rows so far apart share comparison points."""
     match kernel:
         case Gaussian():  # and Sphere
-            return _Stride(kernel.columns, 2 * kernel.radius)
+            return _Stride(kernel.columns, 2 * kernel.radius, kernel.space.angles)
         case OrnsteinUhlenbeck():
             kept = math.sqrt(1 - kernel.rate**2)  # rows are drawn together before they move
             return _Stride(kernel.columns, 2 * kernel.radius / kept if kept > 0 else math.inf)
         case Product() | Mixture():
             return max(map(_stride, kernel.kernels), key=lambda stride: stride.reach)
+        case _ if set(kernel.columns) <= set(kernel.space.reals):
+            return _Stride(kernel.columns, 2 * _own_radius(kernel), kernel.space.angles)
         case _:
             return STILL
+
+
+def _own_radius(kernel: Kernel) -> float:
+    """The length of a step of a kernel that is not ours, if it says so."""
+    radius = getattr(kernel, "radius", None)
+    if not isinstance(radius, int | float):
+        raise ValueError(
+            f"kernel: how far {kernel!r} reaches is not known: give its class a `radius`, the length of a step, "
+            "or leave `components` out and check that its steps bridge the gaps of your data."
+        )
+    return float(radius)
 
 
 def _links(kernel: Kernel, rows: _Rows, stride: _Stride = STILL) -> Links:
@@ -145,7 +166,7 @@ def _links(kernel: Kernel, rows: _Rows, stride: _Stride = STILL) -> Links:
         case Mixture():  # no two rows have the same real values: discrete parts may rest on the real part
             return [link for part in kernel.kernels for link in _links(part, rows, _stride(kernel))]
         case Product():
-            return _near(rows, rows.key(_free_columns(kernel)), _stride(kernel))
+            return _joint(kernel, rows)
         case Gaussian() | OrnsteinUhlenbeck():
             return _near(rows, rows.key([]), _stride(kernel))
         case Uniform() | Refresh():
@@ -157,26 +178,57 @@ def _links(kernel: Kernel, rows: _Rows, stride: _Stride = STILL) -> Links:
                 (j, shift) for j in kernel.columns for shift in (0, 1)
             ]  # {0, 1}, {2, 3}, … and {1, 2}, …
             return [link for j, shift in pairs for link in _near(rows, rows.paired(j, shift), stride)]
+        case _ if set(kernel.columns) <= set(kernel.space.reals):
+            return _near(rows, rows.key([]), _stride(kernel))
         case _:
             return [_listed(kernel, rows)]
 
 
-def _free_columns(kernel: Product) -> list[int]:
-    """Columns of parts that put no restriction: any two of 3 or more labels share a comparison label."""
-    free = [
-        part
-        for part in kernel.kernels
-        if isinstance(part, Uniform | Refresh)
-        or (isinstance(part, HammingOne | Redraw) and len(part.columns) == 1)
-        if math.prod(kernel.space.sizes[j] for j in part.columns) >= 3
-    ]
-    rest = [part for part in kernel.kernels if part not in free]
-    if len(rest) > 1 or not all(isinstance(part, Gaussian | OrnsteinUhlenbeck) for part in rest):
+def _joint(kernel: Product, rows: _Rows) -> Links:
+    """All parts move at once. Beside a real part, rows are linked when they are near and share comparison labels.
+
+    Without a real part, the product is written out where its states are few; else its parts must reach any label.
+    """
+    real = [part for part in kernel.kernels if set(part.columns) <= set(kernel.space.reals)]
+    labels = [part for part in kernel.kernels if part not in real]
+    if not real and kernel.space.n_states <= MOST_LISTED:
+        return [_listed(kernel, rows)]
+    choices = [_shared_labels(part) if real else _any_label(part) for part in labels]
+    if len(real) > 1 or None in choices or math.prod(len(c or ()) for c in choices) > MOST_CHOICES:
         raise ValueError(
-            f"kernel: the comparison graph of {kernel!r} is not known; expected a Product of at most one "
-            "kernel on real columns and of kernels on single discrete columns with 3 or more values."
+            f"kernel: the comparison graph of {kernel!r} is not known; expected a Product of at most one kernel on "
+            "real columns and of HammingOne, Redraw, Uniform or Refresh, the first two on few columns."
         )
-    return [j for part in free for j in part.columns]
+    links: Links = []
+    for freed in itertools.product(*(c or () for c in choices)):
+        links += _near(rows, rows.key([j for part in freed for j in part]), _stride(kernel))
+    return links
+
+
+def _shared_labels(part: Kernel) -> list[tuple[int, ...]] | None:
+    """Sets of columns; rows that differ in one of them only are moved to each other or to a common point."""
+    match part:
+        case Uniform() | Refresh():
+            return [tuple(part.columns)]
+        case HammingOne() | Redraw():
+            return list(itertools.combinations(part.columns, min(2, len(part.columns))))
+        case _:
+            return None
+
+
+def _any_label(part: Kernel) -> list[tuple[int, ...]] | None:
+    """The columns of a part that puts no restriction: any two of 3 or more labels share a comparison label."""
+    alone = isinstance(part, HammingOne | Redraw) and len(part.columns) == 1
+    free = isinstance(part, Uniform | Refresh) or alone
+    many = math.prod(part.space.sizes[j] for j in part.columns) >= 3
+    return [tuple(part.columns)] if free and many else None
+
+
+def _on_circles(points: NDArray[np.float64], stride: _Stride) -> NDArray[np.float64]:
+    """Angles as points of unit circles, where a chord is a little shorter than its arc."""
+    angles = points[:, [j in stride.angles for j in stride.columns]]
+    rest = points[:, [j not in stride.angles for j in stride.columns]]
+    return np.concatenate([rest, np.cos(angles), np.sin(angles)], 1)
 
 
 def _near(rows: _Rows, key: NDArray[np.uint64], stride: _Stride) -> Links:
@@ -186,7 +238,7 @@ def _near(rows: _Rows, key: NDArray[np.uint64], stride: _Stride) -> Links:
     same = np.diff(key[order]) == 0
     if not stride.columns or math.isinf(stride.reach):
         return [(order[:-1][same], order[1:][same])]
-    points = torch.from_numpy(rows.x[:, stride.columns])
+    points = torch.from_numpy(_on_circles(rows.x[:, stride.columns], stride))
     links: Links = []
     for members in np.split(order, 1 + np.flatnonzero(~same)):
         links += _flood(points, torch.from_numpy(members), stride.reach)
@@ -218,6 +270,11 @@ def _accompanied(points: Tensor, left: Tensor, reach: float) -> Tensor:
 
 def _listed(kernel: Kernel, rows: _Rows) -> Link:
     """The kernel's own list of edges, restricted to observed states."""
+    if type(kernel).edges is Kernel.edges:
+        raise ValueError(
+            f"kernel: which rows {kernel!r} joins is not known: give its class `edges`, the kernel on a finite space "
+            "written out, or leave `components` out and check that it bridges the gaps of your data."
+        )
     edges = kernel.edges()
     row = np.full(int(kernel.space.n_states), -1)
     row[kernel.space.index(torch.from_numpy(rows.x)).numpy()] = np.arange(len(rows.x))

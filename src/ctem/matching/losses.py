@@ -18,12 +18,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ctem.energies import LogPotential
+from ctem.energies import LogPotential, expect_values
 from ctem.matching.kernels import Edges, Kernel
 from ctem.matching.noise import Noise
+from ctem.spaces import as_rows
 
 __all__ = [
     "Rule",
@@ -36,9 +38,18 @@ __all__ = [
     "pair_loss",
     "score_entropy",
     "soft",
+    "tilt_loss",
 ]
 
 Rule = Callable[[Tensor], Tensor]
+
+
+class Base(Protocol):
+    """Anything that can be drawn from, such as :class:`~ctem.bases.ProductBase`."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n independent rows (n, d)."""
+        ...
 
 
 class Schedule(Protocol):
@@ -99,7 +110,7 @@ def soft(rule: Rule, gap: Tensor, w: Tensor) -> Tensor:
 
 def pair_loss(
     f: LogPotential,
-    x: Tensor,
+    x: ArrayLike,
     kernel: Kernel,
     generator: torch.Generator,
     m: int = 1,
@@ -112,7 +123,7 @@ def pair_loss(
         x: encoded data (n, d).
         kernel: the comparison kernel; it alone tells continuous, discrete and mixed apart.
         generator: the source of the comparisons.
-        m: comparisons per row.
+        m: comparisons per row; kernels on real columns draw them in antithetic pairs.
         rule: ℓ.
 
     >>> from ctem.matching.kernels import HammingOne
@@ -121,8 +132,43 @@ def pair_loss(
     >>> pair_loss(lambda x: x[..., 0], torch.ones(4, 1), kernel, torch.Generator())
     tensor(0.2893)
     """
+    x = as_rows(x)
     y, log_ratio = kernel.compare(x, generator, m)
-    return rule(f(x) - f(y.flatten(0, 1)).view(m, -1) + log_ratio).mean()
+    y = y.flatten(0, 1)
+    here, there = expect_values(f(x), x), expect_values(f(y), y)
+    return rule(here - there.view(m, -1) + log_ratio).mean()
+
+
+def tilt_loss(
+    g: LogPotential,
+    x: ArrayLike,
+    base: Base,
+    generator: torch.Generator,
+    m: int = 1,
+    rule: Rule = brier,
+) -> Tensor:
+    """The loss of pairs whose comparisons are draws of a base b: k(y|x) = b(y), for f = log b + g.
+
+    The correction log k(y|x)/k(x|y) = log b(y) − log b(x) takes the base out of the gap, which is Δ = g(x) − g(y): b is
+    drawn from and never evaluated. At the minimum g = log ρ/b + C.
+
+    Arguments:
+        g: what the network adds to log b.
+        x: encoded data (n, d).
+        base: b, with ``sample(n, generator)``.
+        generator: the source of the comparisons.
+        m: comparisons per row.
+        rule: ℓ.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Real, Space
+    >>> base = ProductBase(Space([Real()]))
+    >>> tilt_loss(lambda x: 0 * x[..., 0], torch.zeros(4, 1), base, torch.Generator())
+    tensor(1.)
+    """
+    x = as_rows(x)
+    y = base.sample(m * len(x), generator).to(x)
+    return rule(expect_values(g(x), x, "g") - expect_values(g(y), y, "g").view(m, -1)).mean()
 
 
 def exact_loss(values: Tensor, probabilities: Tensor, edges: Edges, rule: Rule = brier) -> Tensor:
@@ -140,13 +186,16 @@ def exact_loss(values: Tensor, probabilities: Tensor, edges: Edges, rule: Rule =
     >>> exact_loss(p.log(), p, HammingOne(Space([Category(2)])).edges())  # 4 · 0.2 · 0.8
     tensor(0.6400, dtype=torch.float64)
     """
+    for name, given in (("values", values), ("probabilities", probabilities)):
+        if given.ndim != 1 or given.shape != values.shape:
+            raise ValueError(f"{name}: expected shape (n,), one number per state; got {tuple(given.shape)}.")
     gap = values[edges.source] - values[edges.target] + edges.log_ratio
     return (probabilities[edges.source] * edges.weight * rule(gap)).sum()
 
 
 def denoised_loss(
     f: Callable[[Tensor, Tensor], Tensor],
-    x0: Tensor,
+    x0: ArrayLike,
     noise: Noise,
     schedule: Schedule,
     kernel: Kernel,
@@ -171,27 +220,32 @@ def denoised_loss(
     >>> denoised_loss(f, x0, noise, schedule, HammingOne(space), generator).shape
     torch.Size([])
     """
+    x0 = as_rows(x0)
     s = schedule.draw(len(x0), generator, x0)
     x = noise.sample(x0, s, generator)
     y, log_ratio = kernel.compare(x, generator, m)
     y, many = y.flatten(0, 1), s.repeat(m)
-    gap = f(x, s) - f(y, many).view(m, -1) + log_ratio
+    gap = expect_values(f(x, s), x) - expect_values(f(y, many), y).view(m, -1) + log_ratio
     if not soft_target:
         return rule(gap).mean()
     log_q = noise.log_prob(x, x0, s) - noise.log_prob(y, x0.repeat(m, 1), many).view(m, -1)
     return soft(rule, gap, torch.sigmoid(log_q + log_ratio)).mean()
 
 
-def denoising_score_matching(f: LogPotential, x: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+def denoising_score_matching(
+    f: LogPotential, x: ArrayLike, scale: float, generator: torch.Generator
+) -> Tensor:
     """E‖∇f(x + σξ) + ξ/σ‖², ξ ~ N(0, I): learns the score of the data smoothed at σ = scale.
 
     >>> f = lambda x: -(x**2).sum(-1) / 2
     >>> denoising_score_matching(f, torch.zeros(9, 2), 1.0, torch.Generator()).item()
     0.0
     """
+    x = as_rows(x)
     xi = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     noisy = (x + scale * xi).requires_grad_()
     training = torch.is_grad_enabled()
     with torch.enable_grad():  # the loss is made of a gradient, also when it is only evaluated
-        (grad,) = torch.autograd.grad(f(noisy).sum(), noisy, create_graph=training)
+        total = expect_values(f(noisy), noisy).sum()
+        (grad,) = torch.autograd.grad(total, noisy, create_graph=training)
     return ((grad + xi / scale) ** 2).sum(-1).mean()

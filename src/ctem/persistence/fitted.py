@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.fast.potential import FastDensity
-from ctem.densities.pairwise import PairwiseDensity
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
 from ctem.tables.columns.schema import Schema
@@ -56,7 +55,7 @@ class Fitted:
     named: bool
     schema: Schema
     settings: Settings
-    density: AnyOrderDensity | PairwiseDensity
+    density: AnyOrderDensity
     fast: FastDensity | None
     origin: Origin
     held_out: HeldOut | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 20  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 21  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -134,6 +134,13 @@ def _without_held_out(header: Header) -> Header:
     return header
 
 
+def _without_energy(header: Header) -> Header:
+    """20: no density had an energy, and networks were believed in every column."""
+    header["settings"]["energy"] = None
+    header["density"] |= {"energy": None, "worth": None}
+    return header
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
@@ -142,6 +149,7 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     17: _without_bends,
     18: _without_held_out,
     19: _without_held_out,
+    20: _without_energy,
 }
 
 

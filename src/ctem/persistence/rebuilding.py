@@ -18,11 +18,10 @@ from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
+from ctem.densities.anyorder.worth import Worth
 from ctem.densities.fast.network import LevelNet
 from ctem.densities.fast.potential import FastDensity, Gap
-from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.residuals import MAX_SCORES
-from ctem.energies import MLPs
 from ctem.partition import LogZ
 from ctem.persistence.consistency import (
     LARGEST,
@@ -35,6 +34,7 @@ from ctem.persistence.consistency import (
     check_ranges,
     number,
 )
+from ctem.persistence.energies import rebuilt_energy
 from ctem.persistence.fitted import Fitted, Origin
 from ctem.persistence.reading import Header, read, short
 from ctem.persistence.writing import tensors_of
@@ -92,9 +92,8 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     origin = _origin(header["provenance"])
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
-    make = _pairwise if arguments["objective"] == "pairwise" else _any_order
-    density = make(schema, base, header, tensors)
-    if (header["fast"] is not None) != (arguments["fast"] and arguments["objective"] == "anyorder"):
+    density = _any_order(schema, base, header, tensors)
+    if (header["fast"] is not None) != arguments["fast"]:
         raise ValueError("fast: expected a potential if, and only if, the settings have fast=True.")
     fast = _fast(density, header["fast"], tensors)
     held_out = _held_out(header["held_out"], density)
@@ -108,8 +107,8 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     return fitted
 
 
-def _held_out(said: Header | None, density: AnyOrderDensity | PairwiseDensity) -> HeldOut | None:
-    if said is None or not isinstance(density, AnyOrderDensity):
+def _held_out(said: Header | None, density: AnyOrderDensity) -> HeldOut | None:
+    if said is None:
         return None
     found = HeldOut.from_json(said)
     check_as_written("held_out", said, found.to_json())
@@ -140,21 +139,12 @@ def _origin(said: Header) -> Origin:
     return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), independent)
 
 
-def _pairwise(
-    schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
-) -> PairwiseDensity:
-    told = header["density"]
-    log_zs = [_log_z(each) for each in told["log_zs"]]
-    return PairwiseDensity(
-        _mlps(base, told["network"], tensors), base, log_zs, _history(header["history"]), {}
-    )
-
-
 def _any_order(
     schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
 ) -> AnyOrderDensity:
     told, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, told["network"], tensors, schema.ties)
+    net.believe(_worth(told["worth"], net))
     if not 1 <= len(told["orders"]) <= MOST_ORDERS:
         raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
     orders = [list(order) for order in told["orders"]]
@@ -163,13 +153,31 @@ def _any_order(
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
     level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
-    return AnyOrderDensity(net, level, orders, parents=parents, late=late, history=history)
+    about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
+    plain = AnyOrderDensity(net, level, orders, **about, history=history)
+    return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
 
 
-def _fast(
-    density: AnyOrderDensity | PairwiseDensity, told: Header | None, tensors: dict[str, Tensor]
-) -> FastDensity | None:
-    if told is None or not isinstance(density, AnyOrderDensity):
+def _worth(told: Header | None, net: AnyOrderNet) -> Worth:
+    """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
+    dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
+    if told is None:
+        return Worth.of_all(dim)
+    nats = None if told["told"] is None else _numbers_of(told["told"], dim, LARGEST)
+    heard = tuple(told["heard"])
+    if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
+        raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
+    return Worth(_numbers_of(told["share"], dim, 1.0), heard, nats)
+
+
+def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:
+    if len(values) != count:
+        raise ValueError(f"worth: expected {count} numbers; got {len(values)}.")
+    return tuple(number("worth", value, 0, most) for value in values)
+
+
+def _fast(density: AnyOrderDensity, told: Header | None, tensors: dict[str, Tensor]) -> FastDensity | None:
+    if told is None:
         return None
     types = {"width": int, "blocks": int, "harmonics": int, "dropout": float}
     options, own = told["network"], _part(tensors, "fast.")
@@ -219,6 +227,8 @@ def _checked_level(value: Any, finest: float) -> float:
 
 def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
+        if name.startswith("energy."):
+            continue  # of several types: ``rebuilt_energy`` checks them
         padded = name.endswith("log_table")  # −inf where a column has fewer values than another
         fine = value.dtype == torch.float32 and bool((value.isfinite() | (padded & (value < 0))).all())
         if not fine:
@@ -243,18 +253,6 @@ def _any_order_net(
         )
         correlation = correlation.to(base.log_table.device)
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
-    _load(net, own)
-    return net
-
-
-def _mlps(base: ProductBase, options: Header, tensors: dict[str, Tensor]) -> MLPs:
-    _check_options(options, {"members": int, "width": int, "depth": int})
-    own = _part(tensors, "net.")
-    members, inputs, width = own["weights.0"].shape
-    depth = sum(name.startswith("weights.") for name in own)
-    found = {"members": members, "width": width, "depth": depth}
-    _check_sizes(base.space, options, found, inputs, own)
-    net = MLPs(base.space, **options).to(base.log_table.device)
     _load(net, own)
     return net
 

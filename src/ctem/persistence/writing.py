@@ -15,7 +15,7 @@ from safetensors.torch import save as serialize
 
 from ctem.arguments import KEPT
 from ctem.atomic import is_regular, replacing
-from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.tilted import Energy, TiltedDensity
 from ctem.persistence.fitted import Fitted
 from ctem.persistence.reading import FORMAT, Header, digest
 from ctem.spaces import Category, Ordinal, Real
@@ -118,17 +118,25 @@ def _end(end: float | None) -> float | str | None:
 
 def _density(model: Fitted) -> Header:
     density = model.density
-    if isinstance(density, AnyOrderDensity):
-        return {
-            "network": density.net.options,
-            "level": density.level,
-            "orders": density.orders,
-            "late": density.chain.late,
-        }
-    net = density.net
     return {
-        "network": {"members": net.members, "width": net.width, "depth": net.depth},
-        "log_zs": [_plain(log_z._asdict()) for log_z in density.log_zs],
+        "network": density.net.options,
+        "level": density.level,
+        "orders": density.orders,
+        "late": density.chain.late,
+        "worth": density.net.worth._asdict(),
+        "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
+    }
+
+
+def _energy(energy: Energy) -> Header:
+    return {
+        "biases": [trees.bias for trees in energy.rounds],
+        "partial": energy.partial.bias,
+        "log_z": _plain(energy.log_z._asdict()),
+        "ceiling": energy.ceiling,
+        "gain": energy.gain,
+        "stderr": energy.stderr,
+        "clipped": energy.clipped,
     }
 
 
@@ -149,9 +157,12 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     density = model.density
     found = {"base.log_table": density.base.log_table}
     found |= {f"net.{name}": value for name, value in density.net.named_parameters()}
-    correlation = density.net.inputs.correlation if isinstance(density, AnyOrderDensity) else None
+    correlation = density.net.inputs.correlation
     if correlation is not None:
         found["correlation"] = correlation
+    if isinstance(density, TiltedDensity):
+        for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
+            found |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
     if model.fast is not None:
         found |= {f"fast.{name}": value for name, value in model.fast.net.named_parameters()}
     if model.missingness is not None:

@@ -27,6 +27,7 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.residuals import LEAST, TAME
+from ctem.densities.tilted import TiltedDensity
 from ctem.estimator import CTEM
 from ctem.report.axes import Ruled, lay_out, plain_text, shown
 from ctem.report.findings import Findings, Strange
@@ -35,6 +36,8 @@ from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.columns.formulas import CLOSEST, OFF
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import cells_of, find
+from ctem.tables.columns.quantities import Quantity
+from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.telling import as_told
 
@@ -46,6 +49,7 @@ SCRIPT = (
     "notations",
     "network",
     "ties",
+    "rules",
     "density",
     "ranges",
     "summaries",
@@ -63,6 +67,11 @@ ABOUT = tag(
     '<p class="keys"><span class="key">Nothing known</span><span class="key model">Given what is set</span></p>'
 )
 
+NETWORKS = (
+    "Answers here are those of the networks alone; the energy that the model adds to them answers in Python and in the "
+    "shell."
+)
+
 Json = dict[str, Any]
 
 
@@ -74,8 +83,6 @@ def why_not(model: CTEM) -> str:
     ''
     """
     density = model.density_
-    if not isinstance(density, AnyOrderDensity):
-        return 'a model with objective="pairwise" knows whole rows only, and this asks for parts of them.'
     if model.missing == "state":
         return 'with missing="state" a gap is a value, which this cannot show yet.'
     if len(model.schema_.columns) > MAX_COLUMNS:
@@ -106,7 +113,8 @@ def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
     without = tag("noscript", tag("p", "This part needs scripts; the rest of the report does not."))
     data = f'<script type="application/json" id="ask-data">{explorer_data(model, found)}</script>'
     content = tag("div", without, "explorer", id="explorer") + data + f"<script>{script()}</script>"
-    return "ask", "Ask the model", ABOUT, content
+    about = ABOUT + (tag("p", NETWORKS, "muted") if isinstance(model.density_, TiltedDensity) else "")
+    return "ask", "Ask the model", about, content
 
 
 def policy(content: str) -> str:
@@ -139,16 +147,16 @@ def explorer_data(model: CTEM, found: Findings) -> str:
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X)
     >>> sorted(json.loads(explorer_data(model, examine(model, X, None, 50, 0))))
-    ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'ties', 'weights']
+    ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'rules', 'ties', 'weights']
     """
     density = model.density_
-    assert isinstance(density, AnyOrderDensity)
     network, weights = _network(density.net)
     data = {
         "density": _density(density),
         "inputs": _inputs(density.net.inputs, density),
         "numbers": _numbers(density.net.numbers),
         "ties": None if density.net.ties is None else _ties(density.net.ties),
+        "rules": _rules(model.schema_),
         "network": network,
         "columns": _columns(model, found),
         "outliers": [_outlier(row, model) for row in found.outliers],
@@ -191,6 +199,8 @@ def _density(density: AnyOrderDensity) -> Json:
         "parents": density.parents,
         "members": density.net.members,
         "orders": density.orders,
+        "shares": list(density.net.worth.share),
+        "heard": list(density.net.worth.heard),
     }
 
 
@@ -264,6 +274,36 @@ def _target(found: Ties, g: int) -> Json:
         "width": found.ruler.width(found.targets[g]),
         "formulas": [{"terms": tie.terms, "finest": finest, "start": start} for tie, finest, start in rows],
     }
+
+
+def _rules(schema: Schema) -> Json | None:
+    """The rules and orders, by the places of columns in the table, and these columns as numbers; None without any."""
+    if schema.keeper is None:
+        return None
+    places = {name: i for i, name in enumerate(schema.columns)}
+    known = schema.keeper.quantities
+    return {
+        "quantities": [_quantity(known[name]) if name in known else None for name in schema.columns],
+        "rules": [
+            {
+                "target": places[rule.target],
+                "terms": [[places[term.column], term.part] for term in rule.terms],
+                "function": rule.function.to_json(),
+                "share": rule.share,
+                "agree": rule.agree,
+            }
+            for rule in schema.rules
+        ],
+        "orders": [{"low": places[o.low], "high": places[o.high], "share": o.share} for o in schema.orders],
+        "off": OFF,
+        "closest": CLOSEST,
+        "far": numbers.FAR,
+    }
+
+
+def _quantity(own: Quantity) -> Json:
+    listed = [None if np.isnan(value) else value for value in own.listed.tolist()]
+    return {"listed": listed if isinstance(own.codec, Labels) else None, "width": own.width}
 
 
 def _columns(model: CTEM, found: Findings) -> list[Json]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.fast.potential import Gap
 from ctem.estimator import CTEM
 from ctem.partition import LogZ
@@ -62,7 +61,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What was inferred about a column and why, its missing cells, and a glance at its values.
+    """What was inferred about a column and why, its missing cells, a glance at its values, and what others say of it.
 
     >>> ColumnFacts("age", "real", "numbers", 2, "18 … 80").missing
     2
@@ -73,6 +72,7 @@ class ColumnFacts:
     reason: str
     missing: int
     glance: str
+    others_say: float | None = None  # nats on unseen rows
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Findings:
     suspicions: list[str]  # what seems odd about the table
     scores: list[Scores]
     sampled_scores: Vector
-    constant: LogZ | None  # of a model that has one: pairwise, or a fast potential
+    constant: LogZ | None  # of a fast potential
     gap: Gap | None  # of the fast potential to the density
     n_samples: int
     marginals: list[Marginal]
@@ -242,9 +242,9 @@ def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Re
 
 
 def _privacy(model: CTEM, X: Any, held_out: Any, seed: int) -> Privacy | None:
-    """The audit; none of a model that knows whole rows only, or kept no rows back."""
+    """The audit; none of a model that kept no rows back."""
     folds = model.held_out_ is not None and all(fold.member != EVERY for fold in model.held_out_.folds)
-    if not isinstance(model.density_, AnyOrderDensity) or (held_out is None and not folds):
+    if held_out is None and not folds:
         return None
     return audit(model, X, held_out, seed, AUDITED)
 
@@ -270,6 +270,7 @@ def _pairs(marginals: list[Marginal], frame: Frame, sampled: Mapping[str, Cells]
 
 def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[ColumnFacts]:
     drawn = {marginal.axis.name: marginal for marginal in marginals}
+    told = TableDensity(model.schema_, model.density_).others_say()
     return [
         ColumnFacts(
             column.name,
@@ -277,8 +278,9 @@ def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[Colum
             column.reason,
             int(frame.columns[column.name].missing.sum()),
             _glance(frame.columns[column.name], drawn.get(column.name)),
+            nats,
         )
-        for column in model.schema_.describe()
+        for column, nats in zip(model.schema_.describe(), told, strict=True)
     ]
 
 
@@ -297,19 +299,12 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
 
 
 def _constant(model: CTEM) -> LogZ | None:
-    if model.fast_ is not None:
-        return model.fast_.log_z
-    return None if isinstance(model.density_, AnyOrderDensity) else model.density_.log_z
+    return None if model.fast_ is None else model.fast_.log_z
 
 
 def _outliers(
     table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut | None
 ) -> list[Strange]:
-    if not isinstance(table.density, AnyOrderDensity):
-        score = table.surprise(frame)
-        return [
-            Strange(int(chosen[i]), float(score[i]), (), {}) for i in strangest_first(score, None)[:STRANGE]
-        ]
     surprises = table.surprises(frame)
     p = None if judged is None else judged.p_values(table, frame)
     found = []

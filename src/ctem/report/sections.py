@@ -63,9 +63,13 @@ def _columns(found: Findings) -> tuple[str, str]:
     about = tag(
         "p", 'What each column was taken for, and why. Say otherwise with <code class="mono">kinds=</code>.'
     ) + tag("p", _odd(found.suspicions))
-    head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values")) + tag(
-        "th", "Missing", "n"
+    about += tag(
+        "p",
+        "“Others say” is how many nats the other columns tell about this one, on rows that the fit held out; 0 for a "
+        "column that depends on nothing that could be learned.",
     )
+    head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values"))
+    head += tag("th", "Missing", "n") + tag("th", "Others say", "n")
     rows = "".join(_column_row(column, found.rows) for column in found.columns[:LISTED])
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
     rest = len(found.columns) - LISTED
@@ -95,8 +99,14 @@ def _column_row(column: ColumnFacts, rows: int) -> str:
         + tag("td", kind)
         + tag("td", folding(column.reason), "muted")
         + tag("td", f"<bdi>{text(column.glance, 120)}</bdi>", "glance")
-        + tag("td", gaps, "n", data_name="missing:"),
+        + tag("td", gaps, "n", data_name="missing:")
+        + tag("td", _others_say(column.others_say), "n", data_name="others say:"),
     )
+
+
+def _others_say(nats: float | None) -> str:
+    """Nats; 0 is 0, and a dash stands for what is not known."""
+    return "—" if nats is None else f"{nats:.2f}" if nats else "0"
 
 
 def _training(found: Findings) -> tuple[str, str] | None:
@@ -254,8 +264,6 @@ def _outliers(found: Findings) -> tuple[str, str]:
         "its cells are, or how rare so unlikely a cell is in its column. Neither units nor rounding matter; bars are "
         "what single cells add to it.",
     )
-    if not any(row.surprises for row in found.outliers):
-        about += tag("p", "This model knows whole rows only, so no single column can be blamed.")
     most = max((s.nats for row in found.outliers for s in row.surprises), default=1.0)
     return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
 

@@ -50,6 +50,7 @@ class Langevin:
         expect_rows(x, self.space)
         _, slope = _value_and_grad(f, x, self.columns)
         y, _ = self._propose(x, slope, generator)
+        y = self.space.folded(y)
         if not bool(y.isfinite().all()):
             raise FloatingPointError(f"{self!r} left the finite numbers; try a smaller step.")
         return y, Info(x.new_ones(len(x)))
@@ -87,8 +88,9 @@ class MALA(Langevin):
         back = (x - y)[:, self.columns] - self.step_size * slope_back
         forward = (noise**2).sum(-1) / 2  # −log q(y|x), as y − x − η∇f = √(2η) ξ
         log_accept = there - here + forward - (back**2).sum(-1) / (4 * self.step_size)
-        empty = there == -math.inf  # its gradient may be nan
-        return metropolis(x, y, torch.where(empty, -math.inf, log_accept), generator)
+        empty = (there == -math.inf) | ~self.space.inside(y)  # its gradient may be nan
+        x, info = metropolis(x, y, torch.where(empty, -math.inf, log_accept), generator)
+        return self.space.folded(x), info
 
 
 def _real_columns(sampler: Langevin, space: Space) -> list[int]:

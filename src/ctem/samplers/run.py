@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ctem.energies import LogPotential
 from ctem.samplers.sampler import Sampler
-from ctem.spaces import Space
+from ctem.spaces import Space, as_rows
 from ctem.training.progress import showing
 
 __all__ = ["Annealed", "Run", "anneal", "run"]
@@ -44,7 +45,7 @@ class Annealed(NamedTuple):
 def run(
     sampler: Sampler,
     f: LogPotential,
-    x: Tensor,
+    x: ArrayLike,
     steps: int,
     generator: torch.Generator,
     *,
@@ -68,6 +69,7 @@ def run(
     >>> run(sampler, lambda x: -(x**2).sum(-1) / 2, torch.zeros(4, 1), 10, g, thin=2).trace.shape
     torch.Size([5, 4, 1])
     """
+    x = as_rows(x)
     _expect_whole("steps", steps)
     if thin is not None:
         _expect_whole("thin", thin)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ctem.energies import LogPotential
+from ctem.energies import LogPotential, expect_values
 from ctem.spaces import Space
 
 __all__ = ["Info", "Sampler"]
@@ -69,8 +69,7 @@ def current(f: LogPotential, x: Tensor) -> Tensor:
 
 
 def checked(values: Tensor, x: Tensor) -> Tensor:
-    if values.shape != x.shape[:-1]:
-        raise ValueError(f"f: expected values of shape {tuple(x.shape[:-1])}; got {tuple(values.shape)}.")
+    expect_values(values, x)
     if bool(values.isnan().any()):
         row = int(values.isnan().long().argmax())
         raise FloatingPointError(f"f: expected numbers; got nan at row {row}: {x[row].tolist()}.")

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ctem.spaces import as_rows
 from ctem.training.adamw import AdamW
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
@@ -25,10 +27,11 @@ from ctem.training.processes import team
 from ctem.training.progress import showing
 from ctem.training.recipe import History, Recipe
 
-__all__ = ["Loss", "Refresh", "train"]
+__all__ = ["Look", "Loss", "Refresh", "train"]
 
 Loss = Callable[[Any, Tensor, torch.Generator], Tensor]
 Refresh = Callable[[Tensor, int], None]
+Look = Callable[[History, nn.Module], bool | None]
 APART = 1_000_003  # between the seeds of the parts of a batch
 LOOKS = 8  # evaluations before it can be said what is worthwhile
 
@@ -36,16 +39,17 @@ LOOKS = 8  # evaluations before it can be said what is worthwhile
 def train(
     f: nn.Module,
     loss: Loss,
-    x: Tensor,
+    x: ArrayLike,
     recipe: Recipe,
     *,
-    held_out: Tensor | None = None,
+    held_out: ArrayLike | None = None,
     weights: Tensor | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
     cuda_graph: bool = False,
     deadline: float | None = None,
     refresh: Refresh | None = None,
+    look: Look | None = None,
 ) -> History:
     """Fit the parameters of f in place by minimising loss(f, rows, generator) over batches of x.
 
@@ -70,6 +74,8 @@ def train(
         refresh: called as refresh(x, step) before each stretch of steps, to write other rows into x in place where a
             table has more than fit into memory. What x then holds depends on the step alone, so that a killed run goes
             on to the same bits.
+        look: called as look(history, network) after each evaluation, with the network that was evaluated, for logs and
+            pictures; training ends if it returns True.
 
     >>> from ctem.energies import MLP
     >>> from ctem.matching.kernels import Gaussian
@@ -82,6 +88,7 @@ def train(
     >>> train(MLP(space, width=8), loss, x, Recipe(steps=20, evaluate_every=10)).step
     [10, 20]
     """
+    x, held_out = as_rows(x), None if held_out is None else as_rows(held_out)
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
     if held_out is not None and held_out.shape[-2] == 0:
@@ -116,6 +123,8 @@ def train(
                 if here.first:
                     write_checkpoint(path, mark, *state)
             report(run.step, run.status())
+            if look is not None and look(run.history, run.current) is True:
+                break
     run.finish()
     return run.history
 

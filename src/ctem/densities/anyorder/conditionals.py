@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.limits import BEYOND, Bounds, Limits
 from ctem.densities.anyorder.network import AnyOrderNet, Shown
-from ctem.densities.anyorder.numbers import FAR, NumberHead
+from ctem.densities.anyorder.numbers import FAR, NumberHead, log_normal
+from ctem.densities.anyorder.rules import Rules, keep_labels, with_cell
 from ctem.densities.anyorder.ties import TiedParts
+from ctem.densities.anyorder.worth import mixed_column
 from ctem.densities.chain import Asked, Conditional, Conditionals, Probabilities
 
 __all__ = ["AtLevel", "NumberDensity"]
@@ -25,14 +28,16 @@ BYTES = 128  # of a GPU's free memory for each of them: thrice what scoring take
 class AtLevel(Conditionals):
     """A network's conditionals with visible real columns at one noise level (``ctem.densities.chain.Conditionals``).
 
-    Every conditional is the mean of the members'. That is far more than a mixture of whole densities: where rows are
-    few every member errs in its own way in every column, and each of these errors is averaged.
+    Every conditional is the mean of the members', mixed with the margin as far as they are not believed
+    (``ctem.densities.anyorder.worth``). That is far more than a mixture of whole densities: where rows are few every
+    member errs in its own way in every column, and each of these errors is averaged.
 
     Arguments:
         net: the network.
         level: the noise level.
         member: the one that answers; all of them when left out.
         counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
+        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -42,7 +47,15 @@ class AtLevel(Conditionals):
     tensor([0.2500, 0.2500, 0.2500], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, net: AnyOrderNet, level: float, member: int | None = None, counted: bool = False):
+    def __init__(
+        self,
+        net: AnyOrderNet,
+        level: float,
+        member: int | None = None,
+        counted: bool = False,
+        rules: Rules | None = None,
+    ):
+        self.rules = rules
         self.net, self.base, self.level, self.member, self.counted = net, net.base, level, member, counted
         self.asked = slice(None) if member is None else slice(member, member + 1)
 
@@ -66,22 +79,43 @@ class AtLevel(Conditionals):
             x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.said(x, visible)
         )
         return [
-            self._answer(part, each.j)
+            self._answer(part, each)
             for part, each in zip(shown.split([len(each.x) for each in asked]), asked, strict=True)
         ]
 
-    def _answer(self, shown: Shown, j: int) -> Conditional:
+    def _answer(self, shown: Shown, asked: Asked) -> Conditional:
+        j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
+        named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            return Probabilities(_mean(self.net.label_log_probs(shown, j, self.asked)))
+            log_p = self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j)
+            return Probabilities(log_p if rules is None else keep_labels(log_p, rules.within(*asked), named))
         found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+        if named is not None:
+            plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
+            inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach().to(found)
+            tied = with_cell(tied, named, inside, len(found))
         tied = tied.counting(WIDTH) if self.counted and tied is not None else tied
-        return NumberDensity(self.net.numbers, found, mean[0], spread[0], tied)
+        share = (
+            self.net.worth.share[j] if rules is None else 1.0
+        )  # what follows a rule is not left to its margin
+        plain = NumberDensity(self.net.numbers, found, mean[0], spread[0], tied, share)
+        bounds = None if rules is None else rules.bounds(*asked)
+        return plain if bounds is None else plain.bounded(bounds)
+
+    def _mixed(self, log_p: Tensor, j: int) -> Tensor:
+        """Log-probabilities (…, k) of the values of a discrete column j, mixed with its margin."""
+        space = self.net.space
+        log_margin = self.base.log_table[space.discretes.index(j), : space.sizes[j]]
+        return mixed_column(self.net.worth.share[j], log_p, log_margin)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
 
-        The rows are dealt out to the members at random, so that each has one pass instead of as many as members.
+        The rows are dealt out to the members at random, so that each has one pass instead of as many as members. What
+        rules say of a column is about the mean of all.
         """
+        if self.rules is not None and self.rules.about(j):
+            return self.given(x, visible, j).draw(generator)
         members, n = 1 if self.member is not None else self.net.members, len(x)
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
@@ -90,12 +124,14 @@ class AtLevel(Conditionals):
         said = None if said is None else said.rows(index.flatten())
         shown = self.net.shown(x[index], visible[index], self.level, self.asked, said)
         if self.net.space.sizes[j]:
-            found: Conditional = Probabilities(self.net.label_log_probs(shown, j, self.asked).flatten(0, 1))
+            log_p = self._mixed(self.net.label_log_probs(shown, j, self.asked), j)
+            found: Conditional = Probabilities(log_p.flatten(0, 1))
         else:
             each, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
             tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
             each = each.view(1, members * most, -1)
-            found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied)
+            share = self.net.worth.share[j]
+            found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied, share)
         out = torch.empty_like(x[:, 0])
         out[dealt] = found.draw(generator)[:n]
         return out
@@ -103,7 +139,7 @@ class AtLevel(Conditionals):
 
 @dataclass(frozen=True)
 class NumberDensity:
-    """The conditional of a real column: a head, and what it needs for each member and row.
+    """The conditional of a real column: a head, what it needs for each member and row, and how far it is believed.
 
     >>> head = NumberHead()
     >>> density = NumberDensity(head, torch.zeros(3, 2, head.size), torch.zeros(2), torch.ones(2))
@@ -116,6 +152,14 @@ class NumberDensity:
     mean: Tensor  # (n,)
     spread: Tensor  # (n,)
     tied: TiedParts | None = None
+    share: float = 1.0  # the rest is a standard normal, the margin of every real column
+    limits: Limits | None = None
+
+    def bounded(self, bounds: Bounds) -> NumberDensity:
+        """This density with more mass within bounds, or less, as rules say."""
+        ends = torch.stack([bounds.low, bounds.high], 1)
+        inside = self.cdf(ends.clamp(-BEYOND, BEYOND)).diff(dim=1).squeeze(1).detach()
+        return replace(self, limits=Limits.of(bounds, inside))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log ρ of numbers (n,)."""
@@ -123,16 +167,27 @@ class NumberDensity:
 
     def at(self, values: Tensor) -> Tensor:
         """log ρ of several numbers for each row, (n, q)."""
+        if self.share == 0.0:
+            return log_normal(values)
         every = values.expand(len(self.found), *values.shape)
         log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
-        return _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+        log_p = _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
+        log_p = log_p if self.share == 1.0 else mixed_column(self.share, log_p, log_normal(values))
+        return log_p if self.limits is None else self.limits.log_prob(log_p, values)
+
+    def cdf(self, values: Tensor) -> Tensor:
+        """The mass below several numbers for each row, (n, q), in float64; without a look at ``bounds``."""
+        values = values.double()
+        every = values.expand(len(self.found), *values.shape)
+        below = self.head.cdf(every, self.found.double(), self.mean.double(), self.spread.double())
+        return (below if self.tied is None else self.tied.cdf(below, values)).mean(0)
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q); what lies in a tied cell is at the nearest node."""
         nodes, p = self.smooth()
         if self.tied is None:
             return nodes, p.log()
-        place, share = self.tied.points()
+        place, share = self.points()
         nearest = ((place + FAR) / WIDTH).round().long().clamp(0, NODES - 1)
         return nodes, p.scatter_add(1, nearest, share / WIDTH).log()
 
@@ -142,8 +197,27 @@ class NumberDensity:
         tied = None if self.tied is None else self.tied.smooth(WIDTH)
         return nodes, replace(self, tied=tied).at(nodes.expand(len(self.mean), -1)).exp()
 
+    def points(self) -> tuple[Tensor, Tensor]:
+        """The middle of each tied cell and its probability, (n, slots) each; no slots where nothing is tied."""
+        if self.tied is None:
+            none = self.mean.new_zeros(len(self.mean), 0)
+            return none, none
+        place, share = self.tied.points()
+        share = self.share * share
+        return place, share if self.limits is None else self.limits.log_prob(share.log(), place).exp()
+
     def draw(self, generator: torch.Generator) -> Tensor:
-        """A number within ±8 for each row, (n,): that of a random member."""
+        """A number within ±8 for each row, (n,): that of a random member, or of the margin."""
+        if self.limits is not None:
+            return self.limits.draw(replace(self, limits=None), generator)
+        drawn = self._draw(generator)
+        if self.share == 1.0:
+            return drawn
+        own = torch.empty_like(drawn).uniform_(generator=generator) < self.share
+        return torch.where(own, drawn, torch.empty_like(drawn).normal_(generator=generator).clamp(-FAR, FAR))
+
+    def _draw(self, generator: torch.Generator) -> Tensor:
+        """That of a random member."""
         members, n, size = self.found.shape
         who = torch.randint(members, (1, n, 1), generator=generator, device=self.found.device)
         one = self.found.gather(0, who.expand(1, n, size)).squeeze(0)
@@ -153,7 +227,9 @@ class NumberDensity:
     def rows(self, index: Tensor) -> NumberDensity:
         """Those of these rows."""
         tied = None if self.tied is None else self.tied.rows(index)
-        return NumberDensity(self.head, self.found[:, index], self.mean[index], self.spread[index], tied)
+        limits = None if self.limits is None else self.limits.rows(index)
+        own = self.found[:, index], self.mean[index], self.spread[index]
+        return NumberDensity(self.head, *own, tied, self.share, limits)
 
 
 def _mean(log_p: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 r"""The fitted any-order density on encoded rows, and all that it answers.
 
-A mixture over orders of the columns, every conditional the mean of the members of the network:
+A mixture over orders of the columns, every conditional one of the members of the network and the column's margin b:
 
-    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c),      ρ(x_j | x_V) = (1/K) Σ_k ρ_k(x_j | x_V)
+    ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c)
+    ρ(x_j | x_V) = (w_j/K) Σ_k ρ_k(x_j | x_V) + (1 − w_j) b_j(x_j)
 
 Marginals and conditionals keep the order of the columns that they ask for; what is given is shown from the start, and
 weighs the orders by how likely each finds it.
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
 from ctem.densities.anyorder.network import AnyOrderNet
+from ctem.densities.anyorder.rules import Rules
 from ctem.densities.chain import Chain
 from ctem.training import History
 
@@ -38,6 +40,7 @@ class AnyOrderDensity:
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
         member: the one that answers; all of them when left out.
         counted: what is exactly as a formula says counts by the probability of that: no density, but how rare it is.
+        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
         history: of the training.
 
     >>> from ctem.bases import ProductBase
@@ -57,13 +60,15 @@ class AnyOrderDensity:
         late: Sequence[float] | None = None,
         member: int | None = None,
         counted: bool = False,
+        rules: Rules | None = None,
         history: History | None = None,
     ):
         self.net, self.level, self.orders = net.eval(), level, [list(order) for order in orders]
         self.base, self.space = net.base, net.space
         self.parents, self.history = dict(parents or {}), History() if history is None else history
-        self.member = member
-        self.chain = Chain(AtLevel(net, level, member, counted), self.parents, late)
+        self.member, self.counts, self.rules = member, counted, rules
+        at = AtLevel(net, level, member, counted, rules)
+        self.chain = Chain(at, self.parents, late, None if rules is None else rules.after)
 
     def altered(
         self,
@@ -82,19 +87,27 @@ class AnyOrderDensity:
             late=self.chain.late,
             member=member,
             counted=counted,
+            rules=self.rules,
             history=self.history,
         )
 
     def counted(self) -> AnyOrderDensity:
         """This for surprises: a number that is as a formula says is no less rare for being written more finely."""
-        return self if self.net.ties is None else self.altered(member=self.member, counted=True)
+        plain = self.net.ties is None and self.rules is None
+        return self if plain else self.altered(member=self.member, counted=True)
 
     def log_prob(self, x: Tensor, columns: Iterable[int] | None = None, given: Iterable[int] = ()) -> Tensor:
-        """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""
-        given = list(given)
-        asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
+        """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out.
+
+        A conditional is the joint over the marginal, so that log ρ(a) + log ρ(b | a) = log ρ(a, b).
+        """
+        given = set(given)
+        asked = set(range(self.space.dim)) - given if columns is None else set(columns)
         with torch.no_grad():
-            return torch.cat([self._log_prob(part, asked, given) for part in self._split(x)])
+            joint = torch.cat([self._marginal(part, asked | given) for part in self._split(x)])
+            if not given:
+                return joint
+            return joint - torch.cat([self._marginal(part, given) for part in self._split(x)])
 
     def log_terms(self, x: Tensor) -> Tensor:
         """What each column adds to log ρ(x): float64 of shape (n, d), 0 for missing cells; rows sum to ``log_prob``.
@@ -112,7 +125,7 @@ class AnyOrderDensity:
         parts = []
         for part in x.split(BATCH):
             rows = part.clone().requires_grad_()
-            (grad,) = torch.autograd.grad(self._log_prob(rows, range(self.space.dim), []).sum(), rows)
+            (grad,) = torch.autograd.grad(self._by_orders(rows, range(self.space.dim)).sum(), rows)
             parts.append(torch.where(self.base.is_real & ~part.isnan(), grad, 0.0))
         return torch.cat(parts)
 
@@ -162,6 +175,19 @@ class AnyOrderDensity:
                     out[rows] = self.chain.fill(x[rows], generator, order)
         return out
 
+    def drawn(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with its missing cells drawn by the networks; ``log_tilt`` weighs them."""
+        return AnyOrderDensity.complete(self, x, generator)
+
+    def log_tilt(self, x: Tensor) -> Tensor:
+        """log of the density over that of the networks, for rows that ``drawn`` has drawn: 0, float64 (n,)."""
+        return torch.zeros(len(x), dtype=torch.float64, device=x.device)
+
+    def is_tied(self, columns: Collection[int]) -> bool:
+        """Whether a formula or a rule ties one of these columns to others."""
+        used = () if self.net.ties is None else self.net.ties.used
+        return any(j in used or (self.rules is not None and self.rules.about(j)) for j in columns)
+
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Whatever the order: all observed cells are shown."""
         return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
@@ -170,16 +196,15 @@ class AnyOrderDensity:
         found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
         if not isinstance(found, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
-        none = x.new_zeros(len(x), 0)
-        return *found.smooth(), *((none, none) if found.tied is None else found.tied.points())
+        return *found.smooth(), *found.points()
 
-    def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        each = self._by_order(x, asked, given)
-        if not given:
-            return each.logsumexp(0) - math.log(len(self.orders))
-        known = torch.full_like(x, math.nan)
-        known[:, given] = x[:, given]
-        return (each + self._shares(known)).logsumexp(0)
+    def _marginal(self, x: Tensor, asked: Collection[int]) -> Tensor:
+        """log ρ of some columns, (n,)."""
+        return self._by_orders(x, asked)
+
+    def _by_orders(self, x: Tensor, asked: Collection[int]) -> Tensor:
+        """log of the mean over the orders, (n,)."""
+        return self._by_order(x, asked).logsumexp(0) - math.log(len(self.orders))
 
     def _log_terms(self, x: Tensor) -> Tensor:
         each = self.chain.log_terms(x, self.orders).double()
@@ -192,12 +217,12 @@ class AnyOrderDensity:
     def _shares(self, x: Tensor) -> Tensor:
         """log of each order's share of the density of the observed cells, (orders, n)."""
         known = (~x.isnan()).any(0).nonzero().flatten().tolist()
-        return self._by_order(x, known, []).log_softmax(0)
+        return self._by_order(x, known).log_softmax(0)
 
-    def _by_order(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        """log ρ(x_asked | x_given) in every order, float64, (orders, n)."""
+    def _by_order(self, x: Tensor, asked: Collection[int]) -> Tensor:
+        """log ρ(x_asked) in every order, float64, (orders, n)."""
         orders = [[j for j in order if j in asked] for order in self.orders]
-        return self.chain.log_probs(x, orders, given).double()
+        return self.chain.log_probs(x, orders).double()
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.split(max(BATCH, self.chain.conditionals.at_once))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.densities.anyorder.ties import TiedParts
+from ctem.densities.anyorder.numbers import FAR
 from ctem.densities.chain import Conditional
 
 __all__ = ["Event", "Particles", "Probability", "conditioned", "draw_allowed", "estimate", "resampled"]
@@ -106,7 +106,31 @@ def conditioned(
     (0.5, tensor([1.]))
     """
     size = min(max(-(-n // ISLANDS), SMALLEST), LARGEST)
+    if density.is_tied(event.columns):
+        return _plain_draws(density, known, event, generator, size)
     return _Swarm(density, known, event, generator, size).run()
+
+
+def _plain_draws(
+    density: AnyOrderDensity, known: Tensor, event: Event, generator: torch.Generator, size: int
+) -> Particles:
+    """Draws of whole rows, weighed by whether they are in the event.
+
+    A column of the event that is tied to others by a formula cannot be drawn before them: its exact part would be lost.
+    """
+    x = density.drawn(known.repeat(ISLANDS * size, 1), generator)
+    log_weight = density.log_tilt(x)
+    for j, allowed in event.allowed.items():
+        log_weight = log_weight + _log_allowed(x[:, j], allowed, density.space.sizes[j] > 0)
+    return Particles(x, log_weight.view(ISLANDS, size))
+
+
+def _log_allowed(value: Tensor, allowed: Tensor, coded: bool) -> Tensor:
+    """The log-weight of every value (n,) of a column; 0 where the column does not exist."""
+    if coded:
+        return allowed.double()[value.nan_to_num().long()]
+    inside = (value.unsqueeze(1) >= allowed[:, 0]) & (value.unsqueeze(1) <= allowed[:, 1])
+    return torch.where(inside.any(1) | value.isnan(), 0.0, -math.inf).double()
 
 
 def estimate(found: list[Particles]) -> Probability:
@@ -195,6 +219,7 @@ class _Swarm:
                 own = chain.log_prob(drawn.x, asked, self.known).double()
                 self.x[rows] = drawn.x
                 self.log_weight[rows] += own - self.log_prob[rows] - drawn.log_prob.double()
+        self.log_weight += self.density.log_tilt(self.x)
 
     def _resample(self) -> None:
         """In islands of uneven weights, particles by their weights, and even weights that keep the island's mean."""
@@ -257,17 +282,18 @@ def _nodes(found: NumberDensity, intervals: Tensor, generator: torch.Generator) 
     even = (intervals[:, :1] + t * intervals.diff(dim=1)).flatten()
     index = torch.arange(n, device=intervals.device).repeat_interleave(DRAWS)
     drawn = found.rows(index).draw(generator).view(n, DRAWS)
-    drawn = drawn if found.tied is None else torch.cat([drawn, _around(found.tied)], 1)
+    drawn = drawn if found.tied is None else torch.cat([drawn, _around(found.tied.ends)], 1)
+    drawn = drawn if found.limits is None else torch.cat([drawn, _around(found.limits.ends.unsqueeze(1))], 1)
     near = drawn.unsqueeze(2).clamp(intervals[:, 0], intervals[:, 1])  # (n, draws, m)
     best = (near - drawn.unsqueeze(2)).abs().argmin(2, keepdim=True)
     return torch.cat([even.expand(n, -1), near.gather(2, best).squeeze(2)], 1).sort(1).values
 
 
-def _around(tied: TiedParts) -> Tensor:
-    """Both sides of both ends of every tied cell, so that a histogram follows it; 0 for none: (n, 4 · slots)."""
-    low, high = tied.ends.unbind(-1)
-    trifle = (high - low) * TRIFLE
-    return torch.cat([low - trifle, low, high, high + trifle], 1).nan_to_num()
+def _around(ends: Tensor) -> Tensor:
+    """Both sides of both ends of every cell (n, slots, 2), for a histogram to follow it; 0 for none: (n, 4 · slots)."""
+    low, high = ends.unbind(-1)
+    trifle = ((high - low) * TRIFLE).clamp_max(TRIFLE)
+    return torch.cat([low - trifle, low, high, high + trifle], 1).nan_to_num(posinf=FAR, neginf=-FAR)
 
 
 def _systematic(log_weight: Tensor, n: int, generator: torch.Generator) -> Tensor:

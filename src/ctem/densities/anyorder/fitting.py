@@ -2,18 +2,21 @@ r"""Fitting an any-order density to encoded rows in one call: folds, two phases,
 
 The rows are cross-fitted: several networks, each blind to another fold of the rows, are trained as one program. First
 they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
-steps would gain little. The out-of-fold likelihood then says how finely real columns are resolved and in which orders
-of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
+steps would gain little. The out-of-fold likelihood then says which columns depend on nothing: if these cost the others
+much, they are hidden from the networks, which learn on. It says how finely real columns are resolved and in which
+orders of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
 resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). Every conditional of the density
-is the mean of the networks', and the density a mixture over the orders.
+is the mean of the networks', mixed with the margin as far as out-of-fold rows say
+(``ctem.densities.anyorder.shrinking``), and the density a mixture over the orders.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +29,9 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import COARSEST, FINEST, REHEARSED, HiddenColumns
 from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.phases import Phases, Split, joined_history
+from ctem.densities.anyorder.rules import Rules
 from ctem.densities.anyorder.settings import Settings
+from ctem.densities.anyorder.shrinking import Unseen, alone, found_worth
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
@@ -59,6 +64,7 @@ def fit_anyorder(
     parents: Mapping[int, int] | None = None,
     jitter: Jitter | None = None,
     ties: Ties | None = None,
+    rules: Rules | None = None,
     max_time: float | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
@@ -79,6 +85,7 @@ def fit_anyorder(
         parents: for a real column that exists only where a category has code 0, that category.
         jitter: moves dequantised cells within their width, in training, and puts the cells of ties behind them.
         ties: columns that repeat others, or add up.
+        rules: what columns say of others for certain, or nearly so; they play no part in training.
         max_time: seconds of the fit; fewer steps are planned if they would not fit.
         checkpoint: file to resume from after a kill.
         progress: show a bar.
@@ -116,17 +123,45 @@ def fit_anyorder(
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
     phases = phases if max_time is None else phases.within(max_time, anything)
     first = phases.learn(anything)
-    level = here.agreed(lambda: best_level(net.eval(), anything, data.held_out, seed))
+    level = _judged(net, data, anything, seed)
+    chance = {} if first.interrupted else _of_chance(net, data, anything, level, seed)
+    if chance and sum(chance.values()) >= settings.least_gain:
+        anything = _without(chance, net, anything)
+        first = phases.learn_on(anything, first) if any(net.worth.heard) else first
+        level = _judged(net, data, anything, seed)
     at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    chain = Chain(at, parents, when)
+    chain = Chain(at, parents, when, None if rules is None else rules.after)
     orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
-    if first.interrupted:
-        return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=first)
+    about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
+    if first.interrupted or not any(net.worth.heard):
+        return AnyOrderDensity(net, level, orders, **about, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
-    level = here.agreed(lambda: best_level(net.eval(), chosen, data.held_out, seed))
-    return AnyOrderDensity(net, level, orders, parents=parents, late=when, history=history)
+    level = _judged(net, data, chosen, seed)
+    return AnyOrderDensity(net, level, orders, **about, history=history)
+
+
+def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) -> float:
+    """The best level; from now on the network is believed as far as unseen rows say at that level."""
+    level = team().agreed(lambda: best_level(net.eval(), objective, data.held_out, seed))
+    unseen = Unseen(data.unseen, level, objective, data.shared, seed)
+    net.believe(team().agreed(lambda: found_worth(net, unseen)))
+    return level
+
+
+def _of_chance(
+    net: AnyOrderNet, data: Split, objective: HiddenColumns, level: float, seed: int
+) -> dict[int, float]:
+    """Columns that are alone, and nats a row that each costs the others (``shrinking.alone``)."""
+    unseen = Unseen(data.unseen, level, objective, data.shared, seed)
+    return team().agreed(lambda: alone(net.eval(), unseen, net.worth))
+
+
+def _without(columns: Collection[int], net: AnyOrderNet, objective: HiddenColumns) -> HiddenColumns:
+    """The objective that does not ask for these columns; the network no longer sees them."""
+    net.believe(net.worth._replace(heard=tuple(j not in columns for j in range(net.space.dim))))
+    return replace(objective, alone=net.unheard)
 
 
 def _rounded(share: Tensor) -> Tensor:
@@ -198,7 +233,8 @@ def split_rows(
     weight = (torch.ones(n, device=device) if weights is None else weights.to(device)).expand(members, -1)
     if held_out is not None:
         held = held_out if jitter is None else jitter(held_out, noise)
-        return Split(rows, weight.repeat(1, copies), _repeated(held[:LARGEST].expand(members, -1, -1)))
+        known = _repeated(held[:LARGEST].expand(members, -1, -1))
+        return Split(rows, weight.repeat(1, copies), *known, shared=True)
     folds = max(members, min(FOLDS, n))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(device)
     fold = torch.empty(n, dtype=torch.long, device=device)
@@ -209,7 +245,7 @@ def split_rows(
     if weights is not None:
         unseen = [own[_by_weight(weight[0, own], seed)] for own in unseen]
     mine = torch.stack([own[:size] for own in unseen])
-    return Split(rows, kept.repeat(1, copies), _repeated(rows[mine]))
+    return Split(rows, kept.repeat(1, copies), *_repeated(rows[mine]))
 
 
 def _by_weight(weight: Tensor, seed: int) -> Tensor:
@@ -218,6 +254,8 @@ def _by_weight(weight: Tensor, seed: int) -> Tensor:
     return torch.multinomial(weight, len(weight), replacement=True, generator=generator)
 
 
-def _repeated(held_out: Tensor) -> Tensor:
+def _repeated(held_out: Tensor) -> tuple[Tensor, int]:
+    """The rows as often as it takes to have ``STEADY`` of them, and how often that is."""
     members, n, d = held_out.shape
-    return held_out.repeat(1, max(1, min(STEADY, CELLS // d) // (members * n)), 1)
+    times = max(1, min(STEADY, CELLS // d) // (members * n))
+    return held_out.repeat(1, times, 1), times

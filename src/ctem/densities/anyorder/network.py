@@ -16,6 +16,7 @@ from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body, Linear, affine
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import COEFFICIENTS, Said, TiedParts, Ties
+from ctem.densities.anyorder.worth import Worth
 
 __all__ = ["AnyOrderNet", "Clear", "Shown"]
 
@@ -62,7 +63,8 @@ class AnyOrderNet(nn.Module):
     A residual network sees the visible columns and gives the coefficients of all conditionals: log-probabilities of
     values (``LabelHead``) and densities around a prediction (``NumberHead``). Before training every conditional is that
     of the base, around a linear prediction. Tensors have the members as their first axis; a method that is asked for
-    one ``member`` takes rows without it.
+    one ``member`` takes rows without it. How far the network is believed is in ``worth``: its answers are its own, and
+    ``AtLevel`` mixes them with the margins; but it does not see a column that is not heard.
 
     Arguments:
         base: the base.
@@ -83,6 +85,7 @@ class AnyOrderNet(nn.Module):
     """
 
     reals: Tensor
+    unheard: Tensor | None
 
     def __init__(
         self,
@@ -118,7 +121,15 @@ class AnyOrderNet(nn.Module):
         if ties is not None:
             self.of_ties = Linear(members, width, ties.size * COEFFICIENTS, None)
         self.register_buffer("reals", torch.tensor(self.space.reals, dtype=torch.long), persistent=False)
+        self.register_buffer("unheard", None, persistent=False)
         self.to(base.log_table.device)
+        self.believe(Worth.of_all(self.space.dim))
+
+    def believe(self, worth: Worth) -> None:
+        """From now on, be worth this: columns that are not heard are hidden from the network."""
+        device = self.base.log_table.device
+        self.worth = worth
+        self.unheard = None if all(worth.heard) else ~torch.tensor(worth.heard, device=device)
 
     def log_conditionals(
         self, x: Tensor, visible: Tensor, level: Tensor, clear: Clear | None = None
@@ -222,8 +233,10 @@ class AnyOrderNet(nn.Module):
     ) -> tuple[Tensor, Prediction]:
         """The last layer (members, n, width), and the predictions of all rows, member after member.
 
-        Rows (1, n, d) are for all members. ``holding`` says which ties hold among what is visible.
+        Rows (1, n, d) are for all members. ``holding`` says which ties hold among what is visible. A column that is
+        not heard is hidden.
         """
+        visible = visible if self.unheard is None else visible & ~self.unheard
         h, prediction = self._first(x, visible, level, member, holding)
         return self.body(h, member), prediction
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["FAR", "NumberHead", "Polygon"]
+__all__ = ["FAR", "NumberHead", "Polygon", "log_normal"]
 
 FAR = 8.0  # no prediction is beyond, nor is a draw: decoding makes no sense there
 NARROWEST, WIDEST = 0.003, 1.5  # spreads of a prediction
@@ -60,6 +60,25 @@ class Polygon(nn.Module):
         left, right = log_height.gather(-1, cell), log_height.gather(-1, cell + 1)
         here = torch.logaddexp(left + torch.log1p(-place), right + place.log())
         return here - (log_height.exp() @ self.share).log().unsqueeze(-1)
+
+    def cdf(self, y: Tensor, log_height: Tensor) -> Tensor:
+        """The mass below y (…, q), given heights (…, knots).
+
+        >>> Polygon(torch.tensor([0.2, 0.5, 0.9])).cdf(torch.tensor([[0.3]]), torch.zeros(1, 3))
+        tensor([[0.3000]])
+        """
+        height = (log_height - log_height.amax(-1, keepdim=True)).exp()
+        knots = self.knots.to(y.dtype)
+        ends = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
+        padded = torch.cat([height[..., :1], height, height[..., -1:]], -1)
+        mass = (padded[..., 1:] + padded[..., :-1]) / 2 * ends.diff()
+        below = torch.cat([torch.zeros_like(mass[..., :1]), mass.cumsum(-1)], -1)
+        cell = torch.searchsorted(knots, y.contiguous())
+        wide = ends[cell + 1] - ends[cell]
+        t = ((y - ends[cell]) / wide).clamp(0, 1)
+        left, right = padded.gather(-1, cell), padded.gather(-1, cell + 1)
+        part = wide * t * (left + (right - left) * t / 2)
+        return (below.gather(-1, cell) + part) / below[..., -1:]
 
     def draw(self, log_height: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row of heights (n, knots)."""
@@ -116,7 +135,7 @@ class NumberHead(nn.Module):
         t = torch.linspace(-ENDS_A, ENDS_A, knots[0], dtype=torch.float64)
         u = torch.linspace(-ENDS_B, ENDS_B, knots[1], dtype=torch.float64).sinh()
         self.fixed, self.moving = Polygon(torch.special.ndtr(t)), Polygon(_cdf(u))
-        normal = (_log_normal(u) - _log_density(u)).clamp_min(-30)
+        normal = (log_normal(u) - _log_density(u)).clamp_min(-30)
         shares = self.fixed.share.double(), normal.exp() * self.moving.share
         # heights of knots that a standard normal seldom meets may be larger; weights move four times as fast
         scale = torch.cat([torch.full((2 + MODES,), 0.25), torch.ones(2 + 2 * MODES)])
@@ -142,9 +161,23 @@ class NumberHead(nn.Module):
         near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
         cell = _cell(near.detach().asinh() / ENDS_B, self.lengths[4])
         log_b = self.moving.log_prob(_cdf(near), cell, parts.moving) + _log_density(near)
-        each = torch.cat([log_b.unsqueeze(-1), _log_normal(u[..., 1:])], -1) - log_spread
-        fixed = (log_a + _log_normal(t)).unsqueeze(-1)
+        each = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
+        fixed = (log_a + log_normal(t)).unsqueeze(-1)
         return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
+
+    def cdf(self, t: Tensor, found: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+        """The mass below q numbers t (…, q), from coefficients (…, size) and a prediction, its mean and spread (…).
+
+        >>> head = NumberHead()
+        >>> head.cdf(torch.zeros(1, 1), torch.zeros(1, head.size), torch.zeros(1), torch.ones(1))
+        tensor([[0.5000]])
+        """
+        parts = self._parts(found, mean, spread)
+        u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
+        fixed = self.fixed.cdf(torch.special.ndtr(t), parts.fixed).unsqueeze(-1)
+        moving = self.moving.cdf(_cdf(u[..., 0]), parts.moving).unsqueeze(-1)
+        each = torch.cat([fixed, moving, torch.special.ndtr(u[..., 1:])], -1)
+        return (each * parts.log_weight.exp().unsqueeze(-2)).sum(-1)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """log ρ of a number each (…, n) from ``found / scale + start`` (…, size, n), for training.
@@ -195,7 +228,7 @@ class _LogProb(torch.autograd.Function):
         total = head.shares.T @ height
         left, right = height.gather(-2, cell), height.gather(-2, cell + 1)
         here = torch.lerp(left, right, place)
-        log_p = torch.cat([_log_normal(t), _log_density(near), _log_normal(modes)], -2)
+        log_p = torch.cat([log_normal(t), _log_density(near), log_normal(modes)], -2)
         log_p[..., :2, :] += here.log() - total.log()
         log_p[..., 1:, :] -= log_s
         log_p += weight
@@ -268,7 +301,12 @@ def _quantile(y: Tensor) -> Tensor:
     return (2 * y - 1) * torch.rsqrt((2 * y * (1 - y)).clamp_min(1e-7))
 
 
-def _log_normal(u: Tensor) -> Tensor:
+def log_normal(u: Tensor) -> Tensor:
+    """log of the standard normal density.
+
+    >>> round(log_normal(torch.zeros(())).item(), 4)
+    -0.9189
+    """
     return -0.5 * u**2 - LOG_SQRT_2PI
 
 

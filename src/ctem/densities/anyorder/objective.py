@@ -27,6 +27,7 @@ __all__ = ["COARSEST", "FINEST", "REHEARSED", "HiddenColumns", "Questions"]
 FINEST, COARSEST = 1e-5, 1e-2  # noise levels at which real columns are learned
 REHEARSED = 0.5  # share of rows that show the beginning of an order
 NEXT = 0.5  # weight of the column that comes next, in such a row
+SLIGHT = 1e-6  # below any weight of a row's columns together that are asked at all
 
 
 class Questions(NamedTuple):
@@ -53,6 +54,7 @@ class HiddenColumns:
         places: of each column in the orders that are rehearsed, (orders, d); None before they are known.
         rehearsed: share of the rows that rehearse them.
         late: the share of missing cells of each column, (d,); None if nothing is missing.
+        alone: which columns are not asked, (d,), because they depend on nothing; None if all are.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -68,6 +70,7 @@ class HiddenColumns:
     places: Tensor | None = None
     rehearsed: float = REHEARSED
     late: Tensor | None = None
+    alone: Tensor | None = None
 
     def __call__(self, net: AnyOrderNet, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (members, n, d); nan marks a missing cell, which stays hidden, unasked.
@@ -109,6 +112,14 @@ class HiddenColumns:
 
         It is drawn without a look at what is missing: a cell may be absent because of the value that is asked.
         """
+        asked = self._of_all(x0, generator)
+        if self.alone is None:
+            return asked
+        weight = torch.where(self.alone, 0.0, asked.weight)
+        return Questions(asked.shown, weight / weight.sum(-1, keepdim=True).clamp_min(SLIGHT))
+
+    def _of_all(self, x0: Tensor, generator: torch.Generator) -> Questions:
+        """``questions`` about every column."""
         count = 0 if self.places is None else round(self.rehearsed * x0.shape[-2])
         shown = self.visible_sets(x0[..., count:, :], generator)
         if self.places is None or not count:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.conditionals import AtLevel
 from ctem.densities.anyorder.network import Clear
+from ctem.densities.anyorder.worth import mixed
 from ctem.densities.chain import Chain
 
 __all__ = ["best_orders"]
@@ -69,7 +70,7 @@ def best_orders(
             break
         found = improved
     found = sorted(found, key=terms.total, reverse=True)
-    return [_placed(order, part) for order, part in zip(drawn, found, strict=False)]
+    return [chain.arranged(_placed(order, part)) for order, part in zip(drawn, found, strict=False)]
 
 
 def _tied(chain: Chain, at: AtLevel) -> set[int]:
@@ -108,8 +109,10 @@ class _Terms:
         if key not in self.known:
             visible = torch.zeros_like(self.observed)
             visible[..., list(seen)] = self.observed[..., list(seen)]
+            net, x = self.at.net, self.rows.nan_to_num()
             with torch.no_grad():
-                log_p = self.at.net.log_conditionals(self.rows.nan_to_num(), visible, self.level, self.clear)
+                log_p = net.log_conditionals(x, visible, self.level, self.clear)
+                log_p = mixed(self.at.base, net.worth.share, x, log_p)
             each = torch.where(self.observed, log_p, 0.0).double().mean((0, 1))
             self.known[key] = each.tolist()
         return self.known[key][j]

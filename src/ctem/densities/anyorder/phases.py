@@ -39,6 +39,13 @@ class Split(NamedTuple):
     rows: Tensor  # (n, d)
     weights: Tensor  # (members, n)
     held_out: Tensor  # (members, h, d)
+    times: int = 1  # that every held-out row is there, one round of all of them after the other
+    shared: bool = False  # whether all members have the same held-out rows
+
+    @property
+    def unseen(self) -> Tensor:
+        """The held-out rows, each once."""
+        return self.held_out[:, : self.held_out.shape[1] // self.times]
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,28 @@ class Phases:
 
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
-        steps = max(round(FIRST * self.recipe.steps), 1)
+        return self._train("first", objective, self._constant(self._for_first))
+
+    def learn_on(self, objective: HiddenColumns, first: History) -> History:
+        """More of the first phase, with another objective: as many steps as are left of its share.
+
+        The best step, by which the second phase is planned, is how many of these steps were useful, or of those before.
+        """
+        left = self._for_first - first.step[-1]
+        if left < self.recipe.evaluate_every:
+            return first
+        more = self._train("again", objective, self._constant(left), first.step[-1])
+        return replace(joined_history(first, more), best_step=max(first.best_step, more.best_step))
+
+    @property
+    def _for_first(self) -> int:
+        """Steps of the first phase, at most."""
+        return max(round(FIRST * self.recipe.steps), 1)
+
+    def _constant(self, steps: int) -> Recipe:
+        """The recipe of so many steps of the first phase."""
         worthwhile = self.least_gain / self.net.space.dim
-        recipe = replace(self.recipe, steps=steps, schedule="constant", worthwhile=worthwhile)
-        return self._train("first", objective, recipe)
+        return replace(self.recipe, steps=steps, schedule="constant", worthwhile=worthwhile)
 
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
         """The second phase: half as many rows again as the first was useful for, while the rate falls to zero.

@@ -13,6 +13,7 @@ Effort = Literal["quick", "default", "best"]
 EFFORTS = ("quick", "default", "best")
 NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficients
 FEWEST = 64  # rows of a batch that are too few to be made fewer
+SMALL = 5000  # rows below which one network overfits
 LONGEST = 450_000  # steps times real columns, at most
 
 
@@ -78,7 +79,7 @@ class Settings:
         >>> Settings.suited(rows=100_000, columns=15, effort="best").members
         10
         """
-        patient: dict[str, Any] = {"growth": 2, "least_gain": 0.05} if reals else {}
+        patient: dict[str, Any] = {"growth": 2} if reals else {}
         if rows <= 1500:
             found = cls(width=64, members=5, orders=4, steps=1200, batch_size=128, evaluate_every=25)
         elif rows <= 5000:
@@ -88,17 +89,19 @@ class Settings:
         elif rows <= 24_000:
             found = cls(**patient)
         else:
-            found = cls(steps=16_000)
+            found = cls(steps=16_000, evaluate_every=50)
         if columns > 50:
             found = replace(found, width=2 * found.width, blocks=3, members=max(found.members, 4), orders=4)
         if columns > 50 and rows <= 5000 and reals < 50:
             found = replace(found, members=10, orders=8)
         found = found._affordable(max(reals, 1))
         if effort == "quick":
-            return replace(found, steps=min(found.steps // 4, 2000), members=2, orders=2)
+            few = min(found.members, 2) if rows <= SMALL else 1
+            return replace(found, steps=min(found.steps // 4, 1000), members=few, orders=few, least_gain=0.3)
         if effort == "best":
             steps = min(3 * found.steps, 24_000)
-            return replace(found, width=256, blocks=3, members=10, orders=10, steps=steps)
+            large = {"width": 256, "blocks": 3, "members": 10, "orders": 10}
+            return replace(found, **large, steps=steps, least_gain=0.05)
         return found
 
     def _affordable(self, reals: int) -> Settings:

@@ -27,6 +27,7 @@ COEFFICIENTS = 1 + len(START)  # of a tie
 RAREST, MOST = 0.05, 0.7  # weight of what holds exactly, before training
 NEARLY = 2  # parts of a tie for what holds nearly
 FARTHEST = 10.0  # shift of such a part, in its spread
+NARROW = 1e-4  # width of a cell below which float32 might leave it: its middle stands for all of it
 GAIN = 4.0  # what a network says of them is multiplied by this
 NARROWEST, WIDEST = 1e-4, 1.0  # spread
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -106,6 +107,18 @@ class TiedParts(NamedTuple):
         own = torch.cat([parts.flatten(-2), log_p.unsqueeze(-1)], -1)
         return own.logsumexp(-1) - _with_rest(weight).logsumexp(-1)
 
+    def cdf(self, below: Tensor, t: Tensor) -> Tensor:
+        """The mass below q numbers t (n, q) for each row, from that of ρ₀ (members, n, q)."""
+        weight, shift, log_spread = (
+            part.unsqueeze(2) for part in self._coefficients()
+        )  # (members, n, 1, slots, …)
+        low, high = self.ends.nan_to_num().unsqueeze(1).unbind(-1)
+        at = t.unsqueeze(-1)
+        exact = ((at - low) / (high - low).clamp_min(1e-12)).clamp(0, 1).unsqueeze(-1)
+        u = (at.unsqueeze(-1) - ((low + high) / 2).unsqueeze(-1)) * (-log_spread).exp() - shift
+        each = torch.cat([exact.expand_as(u[..., :1]), torch.special.ndtr(u)], -1).flatten(-2)
+        return (torch.cat([each, below.unsqueeze(-1)], -1) * _with_rest(weight).softmax(-1)).sum(-1)
+
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
         found, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)
@@ -118,7 +131,7 @@ class TiedParts(NamedTuple):
         low, high = self.ends.nan_to_num().unsqueeze(-1).unbind(-2)
         u = torch.rand(low.shape, generator=generator, dtype=low.dtype, device=low.device)
         xi = torch.randn(shift[0].shape, generator=generator, dtype=low.dtype, device=low.device)
-        exact = low + (high - low) * u
+        exact = low + (high - low) * torch.where(high - low < NARROW, 0.5, u)
         near = (low + high) / 2 + log_spread[0].exp() * (shift[0] + xi)
         every = torch.cat([torch.cat([exact, near], -1).flatten(-2), other.unsqueeze(-1)], -1)
         return every.gather(-1, part).squeeze(-1).clamp(-FAR, FAR)

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ctem.spaces import Space
+from ctem.spaces import Space, as_rows
 
 __all__ = [
     "Comparison",
@@ -72,10 +73,10 @@ class Kernel:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(columns={[self.space.names[j] for j in self.columns]})"
 
-    def compare(self, x: Tensor, generator: torch.Generator, m: int = 1) -> Comparison:
+    def compare(self, x: ArrayLike, generator: torch.Generator, m: int = 1) -> Comparison:
         """m comparison points for each row of x (n, d)."""
-        if x.ndim != 2 or x.shape[1] != self.space.dim:
-            raise ValueError(f"x: expected shape (n, {self.space.dim}); got {tuple(x.shape)}.")
+        x = as_rows(x)
+        expect_columns(x, self.space)
         if m < 1:
             raise ValueError(f"m: expected at least 1 comparison per row; got {m}.")
         return self.move(x.expand(m, *x.shape), generator)
@@ -86,7 +87,14 @@ class Kernel:
 
     def edges(self) -> Edges:
         """The kernel on a finite space as a list of edges, for exact losses."""
-        raise ValueError(f"{self!r} has no finite list of edges: it moves real columns.")
+        raise ValueError(
+            f"{self!r} has no list of edges: it moves real columns, or its class writes no `edges`."
+        )
+
+
+def expect_columns(x: Tensor, space: Space) -> None:
+    if x.ndim != 2 or x.shape[1] != space.dim:
+        raise ValueError(f"x: expected shape (n, {space.dim}); got {tuple(x.shape)}.")
 
 
 def chosen_columns(

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ctem.matching.kernels.kernel import Comparison, Kernel, chosen_columns
-from ctem.spaces import Space
+from ctem.bases import expect_whole_line
+from ctem.matching.kernels.kernel import Comparison, Kernel, chosen_columns, expect_columns
+from ctem.spaces import Space, as_rows
 
 __all__ = [
     "Gaussian",
@@ -19,23 +21,50 @@ __all__ = [
 ]
 
 
-def mean_std(x: Tensor) -> float:
-    """σ̄, the mean over columns of the standard deviation (ddof = 1): the paper sets ε = c·σ̄.
+def mean_std(x: ArrayLike, space: Space | None = None) -> float:
+    """σ̄, the mean over real columns of the standard deviation (ddof = 1): the paper sets ε = c·σ̄.
 
-    >>> mean_std(torch.tensor([[0.0, 0.0], [2.0, 4.0]]))
+    Codes of labels have no such deviation and are left out; that of an angle is √(−2 log R), with R the length of the
+    mean of (cos x, sin x), and at most that of a uniform angle.
+
+    Arguments:
+        x: encoded rows (n, d).
+        space: says which columns are real. Without it all are taken for real, and one of whole numbers is refused.
+
+    >>> from ctem.spaces import Category, Real
+    >>> mean_std([[0.0, 0.5, 1], [2.0, 4.5, 9]], Space([Real(), Real(), Category(10)]))
     2.1213202476501465
     """
-    return float(x.std(dim=0).mean())
+    x = as_rows(x)
+    if space is None:
+        whole = (x == x.round()).all(0)
+        if bool(whole.any()):
+            raise ValueError(
+                f"x: column {int(whole.long().argmax())} holds whole numbers, which may be codes of labels; "
+                "say which columns are real: mean_std(x, space)."
+            )
+        return float(x.std(dim=0).mean())
+    if not space.reals:
+        raise ValueError(f"space: expected real columns; {space!r} has none.")
+    expect_columns(x, space)
+    deviation = x.std(dim=0)
+    for j in space.angles:
+        length = torch.hypot(x[:, j].cos().mean(), x[:, j].sin().mean())
+        deviation[j] = (-2 * length.log()).sqrt().clamp(max=math.pi / math.sqrt(3))
+    return float(deviation[list(space.reals)].mean())
 
 
 class Gaussian(Kernel):
     """A Gaussian step: y = x − 2ε ξ with ξ ~ N(0, I) on the real columns.
 
+    A step over the end of a column is reflected there, an angle goes around (:meth:`~ctem.spaces.Space.folded`): both
+    leave the kernel symmetric.
+
     Arguments:
         space: the space.
         scale: ε; the paper takes c·σ̄, see :func:`mean_std`.
         columns: the real columns to move; all of them by default.
-        antithetic: for even m, use ξ and −ξ.
+        antithetic: comparisons come in pairs ξ, −ξ; of an odd number one is without its other.
 
     >>> from ctem.spaces import Real
     >>> space = Space([Real(), Real()])
@@ -66,14 +95,12 @@ class Gaussian(Kernel):
 
     def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
         m, n, _ = x.shape
-        if self.antithetic and m % 2 == 0:
-            u = self.directions((m // 2, n, len(self.columns)), x, generator)
-            u = torch.cat([u, -u])
-        else:
-            u = self.directions((m, n, len(self.columns)), x, generator)
+        drawn = (m + 1) // 2 if self.antithetic else m
+        u = self.directions((drawn, n, len(self.columns)), x, generator)
+        u = torch.cat([u, -u])[:m] if self.antithetic else u
         y = x.clone()
         y[..., self.columns] -= 2 * self.scale * u
-        return Comparison(y, x.new_zeros(m, n))
+        return Comparison(self.space.folded(y), x.new_zeros(m, n))
 
 
 class Sphere(Gaussian):
@@ -105,7 +132,7 @@ class OrnsteinUhlenbeck(Kernel):
         space: the space.
         rate: β in (0, 1]; 1 draws y from the base.
         columns: the real columns to move; all of them by default.
-        antithetic: for even m, use ξ and −ξ.
+        antithetic: comparisons come in pairs ξ, −ξ; of an odd number one is without its other.
 
     >>> from ctem.spaces import Real
     >>> kernel = OrnsteinUhlenbeck(Space([Real()]), rate=1.0)
@@ -124,6 +151,7 @@ class OrnsteinUhlenbeck(Kernel):
         super().__init__(space, chosen_columns(space, columns, space.reals, "real"), "real")
         if not 0 < rate <= 1:
             raise ValueError(f"rate: expected β in (0, 1]; got {rate}.")
+        expect_whole_line(type(self).__name__, space, self.columns)
         self.rate = float(rate)
         self.antithetic = antithetic
 
@@ -134,11 +162,9 @@ class OrnsteinUhlenbeck(Kernel):
 
     def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
         m, *rest = x.shape
-        paired = self.antithetic and m % 2 == 0
-        noise = torch.randn(
-            m // 2 if paired else m, *rest, generator=generator, dtype=x.dtype, device=x.device
-        )
-        noise = torch.cat([noise, -noise]) if paired else noise
+        drawn = (m + 1) // 2 if self.antithetic else m
+        noise = torch.randn(drawn, *rest, generator=generator, dtype=x.dtype, device=x.device)
+        noise = torch.cat([noise, -noise])[:m] if self.antithetic else noise
         y = math.sqrt(1 - self.rate**2) * x + self.rate * noise
         if len(self.columns) < self.space.dim:
             moved = [j in self.columns for j in range(self.space.dim)]

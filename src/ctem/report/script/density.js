@@ -13,11 +13,12 @@ class Model {
     this.numbers = new NumberHead(data.numbers);
     this.columns = data.columns.map((column) => new COLUMNS[column.codec](column));
     this.ties = data.ties && new Ties(data.ties, this.columns, linear(ties));
+    this.rules = data.rules && new Rules(data.rules, this.columns);
   }
 
   /* What networks see of a row, and what formulas say of it. */
   see(x) {
-    const seen = this.inputs.see(x);
+    const seen = this.inputs.see(x.map((value, j) => (this.heard[j] ? value : NaN)));
     if (!this.ties) return seen;
     const said = this.ties.said(x);
     return { ...seen, said, inputs: joined(seen.inputs, this.ties.flags(said)) };
@@ -64,13 +65,15 @@ class Question {
 
   /* Real column j: the values [X, p] that formulas say, and the rest at the nodes. */
   real(x, j) {
-    return { nodes: this.weighted(x, j), points: this.model.ties ? this.points(x, j) : [] };
+    return { nodes: this.weighted(x, j), points: this.model.ties || this.model.rules ? this.points(x, j) : [] };
   }
 
   /* The values that formulas say, and how likely they are: the mean of the members. */
   points(x, j) {
     const found = new Map(), { members } = this.model;
-    for (const { X, share } of this.members().flatMap((k) => cellsOf(this.parts(x, j, k)))) found.set(X, (found.get(X) ?? 0) + share / members);
+    for (const parts of this.members().map((k) => this.parts(x, j, k))) {
+      for (const { X, share, low, high } of cellsOf(parts)) found.set(X, (found.get(X) ?? 0) + (parts.limits?.density((low + high) / 2, share) ?? share) / members);
+    }
     return [...found];
   }
 
@@ -91,7 +94,9 @@ class Question {
     const fresh = new Question(this.model, this.cells); // its passes are of no use to others
     for (const j of order) {
       if (!Number.isNaN(x[j]) || (j in parents && x[parents[j]] > 0)) continue;
-      x[j] = sizes[j] ? drawPlace(fresh.labels(x, j), random) : Math.fround(numbers.draw(fresh.parts(x, j, Math.floor(random() * members)), random));
+      if (sizes[j]) x[j] = drawPlace(fresh.labels(x, j), random);
+      else if (fresh.limited(x, j)) x[j] = Math.fround(fresh.drawLimited(x, j, random));
+      else x[j] = Math.fround(numbers.draw(fresh.parts(x, j, Math.floor(random() * members)), random));
     }
     const value = (column, cell) => (cell === null || isRange(cell) ? column.decode(column.owner.map((i) => x[i]), random, cell) : cell);
     return columns.map((column, j) => value(column, this.cells[j]));
@@ -135,10 +140,11 @@ class Question {
     return Array.from({ length: this.model.members }, (_, k) => k);
   }
 
-  /* Probabilities of the codes of a discrete column. */
+  /* Probabilities of the codes of a discrete column, mixed with the margin. Rules are about the mean of all members. */
   labels(x, j, members = this.members()) {
-    const each = members.map((k) => this.labelsBy(x, j, k));
-    return Array.from(each[0], (_, v) => sum(each.map((p) => p[v])) / each.length);
+    const { rules } = this.model, ruled = rules?.about(j), each = (ruled ? this.members() : members).map((k) => this.labelsBy(x, j, k));
+    const mean = Array.from(each[0], (_, v) => sum(each.map((p) => p[v])) / each.length);
+    return ruled ? rules.labels(mean, x, j) : mean;
   }
 
   labelsBy(x, j, member) {
@@ -146,22 +152,71 @@ class Question {
     const place = discretes.indexOf(j), from = start[place], to = start[place + 1] ?? gain.length;
     const found = this.model.ofLabels.apply(hidden, member, from, to), out = new Float64Array(found.length + 1);
     for (let i = 0; i < found.length; i++) out[i + 1] = Math.min(found[i] / spread[from + i] + gain[from + i], steepest);
-    return positive(out, Infinity, null);
+    const margin = positive([0, ...gain.slice(from, to)], Infinity, null), share = this.model.shares[j];
+    return positive(out, Infinity, null).map((p, v) => share * p + (1 - share) * margin[v]);
   }
 
-  /* What the density of a real column is made of. */
+  /* What the density of a real column is made of, mixed with the margin. */
   parts(x, j, member) {
+    if (!this.model.rules?.about(j)) return this.partsBy(x, j, member);
+    const named = this.named(x, j), parts = named ? this.partsBy(x, j, member, named) : this.partsBy(x, j, member);
+    return { ...parts, limits: this.limited(x, j) };
+  }
+
+  /* The same, with the cell that rules name instead of what formulas say, or without a look at rules. */
+  partsBy(x, j, member, named = undefined) {
     const { hidden, prediction, said } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
-    const { size } = this.model.numbers, tied = this.model.ties?.parts(said, j, hidden, member);
+    const { size } = this.model.numbers, tied = named === undefined ? this.model.ties?.parts(said, j, hidden, member) : named;
     const found = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
-    return this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
+    const parts = this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
+    return this.model.numbers.mixed(parts, this.model.rules?.about(j) ? 1 : this.model.shares[j]);
+  }
+
+  /* The part that rules name for real column j, and the share that it leaves: with it the cell has the mass they say. */
+  named(x, j) {
+    return this.kept(x, `named ${j}`, () => {
+      const found = this.model.rules.cell(x, j);
+      if (!found) return null;
+      const [low, high, X] = found.cell, each = this.members().map((k) => sum(this.model.numbers.masses(this.partsBy(x, j, k, null), low, high)));
+      const inside = Math.min(sum(each) / each.length, found.share), share = clamp((found.share - inside) / (1 - inside), 0, 1 - LIGHT);
+      return { rest: 1 - share, parts: [new CellPart(share, low, high, X)] };
+    });
+  }
+
+  /* What orders make of the density of real column j, the mean of the members'; null where they say nothing. */
+  limited(x, j) {
+    if (!this.model.rules?.about(j)) return null;
+    return this.kept(x, `limits ${j}`, () => {
+      const bounds = this.model.rules.bounds(x, j), { numbers } = this.model;
+      if (!bounds) return null;
+      const named = this.named(x, j) ?? undefined, each = this.members().map((k) => sum(numbers.masses(this.partsBy(x, j, k, named), ...bounds.slice(0, 2).map((end) => clamp(end, -BEYOND, BEYOND)))));
+      return new Limits(...bounds, sum(each) / each.length, numbers.far);
+    });
+  }
+
+  /* A number of real column j between what orders say, or elsewhere as seldom as they say. */
+  drawLimited(x, j, random) {
+    const limits = this.limited(x, j), { numbers } = this.model, { far } = numbers;
+    if (limits.thin && random() < limits.share) return limits.first + random() * (limits.last - limits.first);
+    const each = this.members().flatMap((k) => limits.pieces(-far, far).map(([a, b, factor]) => [this.parts(x, j, k), a, b, factor]));
+    const masses = each.map(([parts, a, b]) => numbers.masses(parts, a, b)), totals = masses.map((own, i) => sum(own) * each[i][3]);
+    const [i, rest] = placeAt(totals, random());
+    return numbers.within(each[i][0], masses[i], each[i][1], each[i][2], rest);
+  }
+
+  /* What was found for what x shows, kept beside its passes. */
+  kept(x, name, make) {
+    this.pass(x, 0);
+    const { memo } = this.passes.get(this.key(x));
+    if (!memo.has(name)) memo.set(name, make());
+    return memo.get(name);
   }
 
   /* The last layer of one member for what x shows. */
   pass(x, member) {
     const key = this.key(x);
     let seen = this.passes.get(key);
-    if (!seen) this.passes.set(key, (seen = { ...this.model.see(x), hidden: [] }));
+    if (!seen) this.passes.set(key, (seen = { ...this.model.see(x), hidden: [], memo: new Map() }));
     seen.hidden[member] ??= this.hidden(seen.inputs, member);
     return { ...seen, hidden: seen.hidden[member] };
   }

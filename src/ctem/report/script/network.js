@@ -223,8 +223,16 @@ class NumberHead {
     };
   }
 
+  /* A share of a density; the rest is one more normal part, the margin of every real column: densities/anyorder/worth.py. */
+  mixed(parts, share) {
+    if (share === 1) return parts;
+    for (const part of parts.tied) part.share *= share;
+    const weight = joined(parts.weight.map((own) => own * share), [1 - share]);
+    return { ...parts, weight, mean: joined(parts.mean, [0]), spread: joined(parts.spread, [1]) };
+  }
+
   /* ρ(t), with below = Φ(t). */
-  density(t, below, { weight, mean, spread, fixed, moving, tied }) {
+  density(t, below, { weight, mean, spread, fixed, moving, tied, limits }) {
     let total = weight[0] * Math.exp(-0.5 * t * t) * PEAK * this.height(0, below, fixed);
     const u = (t - mean[0]) / spread[0], tail = 2 + u * u;
     total += (weight[1] * this.height(1, studentCdf(u), moving)) / (spread[0] * tail * Math.sqrt(tail));
@@ -233,7 +241,7 @@ class NumberHead {
       if (away < FAR && away > -FAR) total += (weight[i + 1] * Math.exp(-0.5 * away * away) * PEAK) / spread[i];
     }
     for (const part of tied) total += part.share * part.density(t);
-    return total;
+    return limits ? limits.density(t, total) : total;
   }
 
   /* A polygon at y. */

@@ -199,6 +199,10 @@ class Batch extends Question {
       x[j] = value;
       return;
     }
+    if (!sizes[j] && this.limited(x, j)) {
+      x[j] = Math.fround(this.drawLimited(x, j, this.random));
+      return;
+    }
     const from = sizes[j] ? this.labels(x, j, members) : members.map((k) => this.parts(x, j, k));
     x[j] = sizes[j] ? placeAt(from, share)[0] : Math.fround(this.model.numbers.draw(from[Math.floor(share * from.length)], this.random));
     if (found) found[i].set(j, from);
@@ -224,18 +228,21 @@ class Batch extends Question {
 
   /* A number within the interval, and its weight. */
   number(x, j, members, share) {
-    const [a, b] = this.allowed.get(j), { each, masses, totals } = this.within(x, j, members);
+    const { each, masses, totals } = this.within(x, j, this.limited(x, j) ? this.members() : members);
     const [k, rest] = placeAt(totals, share);
     if (k < 0) return [NaN, 0];
-    return [Math.fround(this.model.numbers.within(each[k], masses[k], a, b, rest)), sum(totals) / members.length];
+    const [parts, a, b] = each[k];
+    return [Math.fround(this.model.numbers.within(parts, masses[k], a, b, rest)), sum(totals)];
   }
 
   /* The densities of column j and their masses within its interval; kept where draws share them. */
   within(x, j, members) {
     const key = `${j} ${this.key(x)}`, [a, b] = this.allowed.get(j);
     if (this.kept.has(key)) return this.kept.get(key);
-    const each = members.map((k) => this.parts(x, j, k)), masses = each.map((parts) => this.model.numbers.masses(parts, a, b));
-    const found = { each, masses, totals: masses.map(sum) };
+    const limits = this.limited(x, j), pieces = limits ? limits.pieces(a, b) : [[a, b, 1]];
+    const each = members.flatMap((k) => pieces.map((piece) => [this.parts(x, j, k), ...piece]));
+    const masses = each.map(([parts, from, to]) => this.model.numbers.masses(parts, from, to));
+    const found = { each, masses, totals: masses.map((own, i) => (sum(own) * each[i][3]) / members.length) };
     if (members.length > 1) this.kept.set(key, found);
     return found;
   }

@@ -76,6 +76,31 @@ function joined(first, second) {
   return out;
 }
 
+/* The value of a column of numbers, be it in its continuous part or one of its own; NaN if it is hidden. */
+function valueOf(x, column) {
+  const code = column.atomic ? x[column.owner[0]] : 0, t = x[column.owner.at(-1)];
+  if (code > 0) return column.atoms[code - 1] + column.lattice.offset;
+  return Number.isNaN(t) ? NaN : column.snap(column.map.inverse(t)) + column.lattice.offset;
+}
+
+/* The ends of the cell of a value in an encoded column, and its X; null where it has none. */
+function cellOf(value, column, width, { off, closest, far }) {
+  const { map, atoms, lattice } = column, X = value - lattice.offset, point = column.snap(X), [low, high] = map.edges ?? [-Infinity, Infinity], slack = off * width;
+  const fits = point > low && point < high && Math.abs(point - X) < slack && atoms.every((atom) => Math.abs(point - atom) > slack);
+  if (!fits) return null;
+  const ends = [point - width / 2, point + width / 2].map((end) => map.withLogSlope(clamp(end, low, high))[0]);
+  const [a, b] = cellInside(map, point, width, ends, far), middle = (a + b) / 2, half = Math.max(b - middle, closest);
+  return Math.abs(middle) < far ? [Math.fround(middle - half), Math.fround(middle + half), point] : null;
+}
+
+/* A cell that reaches an end of its column, and so infinitely far, cut where it has the right width. */
+function cellInside(map, point, width, [a, b], limit) {
+  const [far, further] = [a, b].map((end) => !(Math.abs(end) <= limit));
+  if (far === further) return [a, b];
+  const [middle, logSlope] = map.withLogSlope(point), wide = Math.exp(logSlope) * width;
+  return far ? [Math.min(b - wide, 2 * middle - b), b] : [a, Math.max(a + wide, 2 * middle - a)];
+}
+
 /* The formulas of a table: what they say of a row, and their parts of the conditionals. */
 class Ties {
   constructor(data, columns, layer) {
@@ -86,7 +111,7 @@ class Ties {
 
   /* What each formula of each target says of a row: its value, NaN if a column is hidden, and whether the target has it. */
   said(x) {
-    const values = new Map([...this.columns].map(([j, column]) => [j, this.value(x, j, column)]));
+    const values = new Map([...this.columns].map(([j, column]) => [j, valueOf(x, column)]));
     return this.targets.map(({ column: j, formulas }) =>
       formulas.map(({ terms, finest }) => {
         const value = sum(terms.map(([i, sign]) => sign * values.get(i)));
@@ -100,13 +125,6 @@ class Ties {
     const g = this.targets.findIndex(({ column }) => column === j), one = this.said(x)[g]?.find(({ holds }) => holds);
     const cell = one ? this.cell(one.value, this.targets[g]) : null;
     return cell ? [[cell[2], 1]] : [];
-  }
-
-  /* The value of a real column, be it in its continuous part or one of its own; NaN if it is hidden. */
-  value(x, j, column) {
-    const code = column.atomic ? x[column.owner[0]] : 0;
-    if (code > 0) return column.atoms[code - 1] + column.lattice.offset;
-    return Number.isNaN(x[j]) ? NaN : column.snap(column.map.inverse(x[j])) + column.lattice.offset;
   }
 
   /* What networks see of the formulas: which ones hold. */
@@ -144,12 +162,6 @@ class Ties {
 
   /* The ends of the cell of a value in the encoded column of a target, and its X; null where it has none. */
   cell(value, { column: j, width }) {
-    const column = this.columns.get(j), { map, atoms, lattice } = column, X = value - lattice.offset, point = column.snap(X);
-    const [low, high] = map.edges ?? [-Infinity, Infinity], slack = this.off * width;
-    const fits = point > low && point < high && Math.abs(point - X) < slack && atoms.every((atom) => Math.abs(point - atom) > slack);
-    if (!fits) return null;
-    const [a, b] = [point - width / 2, point + width / 2].map((end) => map.withLogSlope(clamp(end, low, high))[0]);
-    const middle = (a + b) / 2, half = Math.max(b - middle, this.closest);
-    return Math.abs(middle) < this.far ? [Math.fround(middle - half), Math.fround(middle + half), point] : null;
+    return cellOf(value, this.columns.get(j), width, this);
   }
 }

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.fast.potential import FastDensity
-from ctem.densities.pairwise import PairwiseDensity
 from ctem.densities.presence import gaps
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
-from ctem.tables.answers.surprise import Rarity, log_units, measure, of_shared_codes, surprises
+from ctem.tables.answers.surprise import Rarity, log_units, of_shared_codes, surprises
 from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
@@ -102,7 +101,7 @@ class TableDensity:
     """
 
     schema: Schema
-    density: AnyOrderDensity | PairwiseDensity
+    density: AnyOrderDensity
 
     @property
     def device(self) -> torch.device:
@@ -112,7 +111,7 @@ class TableDensity:
     def of_member(self, member: int) -> TableDensity:
         """The answers of one network alone, kept because they remember what is typical."""
         if member not in self._of_members:
-            density = self.any_order("the answer of one network").altered(member=member)
+            density = self.density.altered(member=member)
             self._of_members[member] = TableDensity(self.schema, density)
         return self._of_members[member]
 
@@ -151,7 +150,7 @@ class TableDensity:
         """log ρ(asked | given) of every row, for columns of the table by position."""
         if len(set(asked)) == len(self.schema.owner):
             return self.log_prob(frame)
-        density, owner = self.any_order("a marginal or conditional"), self.schema.owner
+        density, owner = self.density, self.schema.owner
         inner, outer = ([i for j in part for i in owner[j]] for part in (asked, given))
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
@@ -190,7 +189,7 @@ class TableDensity:
 
         ``known``: names of the columns that are given, all when None.
         """
-        density = self.any_order("filling in missing cells")
+        density = self.density
         gone = np.any([cells.missing for cells in frame.columns.values()], axis=0)
         if not gone.any():
             return dict(frame.columns)
@@ -245,7 +244,7 @@ class TableDensity:
             known: columns that something is known of, by name; all when None. A cell of another is not missing but
                 unknown, which differs where missing is a state.
         """
-        density = self.any_order("a conditional")
+        density = self.density
         inferred, owner = list(self.schema.columns.values())[j], self.schema.owner[j]
         x = self.encode(frame)[0] if known is None else self.encode_given(frame, known)
         codec, numeric = inferred.codec, inferred.kind != "category"
@@ -269,7 +268,7 @@ class TableDensity:
 
     def log_prob_and_surprise(self, frame: Frame) -> tuple[Vector, Vector]:
         """``log_prob`` and ``surprise``, (n,) each, by one pass where there are no formulas and gaps."""
-        density, log_p, strange = self.any_order("the surprise of a column"), [], []
+        density, log_p, strange = self.density, [], []
         for part in chunks(frame):
             x, log_det = self.encode(part)
             terms = density.log_terms(x)
@@ -279,7 +278,7 @@ class TableDensity:
 
     def _added(self, part: Frame, x: Tensor, log_det: Vector, terms: Tensor | None = None) -> Vector:
         """``surprises`` of rows that are encoded already."""
-        density = self.any_order("the surprise of a column")
+        density = self.density
         seen = surprises(self.schema, density, x, terms).cpu().numpy() + self._shared(x, log_det)
         added = self._rarity(seen)
         for j, own in enumerate(self.schema.owner):
@@ -287,15 +286,8 @@ class TableDensity:
         return np.where(self.schema.unseen(part).numpy(), -log_det - log_units(self.schema), added)
 
     def surprise(self, frame: Frame) -> Vector:
-        """The score of every row: the sum of its cells'; −log ρ of whole rows where the density knows no others."""
-        if isinstance(self.density, AnyOrderDensity):
-            return np.asarray(self.surprises(frame).sum(1))
-
-        def answer(x: Tensor, log_det: Vector) -> Vector:
-            seen = (measure(self.schema, x).sum(1) - self.density.log_prob(x)).cpu().numpy()
-            return np.asarray(seen + self._shared(x, log_det).sum(1))
-
-        return self._answers(frame, answer)
+        """The score of every row: the sum of its cells'."""
+        return np.asarray(self.surprises(frame).sum(1))
 
     def _shared(self, x: Tensor, log_det: Vector) -> Vector:
         return of_shared_codes(self.schema, x, torch.from_numpy(log_det)).numpy()
@@ -303,7 +295,7 @@ class TableDensity:
     @cached_property
     def _rarity(self) -> Rarity:
         """How rare surprises are among those of rows that the density draws; of one member, in one of its orders."""
-        density = self.any_order("the surprise of a column")
+        density = self.density
         whole = density.member is None
         most, cells = (TYPICAL, TYPICAL_CELLS) if whole else (OF_ONE, OF_ONE_CELLS)
         rows = max(LEAST, min(most, cells // self.schema.space.dim))
@@ -320,13 +312,15 @@ class TableDensity:
 
         return self._answers(frame, answer)
 
-    def any_order(self, what: str) -> AnyOrderDensity:
-        """The density, if it knows marginals."""
-        if not isinstance(self.density, AnyOrderDensity):
-            raise ValueError(
-                f"{what}: objective='pairwise' knows complete rows only; fit with objective='anyorder'."
-            )
-        return self.density
+    def others_say(self) -> list[float | None]:
+        """Nats that the other columns say about each column of the table on unseen rows; None where it is not known."""
+        told = self.density.net.worth.told
+        return [None if told is None or not own else sum(told[j] for j in own) for own in self.schema.owner]
+
+    def believed(self) -> list[float | None]:
+        """The share of what the networks say that is believed of each column, the mean over its encoded parts."""
+        share = self.density.net.worth.share
+        return [None if not own else sum(share[j] for j in own) / len(own) for own in self.schema.owner]
 
     def _answers(
         self, frame: Frame, answer: Callable[[Tensor, Vector], Vector], most: int | None = None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.frames.cells import Cells, counts_of
 from ctem.tables.frames.frame import Field
@@ -282,6 +283,16 @@ def column_distribution(
     >>> column_distribution(AnyOrderDensity(net, 1e-3, [[0, 1]]), torch.zeros(1, 2), (1,))[1]
     tensor([[0.5000, 0.5000]])
     """
+    values, p, group = _alternatives(density, x, owner)
+    if isinstance(density, TiltedDensity):
+        p = (p.double().log() + density.energy.at_values(x, owner, values)).softmax(1)
+    return values, p, group
+
+
+def _alternatives(
+    density: AnyOrderDensity, x: Tensor, owner: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``column_distribution`` by the networks alone."""
     x = x.clone()
     x[:, list(owner)] = torch.nan
     last = owner[-1]

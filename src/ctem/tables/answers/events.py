@@ -20,6 +20,7 @@ from ctem.densities.anyorder.events import (
     estimate,
     resampled,
 )
+from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.conditions import (
     LabelCondition,
     NoValueError,
@@ -114,7 +115,6 @@ class TableEvent:
         cls, table: TableDensity, kind: TableType, known: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> TableEvent:
         """From what a user said."""
-        table.any_order("a condition")
         frame, names = partial_frame(known, kind)
         table.schema.check_seen(frame)
         return cls(table, _conditions(asked, kind, table.schema, "given"), table.encode_given(frame, names))
@@ -129,15 +129,24 @@ class TableEvent:
 
         Fewer if the standard error is below ``tolerance`` times the smaller of P and 1 − P.
         """
-        if not self.conditions:
+        if not self.conditions and not self._weighs_what_is_known:
             return Probability(1.0, 0.0, math.inf)
         found: list[Particles] = []
         for done in range(-(-n // PASS)):
             if done >= LOOKS and _is_known(estimate(found), tolerance):
                 break
             found.append(self._swarm(min(n, PASS), generator))
+        known = estimate(found)
+        if self.table.density.is_tied(self._allowed()) and not known.value:
+            return Probability(0.0, 1 / sum(len(each.x) for each in found), 0.0)  # rarer than draws can say
         self._check_met(found)
-        return estimate(found)
+        return known
+
+    @property
+    def _weighs_what_is_known(self) -> bool:
+        """Whether rows with the known cells have another total weight than 1: an energy weighs them."""
+        tilted = isinstance(self.table.density, TiltedDensity)
+        return tilted and not bool(self.known.isnan().all())
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n rows that meet the conditions.
@@ -161,7 +170,7 @@ class TableEvent:
         return found
 
     def _swarm(self, n: int, generator: torch.Generator) -> Particles:
-        density = self.table.any_order("a condition")
+        density = self.table.density
         return conditioned(density, self.known, Event(self._allowed()), generator, n)
 
     def _check_met(self, found: list[Particles]) -> None:

@@ -24,16 +24,27 @@ from numpy.typing import NDArray
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import FOLDS
+from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.realism import Realism
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.rows import taken
 
-__all__ = ["Fold", "HeldOut", "blind", "check_held_out", "held_out_parts", "rank_p_values", "unseen_rows"]
+__all__ = [
+    "Fold",
+    "HeldOut",
+    "aside_rows",
+    "blind",
+    "check_held_out",
+    "held_out_parts",
+    "rank_p_values",
+    "unseen_rows",
+]
 
 Vector = NDArray[np.float64]
 Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
 MOST = 2000  # held-out rows that are scored, of all networks together
+ASIDE, MOST_ASIDE = 0.15, 20_000  # share of the rows that an energy does not see, and at most so many
 CELLS = 2**17  # of them, at most: a row of many columns has many conditionals
 TIE = 1e-4  # nats
 EVERY = -1  # the member of a fold that no network has seen
@@ -144,6 +155,29 @@ def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
     return [order[k::folds] for k in range(members)]
 
 
+def aside_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
+    """Of the rows that each member has not seen, those that an energy does not see either.
+
+    >>> [len(rows) for rows in aside_rows(1000, 2, seed=0)]
+    [75, 75]
+    """
+    each = math.ceil(min(ASIDE * n, MOST_ASIDE) / members)
+    return [rows[:each] for rows in unseen_rows(n, members, seed)]
+
+
+def blind_rows(density: AnyOrderDensity, n: int, seed: int) -> list[NDArray[np.int64]]:
+    """The rows of a fit to n rows that each member has not seen, nor the energy where there is one.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
+    >>> [len(rows) for rows in blind_rows(model.density_, 100, model.seed_)]
+    [10, 10]
+    """
+    rows_of = aside_rows if isinstance(density, TiltedDensity) else unseen_rows
+    return rows_of(n, density.net.members, seed)
+
+
 def blind(table: TableDensity, member: int) -> TableDensity:
     """The density of one member alone; the whole one for ``EVERY``.
 
@@ -163,8 +197,8 @@ def check_held_out(
     held_out: Frame | None = None,
     until: float | None = None,
     weights: Vector | None = None,
-) -> HeldOut | None:
-    """What the held-out rows of a fit to ``frame`` say; None where none are kept (objective="pairwise").
+) -> HeldOut:
+    """What the held-out rows of a fit to ``frame`` say.
 
     Arguments:
         table: the fitted density.
@@ -179,8 +213,6 @@ def check_held_out(
     >>> CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X).held_out_.rows
     20
     """
-    if not isinstance(table.density, AnyOrderDensity):
-        return None
     most = min(MOST, CELLS // table.schema.space.dim)
     if held_out is not None:
         return _judged(table, [(EVERY, taken(held_out, slice(0, most)))])
@@ -201,7 +233,7 @@ def held_out_parts(
     >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_, most=2000)]
     [(0, 10), (1, 10)]
     """
-    unseen = unseen_rows(len(frame), table.any_order("held-out rows").net.members, seed)
+    unseen = blind_rows(table.density, len(frame), seed)
     few = max(1, most // len(unseen))
     if weights is not None:
         rng = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ from ctem.tables.columns.bounds import Bounded
 from ctem.tables.columns.codecs import Codec, Numbers
 from ctem.tables.frames.cells import Cells
 
-__all__ = ["CodecRuler", "Formula", "find_formulas"]
+__all__ = ["CodecRuler", "Formula", "find_formulas", "measured", "width_of"]
 
 ROWS, FEWER = 4000, 1000  # that formulas are counted in; and for sums first
 LEAST, SHARE = 20, 0.01  # rows in which a formula holds, at least, and their share
@@ -119,8 +119,10 @@ class _Search:
         each = [codecs[name] for name in self.names]
         n = min(len(cells[name]) for name in self.names)  # a sketch adds what its sample of the rows missed
         rows = np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64)
-        self.values = np.stack([_values(codecs[name], _sampled(cells[name], rows)) for name in self.names], 1)
-        self.width = np.array([_width(codec) for codec in each])
+        self.values = np.stack(
+            [measured(codecs[name], _sampled(cells[name], rows)) for name in self.names], 1
+        )
+        self.width = np.array([width_of(codec) for codec in each])
         atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in each]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
         self.free = np.stack(free, 1)
@@ -236,8 +238,15 @@ def _sharpness(gap: Vector) -> float:
     return float((count[seen] * np.log(count[seen] / smooth[seen])).sum() - count.sum() + smooth.sum())
 
 
-def _width(codec: Numbers) -> float:
-    """Of the cell of a value, as far as float32 can tell it from its neighbours."""
+def width_of(codec: Numbers) -> float:
+    """The width of the cell of a value, as far as float32 can tell it from its neighbours.
+
+    >>> from ctem.tables.columns.lattices import Lattice
+    >>> from ctem.tables.columns.monotone import MonotoneMap
+    >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+    >>> width_of(Numbers(Lattice("float", step=0.1, width=0.1), curve))
+    0.1
+    """
     return max(codec.lattice.width, FINEST * codec.transform.scale)
 
 
@@ -249,7 +258,15 @@ def _sampled(cells: Cells, rows: NDArray[np.int64]) -> Cells:
     return Cells(cells.type, cells.values[rows], cells.missing[rows], unit=cells.unit)
 
 
-def _values(codec: Numbers, cells: Cells) -> Vector:
+def measured(codec: Numbers, cells: Cells) -> Vector:
+    """The numbers of cells, days for moments and durations, nan where missing.
+
+    >>> from ctem.tables.columns.lattices import Lattice
+    >>> from ctem.tables.columns.monotone import MonotoneMap
+    >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+    >>> measured(Numbers(Lattice("int"), curve), Cells("int", np.array([7]), np.zeros(1, bool)))
+    array([7.])
+    """
     return codec.lattice.measure(cells) + _shift(codec)
 
 
@@ -288,7 +305,7 @@ class CodecRuler:
 
     def width(self, j: int) -> float:
         """Of the cell of a value of column j."""
-        return _width(self.codecs[j])
+        return width_of(self.codecs[j])
 
 
 class _Kept:
@@ -314,7 +331,7 @@ def _decoded(codec: Numbers, x: Tensor) -> Tensor:
 
 def _ends(codec: Numbers, X: Tensor) -> Tensor:
     """The ends of the cells of values (n,) in the encoded column, (n, 2); nan for those that have none."""
-    width = _width(codec)
+    width = width_of(codec)
     low, high = codec.transform.edges if isinstance(codec.transform, Bounded) else (-math.inf, math.inf)
     point = codec.lattice.snap(X)
     fits = (point > low) & (point < high) & ((point - X).abs() < OFF * width)
@@ -322,8 +339,24 @@ def _ends(codec: Numbers, X: Tensor) -> Tensor:
         fits &= (point - atom).abs() > OFF * width
     point = torch.where(fits, point, codec.transform.location)
     both = torch.cat([point - width / 2, point + width / 2]).clamp(low, high)
-    ends = codec.transform(both).view(2, -1).T
+    ends = _inside(codec, point, codec.transform(both).view(2, -1).T)
     middle = ends.mean(1, keepdim=True)
     half = (ends[:, 1:] - middle).clamp_min(CLOSEST)
     fits = fits & (middle.squeeze(1).abs() < FAR)
     return torch.where(fits.unsqueeze(1), torch.cat([middle - half, middle + half], 1), math.nan)
+
+
+def _inside(codec: Numbers, point: Tensor, ends: Tensor) -> Tensor:
+    """Cells (n, 2) that reach an end of their column, and so infinitely far, cut where they have the right width.
+
+    That is the width in X times the slope in the middle, or what reaches as far beyond the middle as the other end.
+    """
+    out = ends.abs() > FAR
+    if not bool(out.any()):
+        return ends
+    middle, log_slope = codec.transform.with_log_slope(point)
+    width = log_slope.exp() * width_of(codec)
+    low = torch.minimum(ends[:, 1] - width, 2 * middle - ends[:, 1])
+    high = torch.maximum(ends[:, 0] + width, 2 * middle - ends[:, 0])
+    cut = torch.where(out, torch.stack([low, high], 1), ends)
+    return torch.where(out.all(1, keepdim=True), ends, cut)

@@ -23,6 +23,24 @@ NAMED = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rownames?|row|no|nr|num|number)$|[a-z]I[dD]$|^unnamed: ?\d+$|^$",
     re.IGNORECASE,
 )
+FORM = 0.95  # share of different values of a form that tells whom or what they name
+FORMS = {
+    "email addresses": re.compile(r"[^\s@]+@[^\s@]+\.[a-zA-Z]{2,}"),
+    "web addresses": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),
+    "phone numbers": re.compile(r"\+?\(?\d(?:[\s()./-]*\d){6,14}"),
+    "keys": re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE),
+    "street addresses": re.compile(
+        r"\d+[a-z]?\s.*\b(st|street|ave|avenue|rd|road|blvd|ln|lane|dr|drive|way|court|ct|place|pl)\b.*",
+        re.IGNORECASE,
+    ),
+}
+PERSONAL = re.compile(
+    r"(^|[\W_])(e?-?mail|phone|telephone|mobile|fax|ssn|passport|iban|street|address|surname|"
+    r"(first|last|full|given|family|maiden|middle)[\W_]?name)([\W_]|$)",
+    re.IGNORECASE,
+)
+PERSON = re.compile(r"[A-Z][^\W\d_]+(?:[ ,.'-]+[A-Z][^\W\d_]*\.?){1,3}")
+OFTEN, MANY = 0.5, 50  # distinct values a row, and different ones, from which names of persons name them
 CAMEL = re.compile(r"[a-z]I[dD]$")
 
 
@@ -72,13 +90,13 @@ def left_out(name: str, cells: Cells, distinct: NDArray[Any]) -> tuple[str, str]
     if n < FEWEST:
         return None
     if cells.type == "label" and not cells.declared:
-        return _text(cells, distinct, n)
+        return _text(name, cells, distinct, n)
     if cells.type == "int" and len(distinct) == n:
         return _numbers(name, distinct, n)
     return None
 
 
-def _text(cells: Cells, distinct: NDArray[Any], n: int) -> tuple[str, str] | None:
+def _text(name: str, cells: Cells, distinct: NDArray[Any], n: int) -> tuple[str, str] | None:
     share = len(distinct) / n
     shown = "every row" if share == 1 else "nearly every row" if share > 0.99 else f"{share:.0%} of the rows"
     words = np.mean([str(cells.labels[int(code)]).count(" ") + 1 for code in distinct[:1000]])
@@ -86,6 +104,15 @@ def _text(cells: Cells, distinct: NDArray[Any], n: int) -> tuple[str, str] | Non
         return "text", f"prose, another in {shown}; left out"
     if share > UNIQUE:
         return "identifier", f"text that differs in {shown}: it names the rows; left out"
+    texts = [str(cells.labels[int(code)]).strip() for code in distinct[:1000]]
+    for what, form in FORMS.items():
+        if np.mean([form.fullmatch(text) is not None for text in texts]) >= FORM and len(distinct) >= FEWEST:
+            return "identifier", f"{what}: they name persons or things; left out"
+    many = share > OFTEN and len(distinct) >= MANY
+    if many and (
+        PERSONAL.search(name) or np.mean([PERSON.fullmatch(text) is not None for text in texts]) >= FORM
+    ):
+        return "identifier", f"names or addresses, another in {shown}; left out"
     return None
 
 

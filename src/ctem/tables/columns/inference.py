@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.spaces import Category, Column, Ordinal, Real
+from ctem.spaces import Angle, Category, Column, Ordinal, Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels
 from ctem.tables.columns.identifiers import LeftOut, left_out
 from ctem.tables.columns.numbers import fit_numbers
@@ -78,7 +78,7 @@ def requested_kind(name: str, said: Any) -> Column:
     """
     found = BY_NAME.get(said) if isinstance(said, str) else said
     made = found() if isinstance(found, type) and issubclass(found, Real | Category) else found
-    if not isinstance(made, Real | Category):
+    if not isinstance(made, Real | Category) or isinstance(made, Angle):
         raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {said!r}.")
     if isinstance(made, Real) and (made.location, made.scale) != (0.0, 1.0):
         raise ValueError(f"kinds: expected Real() for {name!r}, whose units are learned; got {made!r}.")

@@ -10,8 +10,10 @@ import narwhals as nw
 import numpy as np
 
 from ctem.spaces import Column
-from ctem.tables.columns.formulas import find_formulas
+from ctem.tables.columns.gap_causes import gaps_in_words
+from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, kind_names
+from ctem.tables.columns.relations import relations
 from ctem.tables.columns.schema import Description, readings, said_of
 from ctem.tables.columns.suspicions import Suspicion, suspicions
 from ctem.tables.frames.cells import Cells
@@ -108,8 +110,8 @@ def inspect(
     >>> X = pd.DataFrame({"class": np.array(["First", "Second"])[rows % 2], "pclass": 1 + rows % 2})
     >>> print(inspect(X.assign(age=np.where(rows == 7, 999, 18 + rows))))
     60 rows, 3 columns
-    class: category (text, 2 values)
-    pclass: ordinal (whole numbers, 2 values)
+    class: category (text, 2 values; follows from pclass in all rows)
+    pclass: ordinal (whole numbers, 2 values; follows from class in all rows)
     age: real (999 in 2% of the rows: a value of its own beside a continuous part; ...)
     ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
     ! 'class' and 'pclass' say the same: one of them is enough.
@@ -118,11 +120,12 @@ def inspect(
     said, words = said_of(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
     found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
-    formulas = find_formulas({name: each.codec for name, (each, _) in found.items() if each}, frame.columns)
-    tied = {formula.target: formula.in_words() for formula in reversed(formulas)}
+    codecs = {name: each.codec for name, (each, _) in found.items() if each}
+    kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
+    tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
     columns = []
     for name, (each, why) in found.items():
-        reason = "; ".join(part for part in (words.get(name), why, tied.get(name)) if part)
+        reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
         columns.append(Description(name, each.kind if each else "refused", reason))
     return inspect_frame(frame, columns)
 

@@ -5,9 +5,11 @@ X (table) → read_frame → Schema.encode → x, log-density terms → …     
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Any
 
 import torch
@@ -16,11 +18,18 @@ from torch import Generator, Tensor
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
-from ctem.tables.columns.formulas import CodecRuler, Formula, find_formulas
+from ctem.tables.columns.formulas import CodecRuler, Formula
+from ctem.tables.columns.gap_causes import gaps_in_words
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.inference import InferredColumn, infer_column, requested_kind
+from ctem.tables.columns.kept_orders import KeptOrder
+from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.lattices import check_whole
 from ctem.tables.columns.lookup import never_seen
+from ctem.tables.columns.quantities import quantity_of
+from ctem.tables.columns.relations import relations
+from ctem.tables.columns.rule_keeper import RuleKeeper
+from ctem.tables.columns.wishes import read_wishes
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import Frame
 from ctem.tables.frames.writings import Writing
@@ -28,6 +37,7 @@ from ctem.tables.frames.writings import Writing
 __all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
 
 VERSION = 1
+BEYOND = 9.0  # where an atom at the very end of a column lies, among encoded numbers
 KINDS = ("real", "ordinal", "category", "constant", "identifier", "text")
 
 
@@ -83,6 +93,8 @@ class Schema:
 
     columns: dict[str, InferredColumn]
     formulas: tuple[Formula, ...] = ()
+    rules: tuple[KeptRule, ...] = ()
+    orders: tuple[KeptOrder, ...] = ()
 
     @classmethod
     def fit(
@@ -91,6 +103,7 @@ class Schema:
         kinds: Mapping[str, Any] | None = None,
         missing: str = "hidden",
         unknown: str = "reserve",
+        rules: Sequence[str] | None = None,
     ) -> Schema:
         """Read the kind of every column off its values.
 
@@ -99,6 +112,7 @@ class Schema:
             missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
+            rules: sentences on rules that are kept, or not (``ctem.tables.columns.wishes``).
         """
         if missing not in ("hidden", "state"):
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
@@ -118,10 +132,16 @@ class Schema:
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
                 + insist
             )
-        formulas = find_formulas({name: each.codec for name, each in columns.items()}, frame.columns)
-        for name, words in _first_of_each(formulas).items():
+        wishes = read_wishes(rules, columns)
+        found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
+        for name, words in found.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        return cls(columns, formulas)
+        present = {
+            n: cells for n, cells in frame.columns.items() if not isinstance(columns[n].codec, LeftOut)
+        }
+        for name, words in gaps_in_words(present).items() if missing == "hidden" else ():
+            columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
+        return cls(columns, *found)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -146,6 +166,28 @@ class Schema:
     def parents(self) -> dict[int, int]:
         """Real part → its atom column, whose code 0 says that the real part exists."""
         return {group[1]: group[0] for group in self.owner if len(group) == 2}
+
+    @cached_property
+    def atoms(self) -> dict[int, Tensor]:
+        """Real part → for each code of its atom column, T of the number that it stands for; nan for none."""
+        pairs = zip(self.owner, self.columns.values(), strict=True)
+        codecs = {g[1]: c.codec for g, c in pairs if len(g) == 2 and isinstance(c.codec, Numbers)}
+        found = {}
+        for child, codec in codecs.items():
+            numbers = codec.transform(torch.tensor(codec.atoms, dtype=torch.float64)).clamp(-BEYOND, BEYOND)
+            found[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
+        return found
+
+    @cached_property
+    def unordered(self) -> tuple[int, ...]:
+        """For each encoded column how many codes without an order it has; 0 for numbers, grades and dates."""
+        found = [0] * self.space.dim
+        for group, inferred in zip(self.owner, self.columns.values(), strict=True):
+            codec = inferred.codec
+            listed = isinstance(codec, Labels) and codec.type in ("label", "bool") and not codec.ordered
+            if group and (listed or len(group) == 2):
+                found[group[0]] = self.space.sizes[group[0]]
+        return tuple(found)
 
     @cached_property
     def dequantised(self) -> tuple[int, ...]:
@@ -214,6 +256,28 @@ class Schema:
                 x[:, group[-1]] = inferred.codec.jitter(x[:, group[-1]], generator)
         return x
 
+    def snapped(self, x: Tensor) -> Tensor:
+        """Whole encoded rows as they would come back: numbers on their lattice, and at an atom where they meet one."""
+        out = x.clone()
+        for group, (name, inferred) in zip(self.owner, self.columns.items(), strict=True):
+            if isinstance(inferred.codec, Numbers) and (inferred.codec.lattice.step or inferred.codec.atoms):
+                cells = inferred.codec.decode(x[:, list(group)])
+                out[:, list(group)] = inferred.codec.encode(name, cells)[0].to(x)
+        return out
+
+    def between_cells(self, j: int, cuts: Tensor) -> Tensor:
+        """Cuts of an encoded column (c,), each moved to the nearest border of two cells of its lattice, if it has one.
+
+        What is constant between such cuts is constant on every cell, as a value that was rounded asks for.
+        """
+        codec = {g[-1]: c.codec for g, c in zip(self.owner, self.columns.values(), strict=True) if g}.get(j)
+        if not isinstance(codec, Numbers) or not codec.lattice.step:
+            return cuts
+        half = codec.lattice.step / codec.lattice.per / 2
+        moved = codec.transform(codec.lattice.snap(codec.transform.inverse(cuts) - half) + half)
+        fine = bool(moved.isfinite().all()) and bool((moved.diff() > 0).all())
+        return moved if fine else cuts
+
     @property
     def preparation(self) -> Callable[[Tensor, Generator], Tensor] | None:
         """What rows need before an any-order density is trained on them; None for nothing."""
@@ -240,6 +304,17 @@ class Schema:
         ]
         return Ties(ties, ruler, self.parents)
 
+    @cached_property
+    def keeper(self) -> RuleKeeper | None:
+        """The rules as the density takes them; None where there are none."""
+        if not self.rules and not self.orders:
+            return None
+        pairs = zip(self.owner, self.columns.items(), strict=True)
+        made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
+        return RuleKeeper(
+            self.rules, self.orders, {name: each for name, each in made.items() if each is not None}
+        )
+
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
         return [Description(name, inferred.kind, inferred.reason) for name, inferred in self.columns.items()]
@@ -250,11 +325,13 @@ class Schema:
             {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
             for name, c in self.columns.items()
         ]
-        return {
+        found = {
             "version": VERSION,
             "columns": columns,
             "formulas": [each.to_json() for each in self.formulas],
         }
+        rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
+        return found | {key: some for key, some in (("rules", rules), ("orders", orders)) if some}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -274,7 +351,7 @@ class Schema:
                 columns[name] = InferredColumn(codec_from_json(column["codec"]), kind, str(reason))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"schema: column {len(columns)} cannot be read: {error!r}.") from None
-        schema = cls(columns, _formulas(data["formulas"], columns))
+        schema = cls(columns, _formulas(data["formulas"], columns), *_kept(data, columns))
         if not schema._parts or not any(schema._parts.values()):
             raise ValueError("schema: expected at least one column that varies.")
         return schema
@@ -308,16 +385,26 @@ class Schema:
         return [frame.columns[name] for name in self.columns]
 
 
-def _first_of_each(formulas: Iterable[Formula]) -> dict[str, str]:
-    """The most frequent formula of every column that has one, in words."""
-    return {formula.target: formula.in_words() for formula in reversed(list(formulas))}
-
-
 def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
     numbers = [name for name, each in columns.items() if isinstance(each.codec, Numbers)]
     try:
         return tuple(Formula.from_json(each, numbers) for each in data)
     except (TypeError, ValueError) as error:
+        raise ValueError(f"schema: {error}.") from None
+
+
+def _kept(
+    data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
+) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...]]:
+    """The rules and orders of a file; both are left out of it where there are none."""
+    made = {name: quantity_of(each.codec, ()) for name, each in columns.items()}
+    known = {name: each for name, each in made.items() if each is not None}
+    numbers = [name for name, each in known.items() if each.kind != "label"]
+    try:
+        rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
+        TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
+        return rules, tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
 

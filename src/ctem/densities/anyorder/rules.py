@@ -1,0 +1,135 @@
+r"""Rules among columns: with a known probability a column holds a value that others name, or one of a set.
+
+A smooth density has probability zero for every equality. A rule says of a column, for what is shown, a set A of values
+and a share s. The conditional then has that mass there, and keeps its own proportions within and without:
+
+    ρ(t) ← s ρ(t | A) + (1 − s) ρ(t | not A)
+
+It is normalised whatever ρ is. Where others name one value, A is that value. What a rule says of a column that it
+takes, given the one that it is about, is the set of values that would name it: the cities of a state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ctem.densities.anyorder.limits import Bounds
+from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
+
+__all__ = ["Named", "Rules", "Within", "keep_labels", "with_cell"]
+
+LEAST = 1e-12  # mass below which a set has no proportions
+
+
+class Named(NamedTuple):
+    """The value that rules name for rows.
+
+    >>> Named(torch.tensor([2, -1]), torch.tensor([0.99, 0.5])).known
+    tensor([ True, False])
+    """
+
+    value: Tensor  # codes (n,), −1 for none; or the ends of the cell of a number (n, 2), nan for none
+    share: Tensor  # (n,): how likely it is
+
+    @property
+    def known(self) -> Tensor:
+        """For which rows they name one."""
+        return self.value >= 0 if self.value.ndim == 1 else ~self.value[:, 0].isnan()
+
+
+class Within(NamedTuple):
+    """The codes that a rule leaves for rows, and how likely it is that one of them is right.
+
+    >>> Within(torch.ones(2, 3, dtype=torch.bool), torch.tensor([0.99, 0.0])).allowed.shape
+    torch.Size([2, 3])
+    """
+
+    allowed: Tensor  # (n, k)
+    share: Tensor  # (n,); nan where the rule says nothing
+
+
+class Rules(Protocol):
+    """What the rules of a table say of encoded rows x (n, d) of which ``visible`` (n, d) is shown.
+
+    >>> from ctem.tables.columns.rule_keeper import RuleKeeper
+    >>> rules: Rules = RuleKeeper([], [], {})
+    >>> rules.about(0)
+    False
+    """
+
+    @property
+    def after(self) -> Mapping[int, frozenset[int]]:
+        """For a column the columns that it comes after in every order, because they name its value."""
+
+    def about(self, j: int) -> bool:
+        """Whether some rule may say something of column j."""
+
+    def named(self, x: Tensor, visible: Tensor, j: int) -> Named | None:
+        """The value of column j that rules name; None where they never do."""
+
+    def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
+        """Between which numbers a real column j lies; None where they never say."""
+
+    def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
+        """What rules leave for a discrete column j that others follow from, or are no less than."""
+
+
+def keep_labels(log_p: Tensor, within: list[Within], named: Named | None) -> Tensor:
+    """Log-probabilities (n, k) of codes from those of a network, by what rules say of them.
+
+    >>> log_p = torch.tensor([[0.5, 0.25, 0.25]]).log()
+    >>> keep_labels(log_p, [], Named(torch.tensor([2]), torch.tensor([0.9]))).exp()
+    tensor([[0.0667, 0.0333, 0.9000]])
+    """
+    found = log_p
+    for allowed, share in within:
+        found = torch.where(share.isnan().unsqueeze(1), found, _weighed(found, allowed, share.nan_to_num()))
+    if named is None:
+        return found
+    chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
+    return torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), found)
+
+
+def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
+    """s ρ(· | chosen) + (1 − s) ρ(· | others), even where ρ has nothing there; ρ if there are no others or none."""
+    p, share = log_p.double().exp(), share.double().unsqueeze(1)
+    parts = []
+    for part in (chosen, ~chosen):
+        mass, size = (p * part).sum(1, keepdim=True), part.sum(1, keepdim=True).clamp_min(1)
+        parts.append(torch.where(mass > LEAST, p * part / mass.clamp_min(LEAST), part / size))
+    out = share * parts[0] + (1 - share) * parts[1]
+    some = chosen.any(1, keepdim=True) & ~chosen.all(1, keepdim=True)
+    return torch.where(some, out, p).log().to(log_p.dtype)
+
+
+def with_cell(tied: TiedParts | None, named: Named, inside: Tensor, members: int) -> TiedParts:
+    """The tied parts of a real column with one more, the cell that rules name; in its rows there are no others.
+
+    Arguments:
+        tied: of the formulas of the column.
+        named: ends of cells (n, 2), and shares.
+        inside: the mass of the cell (n,) by the network alone, which counts as well.
+        members: of the network.
+
+    >>> named = Named(torch.tensor([[0.0, 0.1]]), torch.tensor([0.9]))
+    >>> with_cell(None, named, torch.tensor([0.1]), 1).points()[1]  # 0.889 + 0.111 · 0.1 = 0.9
+    tensor([[0.8889]])
+    """
+    inside = torch.minimum(inside, named.share)
+    share = ((named.share - inside) / (1 - inside)).clamp(0, 1 - LEAST)
+    found = inside.new_zeros(members, len(inside), 1, COEFFICIENTS)
+    found[..., 0] = torch.logit(share.double()).to(inside.dtype).unsqueeze(1)
+    found[..., 1:3] = -math.inf
+    known, ends = named.known.unsqueeze(1), named.value.unsqueeze(1)
+    if tied is None:
+        return TiedParts(found, known, ends)
+    return tied._replace(
+        found=torch.cat([tied.found, found], -2),
+        known=torch.cat([tied.known & ~known, known], -1),
+        ends=torch.cat([tied.ends, ends], -2),
+    )

@@ -1,0 +1,407 @@
+r"""An energy on top of a density that can be drawn from: ρ(x) = b(x) e^{g(x)} / Z.
+
+A row z of the data is compared with z̃ drawn from b, that is k(z̃ | z) = b(z̃). With f = log b + g
+
+    Δ = f(z) − f(z̃) + log k(z̃ | z) − log k(z | z̃) = g(z) − g(z̃)
+
+and the target is constant: constant-target energy matching, whose minimum is g = log ρ/b + const. Trees learn its
+pooled form (``boosting``), in rounds: each tells the data from draws that are weighted by what was learned so far.
+Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on rows that neither b nor g has seen,
+
+    gain = mean g(held-out rows) − log mean e^{g(fresh draws)},
+
+which needs no constant. An energy is kept only if it gains by more than two standard errors.
+
+Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum
+of trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
+
+References: M. Gutmann, A. Hyvärinen, Noise-contrastive estimation, 2010; Y. Deng et al., Residual energy-based models
+for text generation, 2020; S. Azadi et al., Discriminator rejection sampling, 2019; J. Bravo, NRGBoost, 2025.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctem.densities.presence import gaps
+from ctem.densities.tilted.boosting import Boosting
+from ctem.densities.tilted.trees import Trees
+from ctem.partition.log_z import LogZ, estimate
+
+__all__ = ["Base", "Energy", "Plan", "fit_energy"]
+
+Snap = Callable[[Tensor], Tensor]
+Recut = Callable[[int, Tensor], Tensor]
+Atoms = Mapping[
+    int, Tensor
+]  # real column → for each code of its category, the number that the code stands for
+SURE = 2.0  # standard errors by which an energy must gain
+CLIPPED = 5e-3  # share of ρ that may be lost where e^g is above the ceiling
+HIGHEST = 6.0  # ceiling of e^g / Z, at most
+PRECISE = 3e-3  # standard error of log Z, in nats
+FRESH = 4  # times as many fresh draws, at most, to make log Z precise
+BATCH = 2**15  # draws at a time
+ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
+TIMED = 512  # draws by which the time of one is judged
+FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
+MASKS = 3  # ways in which the cells of a draw are hidden
+
+
+class Base(Protocol):
+    """A normalised density of rows x (n, d) that can be drawn from; nan marks a cell that is missing."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n rows."""
+
+    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """x with its missing cells drawn given the others."""
+
+
+class Plan(NamedTuple):
+    """How long an energy is learned.
+
+    >>> Plan().rounds
+    2
+    """
+
+    rounds: int = 2
+    draws: float = 4.0  # of b in each round, for every row of the data
+    rate: float = 0.1  # of the boosting
+    trees: int = 800  # of a round, at most
+    patience: int = 30  # trees without a better held-out loss after which a round ends
+    most: int = 100_000  # rows of the data, at most
+    fresh: int = 20_000  # draws for log Z and the gain, at least
+
+    def within(self, seconds: float, draw: float, columns: int) -> Plan:
+        """A plan for about so many seconds, if a draw takes ``draw`` of them: half for draws, half for trees.
+
+        >>> Plan().within(seconds=10.0, draw=1e-3, columns=10).fresh
+        1666
+        """
+        draws = seconds / 2 / max(draw, 1e-9)  # a third for log Z, the others for the rounds
+        fresh = min(self.fresh, int(draws / 3))
+        most = min(self.most, int(2 * draws / 3 / (self.rounds * self.draws)))
+        rows = max(1, most) * (1 + self.draws) * (self.rounds + 1)
+        trees = min(self.trees, int(seconds / 2 / (ROW_TREE * columns * rows)))
+        return self._replace(fresh=fresh, most=most, trees=trees)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """g(x) − log Z of whole rows, and the same for rows with hidden cells.
+
+    Arguments:
+        rounds: sums of trees whose sum is g.
+        partial: log E[e^g / Z | visible cells].
+        log_z: log E_b e^g.
+        ceiling: log of the largest e^g / Z that draws are accepted by.
+        gain, stderr: nats a held-out row gained, and their standard error.
+        clipped: share of ρ above the ceiling.
+        atoms: real column → for each code of its category, the number that the code stands for.
+        parents: real column → that category.
+
+    >>> none = Trees.build([[0.0]], [], [], [], bias=0.0)
+    >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0, {}, {})(torch.zeros(2, 1))
+    tensor([0., 0.], dtype=torch.float64)
+    """
+
+    rounds: tuple[Trees, ...]
+    partial: Trees
+    log_z: LogZ
+    ceiling: float
+    gain: float
+    stderr: float
+    clipped: float
+    atoms: Atoms
+    parents: Mapping[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """log ρ/b of rows (n, d) with nan where a cell is hidden: g(x) − log Z of whole ones; float64 (n,)."""
+        partly, seen = gaps(x, self.parents).any(1), self.seen(x)
+        if not bool(partly.any()):
+            return _sum(self.rounds, seen) - self.log_z.value
+        out = self.partial(seen)
+        out[~partly] = _sum(self.rounds, seen[~partly]) - self.log_z.value
+        return out
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Rows as the trees see them: a number that is written as a code is a number, too."""
+        return _seen(x, self.atoms, self.parents)
+
+    def terms(self, x: Tensor) -> Tensor:
+        """What each observed cell adds to log ρ/b, (n, d) float64; what none adds is spread evenly over them."""
+        seen, partly = self.seen(x), gaps(x, self.parents).any(1)
+        added = torch.stack([trees.shares(seen) for trees in self.rounds]).sum(0)
+        if bool(partly.any()):
+            added[partly] = self.partial.shares(seen[partly])
+        for child, parent in self.parents.items():
+            away = x[:, child].isnan()
+            added[:, parent] += torch.where(away, added[:, child], 0.0)
+            added[:, child] = torch.where(away, 0.0, added[:, child])
+        known = ~x.isnan()
+        added = torch.where(known, added, 0.0)
+        return added + known * ((self(x) - added.sum(1)) / known.sum(1).clamp_min(1)).unsqueeze(1)
+
+    def at_values(self, x: Tensor, owner: Sequence[int], values: Tensor) -> Tensor:
+        """log ρ/b of each row with one column at each of some values (q, len(owner)): (n, q), float64.
+
+        Arguments:
+            owner: one encoded column; or a category and the real part of its code 0.
+        """
+        other = x.clone()
+        other[:, list(owner)] = 0.0
+        partly = gaps(other, self.parents).any(1)
+        seen = self.seen(other)
+        out = torch.zeros(len(x), len(values), dtype=torch.float64, device=x.device)
+        here = (
+            values[:, 0] == 0
+            if len(owner) == 2
+            else torch.ones(len(values), dtype=torch.bool, device=x.device)
+        )
+        for rows, trees, constant in (
+            (~partly, self.rounds, self.log_z.value),
+            (partly, (self.partial,), 0.0),
+        ):
+            if bool(rows.any()):
+                j, some = owner[-1], values[here, -1]
+                found = sum(each.profile(seen[rows], j)[:, each.binned(some, j)] for each in trees)
+                out[rows.nonzero(), here.nonzero().T] = found - constant
+        for q in (~here).nonzero().flatten().tolist():
+            other[:, list(owner)] = values[q]
+            out[:, q] = self(other)
+        return out
+
+    def summary(self) -> dict[str, float]:
+        """What is known of it as plain numbers."""
+        trees = sum(each.count for each in self.rounds)
+        log_z = {"log_z": self.log_z.value, "log_z_stderr": self.log_z.stderr}
+        rest = {"acceptance": self.acceptance, "clipped": self.clipped}
+        return {"trees": trees, "gain": self.gain, "stderr": self.stderr, **log_z, **rest}
+
+    @property
+    def acceptance(self) -> float:
+        """The share of b's draws that become draws of ρ."""
+        return math.exp(-self.ceiling) * (1 - self.clipped)
+
+    def __str__(self) -> str:
+        trees = sum(each.count for each in self.rounds)
+        return (
+            f"an energy of {trees} trees gains {self.gain:.3f} ± {self.stderr:.3f} nats on held-out rows; "
+            f"log Z = {self.log_z.value:.4f} ± {self.log_z.stderr:.4f}, {self.acceptance:.0%} of draws are accepted"
+        )
+
+
+def fit_energy(
+    base: Base,
+    rows: Tensor,
+    held_out: Tensor,
+    sizes: Sequence[int],
+    plan: Plan,
+    *,
+    parents: Mapping[int, int] | None = None,
+    atoms: Atoms | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
+    weights: Tensor | None = None,
+    snap: Snap = lambda x: x,
+    recut: Recut = lambda j, cuts: cuts,
+    seed: int = 0,
+    until: float | None = None,
+) -> Energy | None:
+    """The energy that tells rows from draws of b; None if it does not gain on held-out rows.
+
+    Arguments:
+        base: b.
+        rows: of the data (n, d); hidden cells are filled in by b, as in a step of EM.
+        held_out: rows that neither b nor the energy has seen (h, d).
+        sizes: of the columns, 0 for numbers.
+        plan: how long.
+        parents: for a real column that exists only where a category has code 0, that category.
+        atoms: for such a column and each code of its category, the number that the code stands for.
+        groups: encoded columns that are hidden together; each by itself when left out.
+        weights: of the rows (n,).
+        snap: puts drawn rows where rows of the data can be: rounds rounded columns.
+        recut: moves the cuts of a column so that none divides a cell of rounded values.
+        seed: of everything random.
+        until: moment of ``time.perf_counter`` at which it should end; fewer rows and trees fit into less time.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.spaces import Category, Space
+    >>> class Coins(ProductBase):
+    ...     complete = None
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
+    >>> base = Coins(Space([Category(2)] * 2))
+    >>> found = fit_energy(base, x[:800], x[800:], [2, 2], Plan(rounds=1, trees=50, fresh=2000))
+    >>> found.gain > 0.6  # log 2 at best
+    True
+    """
+    about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
+    if until is not None:
+        began, generator = time.perf_counter(), torch.Generator(rows.device).manual_seed(seed)
+        base.sample(TIMED, generator)
+        seconds = time.perf_counter() - began
+        plan = plan.within(until - time.perf_counter(), seconds / TIMED, len(sizes))
+    if min(plan.most, len(rows)) < FEWEST or plan.trees < FEWEST_TREES:
+        return None
+    return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One call of ``fit_energy``."""
+
+    base: Base
+    rows: Tensor
+    held_out: Tensor
+    sizes: Sequence[int]
+    plan: Plan
+    parents: Mapping[int, int]
+    atoms: Atoms
+    groups: Sequence[Sequence[int]] | None
+    weights: Tensor | None
+    snap: Snap
+    recut: Recut
+    seed: int
+    until: float | None
+
+    def run(self) -> Energy | None:
+        rng, generator = (
+            np.random.default_rng(self.seed),
+            torch.Generator(self.rows.device).manual_seed(self.seed),
+        )
+        kept = rng.permutation(len(self.rows))[: self.plan.most]
+        data = _array(
+            self._seen(self._whole(self.rows[torch.from_numpy(kept).to(self.rows.device)], generator))
+        )
+        weight = None if self.weights is None else self.weights.cpu().numpy()[kept]
+        held = self._seen(self._whole(self.held_out, generator))
+        fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
+        rounds: list[Trees] = []
+        gain = Gain(0.0, 0.0)
+        for k in range(self.plan.rounds):
+            if rounds and self.until is not None and time.perf_counter() > self.until:
+                break
+            drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
+            log_w = _sum(rounds, drawn)
+            tilt = np.exp((log_w - log_w.max()).cpu().numpy()) if rounds else None
+            boosting = self._boosting(k)
+            more = [*rounds, boosting.ratio(data, _array(drawn), weight, tilt).recut(self.recut)]
+            better = _gain(_sum(more, held), _sum(more, fresh))
+            if not more[-1].count or better.mean <= gain.mean:
+                break
+            rounds, gain = more, better
+        if gain.mean <= SURE * gain.stderr:
+            return None
+        return self._energy(tuple(rounds), gain, fresh, generator)
+
+    def _energy(
+        self, rounds: tuple[Trees, ...], gain: Gain, fresh: Tensor, generator: torch.Generator
+    ) -> Energy:
+        most = FRESH * len(fresh)
+        log_z = estimate(_sum(rounds, fresh), "importance")
+        while log_z.stderr > PRECISE and len(fresh) < most:
+            fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
+            log_z = estimate(_sum(rounds, fresh), "importance")
+        tilt = (_sum(rounds, fresh) - log_z.value).exp()
+        ceiling = _ceiling(tilt)
+        clipped = float((tilt - ceiling).clamp_min(0).mean())
+        partial = self._partial(fresh, tilt)
+        return Energy(rounds, partial, log_z, math.log(ceiling), *gain, clipped, self.atoms, self.parents)
+
+    def _partial(self, fresh: Tensor, tilt: Tensor) -> Trees:
+        """log E[tilt | visible cells], learned from draws with cells hidden at random."""
+        rng = np.random.default_rng(self.seed)
+        rows, weight = np.tile(_array(fresh), (MASKS, 1)), np.tile(tilt.cpu().numpy(), MASKS)
+        groups = [[j] for j in range(rows.shape[1])] if self.groups is None else self.groups
+        share = rng.random((len(rows), 1))
+        hidden = rng.random((len(rows), len(groups))) < share
+        for k, group in enumerate(groups):
+            for j in group:
+                rows[hidden[:, k], j] = np.nan
+        return self._boosting(0).log_mean(rows, weight).recut(self.recut)
+
+    def _boosting(self, k: int) -> Boosting:
+        plan = self.plan
+        return Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        return _seen(x, self.atoms, self.parents)
+
+    def _whole(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Rows with their hidden cells as b draws them."""
+        some = gaps(x, self.parents).any(1)
+        if not bool(some.any()):
+            return x
+        out = x.clone()
+        parts = [self.base.complete(part, generator) for part in x[some].split(BATCH)]
+        out[some] = self.snap(torch.cat(parts))
+        return out
+
+    def _drawn(self, n: int, generator: torch.Generator) -> Tensor:
+        """n draws of b as the trees see them."""
+        sizes = [min(BATCH, n - start) for start in range(0, n, BATCH)]
+        return self._seen(torch.cat([self.snap(self.base.sample(size, generator)) for size in sizes]))
+
+
+class Gain(NamedTuple):
+    """Nats that held-out rows gain on average, and the standard error.
+
+    >>> Gain(0.5, 0.01).mean
+    0.5
+    """
+
+    mean: float
+    stderr: float
+
+
+def _gain(held_out: Tensor, fresh: Tensor) -> Gain:
+    """mean g(held-out rows) − log mean e^{g(fresh draws)}."""
+    log_z = (fresh.logsumexp(0) - math.log(len(fresh))).item()
+    spread = float((fresh - log_z).exp().std()) / math.sqrt(len(fresh))
+    error = float(held_out.std()) / math.sqrt(len(held_out))
+    return Gain(float(held_out.mean()) - log_z, math.hypot(error, spread))
+
+
+def _ceiling(tilt: Tensor) -> float:
+    """The least M ≥ 1 with E[(tilt − M)₊] ≤ ``CLIPPED``, or ``HIGHEST``.
+
+    >>> _ceiling(torch.ones(100))
+    1.0
+    """
+    value = tilt.sort(descending=True).values
+    above = value.cumsum(0) - value * torch.arange(
+        1, len(value) + 1, device=value.device
+    )  # Σ (t_i − t_k), i ≤ k
+    beyond = int((above / len(value) <= CLIPPED).sum()) - 1
+    return min(max(float(value[beyond]), 1.0), HIGHEST)
+
+
+def _seen(x: Tensor, atoms: Atoms, parents: Mapping[int, int]) -> Tensor:
+    """Rows in which the real part of a code is the number that the code stands for."""
+    if not atoms:
+        return x
+    out = x.clone()
+    for child, number in atoms.items():
+        code = x[:, parents[child]]
+        out[:, child] = torch.where(code > 0, number.to(x)[code.nan_to_num().long()], x[:, child])
+    return out
+
+
+def _sum(trees: Sequence[Trees], x: Tensor) -> Tensor:
+    """g of several sums of trees, (n,); 0 of none."""
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for each in trees:
+        total += each(x)
+    return total
+
+
+def _array(x: Tensor) -> NDArray[np.float64]:
+    return np.asarray(x.double().cpu().numpy())

@@ -1,0 +1,196 @@
+/* ---- rules and orders among columns: densities/anyorder/{rules,limits}.py and tables/columns/{rule_keeper,functions,quantities}.py ---- */
+
+const SAME = 0.25, KEY = 1e-6, PRIOR = 2; // of a cell; of a key; rows
+const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6; // masses, and a step of float32
+const BEYOND = 100; // stands for infinity
+
+/* A part of moments, in days since 1970, or of whole numbers. */
+function partOf(value, part) {
+  if (!part || Number.isNaN(value)) return value;
+  if (part === "hundreds") return Math.floor(value / 100);
+  if (part === "rest of 100") return value - 100 * Math.floor(value / 100);
+  const seconds = Math.floor(value * 86400 + 1e-3), days = Math.floor(seconds / 86400), date = new Date(seconds * 1000);
+  if (part === "weekday") return (((days + 3) % 7) + 7) % 7;
+  return { year: date.getUTCFullYear(), month: date.getUTCMonth() + 1, day: date.getUTCDate(), hour: date.getUTCHours(), minute: date.getUTCMinutes() }[part];
+}
+
+/* Functions of numbers that name a value: NaN for none. */
+const FUNCTIONS = {
+  sum: ({ factors, constant }) => (numbers) => [sum(numbers.map((value, i) => factors[i] * value)) + constant],
+  product: ({ powers, factor }) => (numbers) => {
+    const value = numbers.reduce((total, number, i) => total * number ** powers[i], factor);
+    return [Number.isFinite(value) ? value : NaN];
+  },
+  lookup: (data) => {
+    const { keys, values, hits, rows, share, banded } = data, name = (numbers) => numbers.map((value) => Math.round(value / (2 * KEY))).join();
+    const places = new Map(values.map((_, i) => [name(keys.map((own) => own[i])), i]));
+    const order = banded ? values.map((_, i) => i).sort((a, b) => keys[0][a] - keys[0][b]) : [], sorted = order.map((i) => keys[0][i]);
+    const between = (value) => {
+      const above = search(sorted, value, false), inside = above > 0 && above < order.length;
+      return inside && values[order[above - 1]] === values[order[above]] ? order[above - 1] : undefined;
+    };
+    return (numbers) => {
+      const i = numbers.some(Number.isNaN) ? undefined : places.get(name(numbers)) ?? (banded ? between(numbers[0]) : undefined);
+      return i === undefined ? [NaN] : [values[i], (hits[i] + PRIOR * share) / (rows[i] + PRIOR)];
+    };
+  },
+};
+
+/* s ρ(· | chosen) + (1 − s) ρ(· | others). */
+function weighed(p, chosen, share) {
+  const size = chosen.filter(Boolean).length;
+  if (!size || size === p.length) return p;
+  const masses = [true, false].map((side) => sum(p.map((value, i) => (chosen[i] === side ? value : 0))));
+  const within = (value, mass, count) => (mass > LIGHT ? value / mass : 1 / count);
+  return p.map((value, i) => (chosen[i] ? share * within(value, masses[0], size) : (1 - share) * within(value, masses[1], p.length - size)));
+}
+
+/* What orders make of a density: a factor within bounds, and one elsewhere. */
+class Limits {
+  constructor(low, high, share, inside, far) {
+    const none = low >= high || low >= far || high <= -far || (low === -Infinity && high === Infinity);
+    const mass = none ? 1 : clamp(inside, 0, 1);
+    Object.assign(this, { low: none ? -Infinity : low, high: none ? Infinity : high, share: 1 - mass > THIN ? share : 1 });
+    const [first, last] = [this.low, this.high].map((end) => clamp(end, -far, far));
+    Object.assign(this, { first, last: Math.max(last, first + 1e-6), thin: mass <= THIN });
+    this.inside = this.thin ? 0 : this.share / mass;
+    this.outside = (1 - this.share) / Math.max(1 - mass, THIN);
+  }
+
+  contains(t) {
+    return t >= this.low && t <= this.high;
+  }
+
+  /* A density with these limits, from that without. */
+  density(t, plain) {
+    if (!this.contains(t)) return plain * this.outside;
+    return this.thin ? (t >= this.first && t <= this.last ? this.share / (this.last - this.first) : 0) : plain * this.inside;
+  }
+
+  /* The pieces of an interval, and the factor in each. */
+  pieces(a, b) {
+    const cuts = [[a, Math.min(b, this.low), this.outside], [Math.max(a, this.low), Math.min(b, this.high), this.inside], [Math.max(a, this.high), b, this.outside]];
+    return cuts.filter(([from, to, factor]) => from < to && factor > 0);
+  }
+}
+
+/* The rules and orders of a table: what they say of encoded rows. */
+class Rules {
+  constructor({ quantities, rules, orders, off, closest, far }, columns) {
+    Object.assign(this, { quantities, orders, columns, off, closest, far });
+    this.rules = rules.map((rule) => ({ ...rule, say: FUNCTIONS[rule.function.form](rule.function) }));
+    this.owners = new Map(columns.flatMap((column, i) => (quantities[i] ? column.owner.map((j) => [j, i]) : [])));
+  }
+
+  about(j) {
+    const i = this.owners.get(j), listed = i !== undefined && this.quantities[i].listed;
+    const rules = this.rules.some(({ target, terms }) => target === i || (listed && terms.some(([own]) => own === i)));
+    return i !== undefined && (rules || this.orders.some(({ low, high }) => low === i || high === i));
+  }
+
+  /* The number that table column i of a row stands for; NaN if it is hidden. */
+  number(x, i) {
+    const column = this.columns[i], { listed } = this.quantities[i];
+    return listed ? (Number.isNaN(x[column.owner[0]]) ? NaN : listed[x[column.owner[0]]] ?? NaN) : valueOf(x, column);
+  }
+
+  /* What a rule names for a row, and how surely; another number may stand for one of its columns. */
+  said(rule, x, own = -1, number = NaN) {
+    const [value, share = rule.share] = rule.say(rule.terms.map(([i, part]) => partOf(i === own ? number : this.number(x, i), part)));
+    return [this.rounded(value, rule.target), share];
+  }
+
+  /* The number of a column that is next to a value; NaN where none is within half a cell. */
+  rounded(value, i) {
+    const { listed, width } = this.quantities[i], column = this.columns[i];
+    if (!listed) return column.snap(value - column.lattice.offset) + column.lattice.offset;
+    const near = this.nearest(listed, value);
+    return near >= 0 && Math.abs(listed[near] - value) <= width / 2 ? listed[near] : NaN;
+  }
+
+  nearest(listed, value) {
+    return listed.reduce((best, number, i) => (number !== null && (best < 0 || Math.abs(number - value) < Math.abs(listed[best] - value)) ? i : best), -1);
+  }
+
+  /* The value that rules name for encoded column j, and how likely it is; null for none. */
+  named(x, j) {
+    const i = this.owners.get(j), column = this.columns[i];
+    for (const rule of this.rules.filter(({ target }) => target === i)) {
+      const [value, share] = this.said(rule, x);
+      if (Number.isNaN(value)) continue;
+      const odds = column.owner.length === 1 ? share : j === column.owner[0] ? rule.agree : Math.min(share / rule.agree, rule.agree);
+      return { value, share: odds };
+    }
+    return null;
+  }
+
+  /* The code of a value in the first encoded column of table column i; −1 for none. */
+  code(value, i) {
+    const { listed, width } = this.quantities[i], column = this.columns[i];
+    const known = listed ?? column.atoms.map((atom) => atom + column.lattice.offset), near = this.nearest(known, value);
+    const fits = near >= 0 && Math.abs(known[near] - value) <= SAME * width;
+    return listed ? (fits ? near : -1) : fits ? near + 1 : 0;
+  }
+
+  /* Probabilities of the codes of discrete column j by what rules and orders say. */
+  labels(p, x, j) {
+    const i = this.owners.get(j);
+    if (i === undefined) return p;
+    const named = this.named(x, j), code = named ? this.code(named.value, i) : -1;
+    if (code >= 0) return weighed(p, p.map((_, own) => own === code), named.share);
+    return this.between(this.leading(p, x, i), x, i);
+  }
+
+  /* By the rules that take column i: what is left for it are the values that would name what others hold. */
+  leading(p, x, i) {
+    const { listed } = this.quantities[i];
+    for (const rule of listed ? this.rules.filter(({ terms }) => terms.some(([own]) => own === i)) : []) {
+      const held = this.number(x, rule.target);
+      if (Number.isNaN(held) || rule.terms.some(([own]) => own !== i && Number.isNaN(this.number(x, own)))) continue;
+      const said = listed.map((number) => this.said(rule, x, i, number ?? NaN)[0]), { width } = this.quantities[rule.target];
+      const right = said.map((value) => Math.abs(value - held) <= SAME * width);
+      if (right.some(Boolean)) p = weighed(p, said.map((value, k) => right[k] || Number.isNaN(value)), rule.share);
+    }
+    return p;
+  }
+
+  between(p, x, i) {
+    const span = this.span(x, i), column = this.columns[i];
+    if (!span) return p;
+    const numbers = this.quantities[i].listed ?? [null, ...column.atoms.map((atom) => atom + column.lattice.offset)], slack = SAME * this.quantities[i].width;
+    return weighed(p, p.map((_, k) => (numbers[k] ?? null) === null || (numbers[k] >= span.low - slack && numbers[k] <= span.high + slack)), span.share);
+  }
+
+  /* Between which numbers orders leave table column i; null where they say nothing. */
+  span(x, i) {
+    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.number(x, order.low)]);
+    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.number(x, order.high)]);
+    const [from, to] = [lower, upper].map((some) => some.filter(([, number]) => !Number.isNaN(number)));
+    if (!from.length && !to.length) return null;
+    const share = Math.min(...[...from, ...to].map(([order]) => order.share));
+    return { low: Math.max(-Infinity, ...from.map(([, number]) => number)), high: Math.min(Infinity, ...to.map(([, number]) => number)), share };
+  }
+
+  /* The same for the real encoded column j, encoded. */
+  bounds(x, j) {
+    const i = this.owners.get(j), span = i === undefined ? null : this.span(x, i);
+    return span && [this.limit(span.low, 1, i), this.limit(span.high, -1, i), span.share];
+  }
+
+  limit(value, sign, i) {
+    if (!Number.isFinite(value)) return value;
+    const { map, lattice } = this.columns[i], { width } = this.quantities[i], [low, high] = map.edges ?? [-Infinity, Infinity];
+    let point = this.rounded(value, i);
+    if (sign * (value - point) > SAME * width) point += sign * width;
+    const edge = point - lattice.offset - (sign * width) / 2;
+    if (edge <= low) return -Infinity;
+    return edge >= high ? Infinity : Math.fround(map.withLogSlope(edge)[0] - sign * SLACK);
+  }
+
+  /* The cell of the value that rules name for real column j, [low, high, X], and how likely it is; null for none. */
+  cell(x, j) {
+    const named = this.owners.has(j) ? this.named(x, j) : null;
+    const cell = named && cellOf(named.value, this.columns[this.owners.get(j)], this.quantities[this.owners.get(j)].width, this);
+    return cell && { cell, share: named.share };
+  }
+}
