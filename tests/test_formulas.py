@@ -243,3 +243,40 @@ def test_a_made_up_formula_is_refused(formula):
     data = Schema.fit(read_frame(bills(100))).to_json()
     with pytest.raises(ValueError, match="schema"):
         Schema.from_json({**data, "formulas": [formula]})
+
+
+@pytest.fixture(scope="module")
+def continuous():
+    """A copy in four of five rows, and a sum in all, of numbers without any rounding."""
+    rng = np.random.default_rng(0)
+    a, c = rng.normal(100, 3.7, N), rng.normal(size=N)
+    b = np.where(rng.random(N) < 0.8, a, rng.normal(100, 3.7, N))
+    X = pd.DataFrame({"a": a, "b": b, "c": c, "d": a + c})
+    return X, CTEM(**{**SMALL, "max_steps": 300, "width": 32, "batch_size": 128}).fit(X)
+
+
+def test_copies_and_sums_of_continuous_numbers_are_drawn_to_the_last_digit(continuous):
+    X, model = continuous
+    drawn = model.sample(2000, random_state=0)
+    share = (X["a"] == X["b"]).mean()
+    spread = np.sqrt(share * (1 - share) * (1 / 2000 + 1 / N))
+    assert abs((drawn["a"] == drawn["b"]).mean() - share) < 4 * spread + 0.02
+    assert (drawn["d"] == drawn["a"] + drawn["c"]).mean() > 0.98
+    some = model.sample(500, random_state=0, given={"a": (100, None)})
+    assert (some["a"] == some["b"]).mean() > 0.6
+    assert some["a"].min() >= 100
+
+
+def test_copies_and_sums_of_continuous_numbers_are_filled_in_to_the_last_digit(continuous):
+    X, model = continuous
+    gaps = X.copy()
+    gaps.loc[:299, "b"] = np.nan
+    gaps.loc[300:, "d"] = np.nan
+    filled = model.impute(gaps, random_state=0)
+    share = (X["a"] == X["b"]).mean()
+    assert (
+        abs((filled["a"] == filled["b"])[:300].mean() - share) < 4 * np.sqrt(share * (1 - share) / 300) + 0.02
+    )
+    assert (filled["d"] == filled["a"] + filled["c"])[300:].mean() > 0.98
+    seen = gaps.notna()
+    assert np.array_equal(filled.to_numpy()[seen], gaps.to_numpy()[seen])

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,7 +19,10 @@ from ctem.report import write_report
 from ctem.report.axes import lay_out, nice, plain_text, shown
 from ctem.report.charts import histograms
 from ctem.report.compare import compare_column, mutual_information
+from ctem.report.findings import ColumnFacts
 from ctem.report.markup import signed
+from ctem.report.pictures import marginal_figure
+from ctem.report.sections import _column_row
 from ctem.tables.columns.schema import Schema
 from ctem.tables.frames.cells import Cells
 from ctem.tables.frames.frame import read_frame
@@ -385,6 +389,33 @@ def test_moments_of_a_zone_are_told_in_it_everywhere(tmp_path):
     assert "2023-03-21 05:00" in page
     assert "2024-03-20 05:00" in page
     assert "20:00" not in page
+
+
+def test_many_rare_labels_together_have_a_share_and_no_bar():
+    rng = np.random.default_rng(0)
+    frame = read_frame(pd.DataFrame({"x": [f"v{k}" for k in rng.integers(0, 45, 2000)]}))
+    cells = frame.columns["x"]
+    axis = lay_out("x", Schema.fit(frame).columns["x"].codec, cells)
+    html = marginal_figure(compare_column(axis, cells, cells), "category")
+    widths = [float(each) for each in re.findall(r"<i style=\"width:([0-9.]+)%", html)]
+    assert axis.labels[-1].endswith("others")
+    assert len(widths) == axis.size - 1
+    assert min(widths) > 60  # all are about as common
+    assert "together" in html
+
+
+def test_a_long_reason_is_opened_by_a_click():
+    column = ColumnFacts("x", "real", "because " * 40, 0, "1 to 2")
+    row = _column_row(column, 10)
+    assert row.count("<details>") == 1
+    assert len(re.search("<summary>(.*)</summary>", row)[1]) < 100
+    assert row.count("because") > 40  # and whole behind it
+    assert "<details>" not in _column_row(replace(column, reason="whole numbers"), 10)
+
+
+def test_nats_in_the_first_tile_say_how_many_times_likelier(mixed):
+    page = mixed[3]
+    assert re.search(r"nats per row better than independent columns: [0-9,.e+]+ times likelier", page)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ class Listed:
     codec: Labels
     slot: Slots
     labels: tuple[str, ...]
+    folded: bool = False  # the last slot holds many values
 
     @property
     def ordered(self) -> bool:
@@ -217,7 +218,8 @@ def _listed(name: str, codec: Labels, cells: Cells) -> Listed:
     slot = np.full(k, own, np.int64)
     slot[order[:own]] = np.arange(own)
     rest = () if own == k else (f"{len(codec.values) - own} others",)
-    return Listed(name, codec, slot, (*(_label(codec, int(code), cells) for code in order[:own]), *rest))
+    labels = (*(_label(codec, int(code), cells) for code in order[:own]), *rest)
+    return Listed(name, codec, slot, labels, folded=bool(rest))
 
 
 def _codes(name: str, codec: Labels, cells: Cells) -> Slots:

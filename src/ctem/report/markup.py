@@ -8,7 +8,7 @@ from typing import Any
 
 from ctem.report.axes import plain_text
 
-__all__ = ["error_bar", "name_of", "signed", "tag", "text"]
+__all__ = ["error_bar", "folding", "name_of", "signed", "tag", "text", "times_likelier"]
 
 
 def text(value: Any, longest: int = 400) -> str:
@@ -37,6 +37,31 @@ def signed(value: float, form: str) -> str:
     """
     written = format(value, form)
     return format(0.0, form) if float(written) == 0 else written.replace("-", "−")
+
+
+def times_likelier(nats: float) -> str:
+    """How many times as likely a row is that has so many nats more.
+
+    >>> times_likelier(2.0), times_likelier(9.0), times_likelier(50.0), times_likelier(-1.0)
+    ('7.4', '8,103', '5e+21', '0.37')
+    """
+    ratio = math.exp(min(nats, 700.0))
+    if ratio < 1:
+        return f"{ratio:.2g}"
+    return f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0e}"
+
+
+def folding(value: str, longest: int = 90) -> str:
+    """Text that is opened by a click where it is long, so that a table stays low; whole where it is not.
+
+    >>> folding("short"), folding("a long reason", 9)
+    ('short', '<details><summary>a long r…</summary>a long reason</details>')
+    """
+    return (
+        text(value)
+        if len(value) <= longest
+        else tag("details", tag("summary", text(value, longest)) + text(value))
+    )
 
 
 def error_bar(value: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from ctem.partition import LogZ
 from ctem.report.axes import plain_text
 from ctem.report.findings import Findings
-from ctem.report.markup import signed
+from ctem.report.markup import signed, times_likelier
 from ctem.training.cut import still_improving
 
 __all__ = ["constant_in_words", "notes"]
@@ -72,7 +72,8 @@ def _generality(found: Findings) -> str:
     if not gap > max(3 * noise, 0.5):
         return ""
     return (
-        f"Rows of the fit gain {gap:.2f} nats more than held-out rows: the model has partly memorised them."
+        f"Rows of the fit gain {gap:.2f} nats more than held-out rows ({times_likelier(gap)} times likelier): "
+        "the model has partly memorised them."
     )
 
 

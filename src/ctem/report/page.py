@@ -11,7 +11,7 @@ from typing import Any
 from ctem.partition import LogZ
 from ctem.report.explorer import policy
 from ctem.report.findings import Findings, Mean
-from ctem.report.markup import error_bar, signed, tag, text
+from ctem.report.markup import error_bar, signed, tag, text, times_likelier
 from ctem.report.notes import notes
 from ctem.report.sections import sections
 
@@ -66,7 +66,7 @@ def _opening(found: Findings) -> str:
         _tile(
             signed(gain.value, "+.2f"),
             gain,
-            f"nats per row better than independent columns, on {of_rows}",
+            f"nats per row better than independent columns: {times_likelier(gain.value)} times likelier, on {of_rows}",
             "main",
         ),
         *([] if found.realism is None else [_realism_tile(found)]),
@@ -98,9 +98,9 @@ def _eyebrow(found: Findings) -> str:
 def _headline(gain: Mean) -> str:
     if not gain.value > 2 * (gain.stderr if gain.n > 1 else math.inf):
         return "The columns look almost independent to this model"
-    ratio = math.exp(min(gain.value, 700.0))
-    times = f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0e}"
-    return f"A typical row is {times} times likelier than if its columns were independent"
+    return (
+        f"A typical row is {times_likelier(gain.value)} times likelier than if its columns were independent"
+    )
 
 
 def _lead(found: Findings) -> str:

@@ -32,7 +32,7 @@ def marginal_figure(marginal: Marginal, kind: str) -> str:
     axis = marginal.axis
     label = f"{plain_text(axis.name)}: shares of real and sampled values"
     if isinstance(axis, Listed) and not axis.ordered:
-        picture = _bars(axis.labels, marginal.real, marginal.sampled)
+        picture = _bars(axis, marginal.real, marginal.sampled)
     else:
         gap = 0.12 if isinstance(axis, Listed) and axis.size <= 12 else 0.0
         picture = histograms(label, marginal.real, marginal.sampled, axis.ticks(), gap)
@@ -66,14 +66,19 @@ def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
     return tag("figure", title + twin + tag("figcaption", caption))
 
 
-def _bars(labels: tuple[str, ...], real: Vector, sampled: Vector) -> str:
-    top = max(float(real.max()), float(sampled.max()), 1e-9)
+def _bars(axis: Listed, real: Vector, sampled: Vector) -> str:
+    """A bar for every value; many rare ones together have a share and no bar, which would dwarf those of one value."""
+    alone = len(real) - axis.folded
+    top = max(float(real[:alone].max()), float(sampled[:alone].max()), 1e-9)
     rows = []
-    for label, r, s in zip(labels, real.tolist(), sampled.tolist(), strict=True):
+    for i, (label, r, s) in enumerate(zip(axis.labels, real.tolist(), sampled.tolist(), strict=True)):
         track = f'<i style="width:{100 * r / top:.1f}%"></i><b style="width:{100 * s / top:.1f}%"></b>'
-        cells = (
-            name_of(label) + tag("span", track, "track") + tag("span", f"{r:.1%}" if r < 0.1 else f"{r:.0%}")
+        bar = tag(
+            "span",
+            track if i < alone else f"together; {s:.0%} of the samples",
+            "track" if i < alone else "muted",
         )
+        cells = name_of(label) + bar + tag("span", f"{r:.1%}" if r < 0.1 else f"{r:.0%}")
         rows.append(tag("div", cells, "bar"))
     return tag("div", "".join(rows), "bars")
 

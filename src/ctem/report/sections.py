@@ -13,7 +13,7 @@ from ctem.report.axes import nice
 from ctem.report.charts import curves, diagonal, histograms
 from ctem.report.extras import dependence_map, missing, privacy
 from ctem.report.findings import ColumnFacts, Findings, Mean, Scores, Strange
-from ctem.report.markup import error_bar, name_of, signed, tag, text
+from ctem.report.markup import error_bar, folding, name_of, signed, tag, text
 from ctem.report.notes import constant_in_words
 from ctem.report.pictures import marginal_figure, pair_figure
 
@@ -97,7 +97,7 @@ def _column_row(column: ColumnFacts, rows: int) -> str:
         "tr",
         tag("td", name_of(column.name), "name")
         + tag("td", kind)
-        + tag("td", text(column.reason), "muted")
+        + tag("td", folding(column.reason), "muted")
         + tag("td", f"<bdi>{text(column.glance, 120)}</bdi>", "glance")
         + tag("td", gaps, "n", data_name="missing:")
         + tag("td", _others_say(column.others_say), "n", data_name="others say:"),

@@ -180,7 +180,7 @@ class TableDensity:
         most = self._filling
         sizes = [min(most, n - start) for start in range(0, n, most)]
         x = torch.cat([self.density.sample(size, generator).cpu() for size in sizes])
-        return self.schema.decode(x, generator)
+        return self.schema.exact(self.schema.decode(x, generator))
 
     def completed(
         self, frame: Frame, generator: torch.Generator, known: Collection[str] | None = None
@@ -197,7 +197,9 @@ class TableDensity:
         parts = [self.encode_given(part, names) for part in chunks(taken(frame, gone), self._at_a_time)]
         x = torch.cat([density.complete(part, generator).cpu() for part in parts])
         drawn = self.schema.decode(x, generator)
-        return {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
+        found = {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
+        gaps_of = {name: cells.missing for name, cells in frame.columns.items()}
+        return self.schema.exact(found, gaps_of)
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""

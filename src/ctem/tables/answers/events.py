@@ -190,7 +190,8 @@ class TableEvent:
         columns = self.table.schema.decode(x.cpu(), generator)
         for name, condition in self.conditions.items():
             columns[name] = condition.decode(x[:, list(self._owner[name])].cpu(), generator)
-        return columns
+        free = {name: np.ones(len(x), bool) for name in columns if name not in self.conditions}
+        return self.table.schema.exact(columns, free)
 
     @property
     def _owner(self) -> dict[str, tuple[int, ...]]:

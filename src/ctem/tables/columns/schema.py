@@ -12,12 +12,15 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
 from ctem.tables.columns.codecs import Constant, Labels, Numbers, codec_from_json
+from ctem.tables.columns.exactness import exact, sums_of
 from ctem.tables.columns.formulas import CodecRuler, Formula
 from ctem.tables.columns.gap_causes import gaps_in_words
 from ctem.tables.columns.identifiers import LeftOut
@@ -244,6 +247,13 @@ class Schema:
         widths = [len(group) for group in self.owner]
         parts = zip(self.columns.items(), x.split(widths, 1), strict=True)
         return {name: inferred.codec.decode(part, generator) for (name, inferred), part in parts}
+
+    def exact(
+        self, columns: Mapping[str, Cells], drawn: Mapping[str, NDArray[np.bool_]] | None = None
+    ) -> dict[str, Cells]:
+        """Columns in which drawn numbers meet the formulas to the last digit (``ctem.tables.columns.exactness``)."""
+        codecs = {name: inferred.codec for name, inferred in self.columns.items()}
+        return exact(columns, [*sums_of(self.rules), *self.formulas], codecs, drawn)
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
         """Rows for training: dequantised columns moved to a uniform point of their cell, T(X + w(U − ½)).
