@@ -238,7 +238,7 @@ def test_a_mixed_density_of_numbers_draws_the_margin_as_often_as_it_is_believed(
 
 
 def test_what_others_say_is_kept_in_the_file_and_told(tmp_path, capsys):
-    from ctem.cli.work import info
+    from ctem.cli.facts import info
 
     X = pd.DataFrame(dependent_rows(300).numpy(), columns=["bit", "number", "label"]).astype({"label": str})
     model = CTEM(

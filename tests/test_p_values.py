@@ -130,7 +130,7 @@ def test_alpha_chooses_the_rows_and_n_limits_them(model):
     assert [each.p_value for each in found] == pytest.approx(p[[each.row for each in found]])
     assert len(model.outliers(X, 1, alpha=0.03)) == 1
     assert model.outliers(X[:0:-1][5:8].assign(height=160.0, rain=0.0, city="Bergen"), alpha=1e-4) == []
-    with pytest.raises(ValueError, match=r"alpha: expected a share in \(0, 1\); got 5"):
+    with pytest.raises(ValueError, match=r"alpha: expected a share in \(0, 1\]; got 5"):
         model.outliers(X, alpha=5)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT, SMALL
 
 from ctem import CTEM
 from ctem.densities.anyorder import fitting
@@ -31,7 +31,7 @@ def memoriser():
 @pytest.fixture(scope="module")
 def modest():
     X = people(800, 1)
-    return X, CTEM(**SMALL).fit(X)
+    return X, CTEM(**EXACT).fit(X)
 
 
 def test_a_model_that_memorises_is_caught(memoriser):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import chisquare
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM, inspect
 
@@ -25,7 +25,7 @@ def towns(seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X = towns()
-    return X, CTEM(**SMALL).fit(X)
+    return X, CTEM(**EXACT).fit(X)
 
 
 def rare_of(model):

@@ -90,7 +90,7 @@ def test_new_values_are_refused_where_that_was_asked_and_where_they_are_given(fi
 def test_text_where_numbers_were_is_still_an_error(fitted):
     X, model = fitted
     with pytest.raises(
-        TypeError, match="column 'rooms': expected whole numbers, as in fit; got text or categories"
+        ValueError, match="column 'rooms', row 0: expected a whole number, as in fit; got 'many'"
     ):
         model.score_samples(X.assign(rooms="many"))
     with pytest.raises(

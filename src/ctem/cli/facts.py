@@ -95,7 +95,13 @@ def info(model: Path, as_json: bool) -> None:
 
 
 def quality_in_words(model: CTEM) -> str:
-    """How good a model is, as far as it knows."""
+    """How good a model is, as far as it knows.
+
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> quality_in_words(CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X))[:13]
+    'held-out rows'
+    """
     if model.held_out_ is None:
         return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
     energy = f"; {model.density_.energy}" if isinstance(model.density_, TiltedDensity) else ""

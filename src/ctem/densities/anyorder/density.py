@@ -180,9 +180,11 @@ class AnyOrderDensity:
         return torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
     def is_tied(self, columns: Collection[int]) -> bool:
-        """Whether a formula or a rule ties one of these columns to others."""
-        used = () if self.net.ties is None else self.net.ties.used
-        return any(j in used or (self.rules is not None and self.rules.about(j)) for j in columns)
+        """Whether a formula or a rule names values of one of these columns by others, or of others by it."""
+        used = set(() if self.net.ties is None else self.net.ties.used)
+        for child, named_by in ({} if self.rules is None else self.rules.after).items():
+            used |= {child, *named_by}
+        return not used.isdisjoint(columns)
 
     def _conditional(self, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Whatever the order: all observed cells are shown."""

@@ -21,7 +21,8 @@ from torch import Tensor
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.fast.potential import FastDensity
 from ctem.densities.presence import gaps
-from ctem.tables.answers.distributions import ColumnDistribution, column_distribution
+from ctem.densities.tilted import TiltedDensity
+from ctem.tables.answers.distributions import ColumnDistribution, column_distribution, log_total_tilt
 from ctem.tables.answers.surprise import Rarity, log_units, of_shared_codes, surprises
 from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
@@ -154,10 +155,21 @@ class TableDensity:
         inner, outer = ([i for j in part for i in owner[j]] for part in (asked, given))
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            log_p = density.log_prob(x, inner, outer).cpu().numpy()
-            return np.asarray(log_p + log_det[:, list(asked)].sum(1))
+            log_p = density.log_prob(x, inner, outer)
+            if isinstance(density, TiltedDensity) and len(asked) == 1 and inner:
+                log_p = log_p - self._log_excess(density, x, asked[0], outer)
+            return np.asarray(log_p.cpu().numpy() + log_det[:, list(asked)].sum(1))
 
         return self._answers(frame, answer)
+
+    def _log_excess(self, density: TiltedDensity, x: Tensor, asked: int, given: Sequence[int]) -> Tensor:
+        """log of what the conditional of one column adds up to, (n,): with an energy, nearly 0; 0 of missing cells."""
+        shown, owner = torch.full_like(x, torch.nan), self.schema.owner[asked]
+        shown[:, list(given)] = x[:, list(given)]
+        parts = shown.split(CHUNK // 8)
+        total = torch.cat([log_total_tilt(density, part, owner) for part in parts])
+        before = torch.cat([density.energy(part) for part in parts]) if given else 0.0
+        return torch.where(x[:, owner[0]].isnan(), 0.0, total - before)
 
     def grad_log_prob(self, frame: Frame) -> Vector:
         """∂ log ρ / ∂X (n, columns) = T′(X) ∂ log ρ / ∂x + ∂ log T′ / ∂X; nan where there is none."""

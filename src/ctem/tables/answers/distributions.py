@@ -17,7 +17,7 @@ from ctem.tables.frames.cells import Cells, counts_of
 from ctem.tables.frames.frame import Field
 from ctem.tables.frames.telling import told
 
-__all__ = ["ColumnDistribution", "column_distribution"]
+__all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
 
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 BINS = 48  # of a histogram, about
@@ -287,6 +287,16 @@ def column_distribution(
     if isinstance(density, TiltedDensity):
         p = (p.double().log() + density.energy.at_values(x, owner, values)).softmax(1)
     return values, p, group
+
+
+def log_total_tilt(density: TiltedDensity, x: Tensor, owner: tuple[int, ...]) -> Tensor:
+    """log Σ_v b(v | observed cells) e^{log ρ/b at v} over the values of one column, (n,): its conditional's constant.
+
+    >>> log_total_tilt.__name__  # tests/test_energy.py has its law
+    'log_total_tilt'
+    """
+    values, p, _ = _alternatives(density, x, owner)
+    return (p.double().log() + density.energy.at_values(x, owner, values)).logsumexp(1)
 
 
 def _alternatives(
