@@ -129,6 +129,10 @@ def fast_in_words(facts: dict[str, Any] | None) -> str:
 
 
 def reading_of(decimal: str | None, dates: str | None, na: list[str] | None) -> dict[str, Any] | None:
-    """What the user says of how text is written."""
+    """What the user says of how text is written.
+
+    >>> reading_of(",", None, ["none"])
+    {'decimal': ',', 'na': ['none']}
+    """
     said = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
     return said or None

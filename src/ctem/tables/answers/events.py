@@ -41,7 +41,8 @@ __all__ = ["TableEvent", "conditional_probability", "split_given"]
 
 SPARE = 2  # particles for every row that is drawn, to begin with
 FEW = 0.5  # effective rows for every row that is drawn, below which there is a warning
-MOST = 16  # particles for every row that is drawn, at most
+MOST, MOST_PLAIN = 16, 64  # particles for every row that is drawn, at most; where they are plain draws
+LEAST_PLAIN = 8192  # of those, before an event counts as impossible
 PASS = 1024  # particles between two looks at the standard error
 LOOKS = 2  # passes before the first look, since few islands do not know their spread
 
@@ -151,11 +152,16 @@ class TableEvent:
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n rows that meet the conditions.
 
-        Particles are added until their effective number is n; after ``MOST`` for every row there is a warning.
+        Particles are added until their effective number is n; after so many for every row there is a warning.
         """
+        tied = self.table.density.is_tied(self._allowed())
+        most = max(n * MOST_PLAIN, LEAST_PLAIN) if tied else n * MOST
         found = self._particles(SPARE * n, generator)
-        while (ess := estimate(found).ess) < n and sum(len(each.x) for each in found) < MOST * n:
+        while (
+            not (ess := estimate(found).ess) >= n and sum(len(each.x) for each in found) < most
+        ):  # nan: none fits
             found += self._particles(SPARE * n, generator)
+        self._check_met(found)
         if ess < FEW * n:
             text = f"given: {n} rows rest on {ess:.0f} effective draws, so that some of them are alike."
             warnings.warn(text, UserWarning, stacklevel=4)
@@ -166,7 +172,6 @@ class TableEvent:
         found = [self._swarm(n, generator)]
         while sum(len(each.x) for each in found) < n:
             found.append(self._swarm(n, generator))
-        self._check_met(found)
         return found
 
     def _swarm(self, n: int, generator: torch.Generator) -> Particles:
