@@ -280,3 +280,20 @@ def test_copies_and_sums_of_continuous_numbers_are_filled_in_to_the_last_digit(c
     assert (filled["d"] == filled["a"] + filled["c"])[300:].mean() > 0.98
     seen = gaps.notna()
     assert np.array_equal(filled.to_numpy()[seen], gaps.to_numpy()[seen])
+
+
+def test_probabilities_of_a_sum_with_gaps_add_up_to_one_and_agree_with_draws():
+    """A total of two columns, with gaps: an event and its opposite, and what draws count."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(5, 2, 150).round(2), rng.normal(3, 1, 150).round(2)
+    X = pd.DataFrame({"a": a, "b": b, "total": (a + b).round(2)})
+    X = X.mask(rng.random(X.shape) < 0.1)
+    model = CTEM(**SMALL).fit(X)
+    assert model.schema_.formulas or model.schema_.rules
+    cut = float(X["total"].median())
+    below = model.probability({"total": (None, cut)})
+    above = model.probability({"total": (round(cut + 0.01, 2), None)})
+    assert abs(below.value + above.value - 1) < 3 * np.hypot(below.stderr, above.stderr)
+    drawn = model.sample(4000, random_state=1)["total"]
+    share = (drawn <= cut).mean()
+    assert abs(below.value - share) < 3 * np.hypot(below.stderr, 0.5 / 4000**0.5)
