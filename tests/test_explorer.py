@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT
 from test_browser import BROWSER, QUIET, browse
 
 from ctem import CTEM
@@ -65,7 +65,7 @@ def believed_in_part(model):
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     X = table()
-    model = believed_in_part(CTEM(**SMALL).fit(X))
+    model = believed_in_part(CTEM(**EXACT).fit(X))
     return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
 
 
@@ -233,7 +233,7 @@ def test_a_report_without_an_explorer_says_why_and_has_no_script(case, tmp_path,
     if case == "large":
         monkeypatch.setattr(explorer, "MAX_BYTES", 1000)
     settings = {"missing": "state"} if case == "state" else {}
-    model = CTEM(**{**SMALL, "max_steps": 2, **settings}).fit(X)
+    model = CTEM(**{**EXACT, "max_steps": 2, **settings}).fit(X)
     page = write_report(model, X, tmp_path / "r.html", n_samples=20).read_text("utf-8")
     assert REASONS[case] in why_not(model)
     assert f"There is no explorer in this report: {html.escape(why_not(model))}" in page
@@ -257,7 +257,7 @@ def test_extreme_numbers_times_and_empty_columns_can_be_asked_about_too(tmp_path
             "share": rng.random(120),
         }
     )
-    model = CTEM(**{**SMALL, "max_steps": 5}).fit(X)
+    model = CTEM(**{**EXACT, "max_steps": 5}).fit(X)
     path = write_report(model, X, tmp_path / "report.html", n_samples=30)
     body = """document.querySelectorAll(".load").forEach((button) => button.click());
       const told = [...document.querySelectorAll(".explorer b, .explorer .said, .explorer .ends, .rows li, .news")];
@@ -286,7 +286,7 @@ def test_times_of_day_months_zones_and_large_numbers_are_told_and_typed_as_the_t
             "shift": np.array(["06:30", "14:30", "22:30"])[rng.integers(0, 3, n)],
         }
     )
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     path = write_report(model, X, tmp_path / "report.html", n_samples=30)
     body = """const cards = [...document.querySelectorAll(".card")];
       const say = (node, value) => { node.value = value; node.dispatchEvent(new Event("change")); };
@@ -333,7 +333,7 @@ def test_codes_beyond_the_ends_of_a_column_count_in_its_interval(tmp_path):
     X = pd.DataFrame(
         {"x": np.where(np.isnan(codes), rng.integers(0, 100, n), codes), "y": rng.normal(size=n)}
     )
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     path = write_report(model, X, tmp_path / "report.html", n_samples=30)
     body = """const explorer = new Explorer(data, document.createElement("div"));
       return questions.map((share) => explorer.before[0].quantile(share));"""

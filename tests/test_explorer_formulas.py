@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT
 from test_explorer import in_browser, in_page, probabilities, random_questions
 from test_explorer_ranges import counted, random_range_questions
 from test_formulas import bills
@@ -36,7 +36,7 @@ def table(n=600, seed=0):
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     X = table()
-    model = CTEM(**{**SMALL, "max_steps": 150, "width": 32, "batch_size": 128}).fit(X)
+    model = CTEM(**{**EXACT, "max_steps": 150, "width": 32, "batch_size": 128}).fit(X)
     return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
 
 

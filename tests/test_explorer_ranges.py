@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT
 from test_explorer import in_browser, in_page, table
 
 from ctem import CTEM
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.long, in_browser]
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     X = table()
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from small import SMALL
+from small import EXACT
 from test_explorer import in_browser, in_page, probabilities, random_questions
 from test_kept_orders import table as ordered
 from test_kept_rules import table as ruled
@@ -34,7 +34,7 @@ def table():
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     X = table()
-    model = CTEM(**{**SMALL, "max_steps": 60}).fit(X)
+    model = CTEM(**{**EXACT, "max_steps": 60}).fit(X)
     return X, model, write_report(model, X, tmp_path_factory.mktemp("asked") / "report.html", n_samples=60)
 
 
