@@ -11,17 +11,20 @@ tests/test_trees.py compares what comes out with scikit-learn's own answers.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 
 from ctem.densities.tilted.trees import BINS, LEAVES, Split, Trees
 
-__all__ = ["Boosting"]
+__all__ = ["Boosting", "free_threads"]
 
 Matrix = NDArray[np.float64]
 
@@ -99,8 +102,23 @@ class Boosting:
             categorical_features=list(range(len(coded))) or None,
             random_state=self.seed,
             **how,
-        ).fit(inputs[mixed], target[mixed], None if weight is None else weight[mixed])
+        )
+        with threadpool_limits(free_threads(), user_api="openmp"):
+            model.fit(inputs[mixed], target[mixed], None if weight is None else weight[mixed])
         return _extracted(model, order, known)
+
+
+def free_threads() -> int:
+    """Threads that find a core of their own: on a busy machine threads that wait for each other are slower than one.
+
+    The load of the last minute beyond this process's own threads is that of others; none where it is not known.
+
+    >>> free_threads() >= 1
+    True
+    """
+    cores, own = os.cpu_count() or 1, torch.get_num_threads()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1, min(own, round(cores - max(load - own, 0.0))))
 
 
 def _extracted(model: Any, order: Sequence[int], known: dict[int, Matrix]) -> Trees:
