@@ -155,8 +155,14 @@ def _fast(model: Fitted) -> Header | None:
 def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     """Of the base, the density's networks, the energy, the fast potential, which shares base and correlation, and gaps.
 
-    >>> tensors_of.__annotations__["model"]
-    'Fitted'
+    >>> import tempfile, numpy as np
+    >>> from ctem import CTEM
+    >>> from ctem.persistence import load
+    >>> model = CTEM(max_steps=2, width=8, random_state=0).fit(np.random.default_rng(0).normal(size=(100, 1)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(Path(folder) / "model.ctem")
+    ...     sorted(tensors_of(load(Path(folder) / "model.ctem")))[0]
+    'base.log_table'
     """
     density = model.density
     found = {"base.log_table": density.base.log_table}

@@ -292,8 +292,16 @@ def column_distribution(
 def log_total_tilt(density: TiltedDensity, x: Tensor, owner: tuple[int, ...]) -> Tensor:
     """log Σ_v b(v | observed cells) e^{log ρ/b at v} over the values of one column, (n,): its conditional's constant.
 
-    >>> log_total_tilt.__name__  # tests/test_energy.py has its law
-    'log_total_tilt'
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.densities.anyorder import AnyOrderNet
+    >>> from ctem.densities.tilted import Plan, fit_energy
+    >>> from ctem.spaces import Category, Space
+    >>> b = AnyOrderDensity(AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8), 1e-3, [[0, 1]])
+    >>> rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
+    >>> energy = fit_energy(b, rows[:800], rows[800:], [2, 2], Plan(rounds=1, trees=50, fresh=2000))
+    >>> known = torch.tensor([[0.0, torch.nan]])  # ρ and b have the same margins
+    >>> bool(log_total_tilt(TiltedDensity(b, energy, lambda x: x), known, (1,)).abs() < 0.05)
+    True
     """
     values, p, _ = _alternatives(density, x, owner)
     return (p.double().log() + density.energy.at_values(x, owner, values)).logsumexp(1)
