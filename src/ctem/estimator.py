@@ -53,12 +53,14 @@ FEW = 100  # rows below which dependence between columns can hardly be learned
 class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """A density on tables of real, discrete and mixed columns, with missing cells.
 
-        log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = (1/C) Σ_c Π_j ρ(x_j | columns before j in order c)
+        log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = b(x) e^{g(x)} / Z,
+        b(x) = (1/C) Σ_c Π_j b(x_j | columns before j in order c)
 
-    x is the encoded row. Networks know ρ(x_j | x_V) for every column j and every set V of visible columns, and their
-    mean is taken, so that one normalised density answers everything: scores, samples, marginals, conditionals,
-    imputations, outliers. A missing cell is a column that stays hidden. The reference measure is Lebesgue on real
-    columns (dates: per day) and counting on the others. Settings do not depend on the device; last bits of a fit do.
+    x is the encoded row. Networks know b(x_j | x_V) for every column j and every set V of visible columns, and their
+    mean is taken. The energy g is learned by comparing rows with draws of b, and left out where it gains nothing. One
+    normalised density answers everything: scores, samples, marginals, conditionals, imputations, outliers. A missing
+    cell is a column that stays hidden. The reference measure is Lebesgue on real columns (dates: per day) and counting
+    on the others. Settings do not depend on the device; last bits of a fit do.
 
     Arguments:
         kinds: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
@@ -284,6 +286,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
 
         nan where there is none: discrete columns, numbers so frequent that they have a probability, and missing cells.
+        An energy of trees is constant between its cuts, so that this is the gradient of the networks' density.
         """
         check_is_fitted(self)
         return self._table.grad_log_prob(self._read(X))

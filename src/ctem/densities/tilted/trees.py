@@ -6,7 +6,7 @@ and one "and" for each column, whatever the depth:
 
     leaf_t(x) = the lowest bit of   ⋀_j  M_j[ bin of x_j, t ],
 
-with M_j[b, t] the leaves of tree t that a row with bin b in column j can still reach (R. Lucchese et al., QuickScorer,
+with M_j[b, t] the leaves of tree t that a row with bin b in column j can still reach (C. Lucchese et al., QuickScorer,
 2015). Missing cells have a bin of their own. Nothing in the arrays is an address but the number of a column, which is
 checked, so that arrays of a strange file can do no harm.
 """
