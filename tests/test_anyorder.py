@@ -18,8 +18,8 @@ from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.densities.anyorder.worth import Worth
 from ctem.densities.chain import Chain
-from ctem.densities.fast.differences import Differences
-from ctem.densities.fast.network import LevelNet
+from ctem.densities.spacetime.differences import Differences
+from ctem.densities.spacetime.network import LevelNet
 from ctem.images.firstorder import FirstOrder
 from ctem.images.unet import ImageNet
 from ctem.spaces import Category, Ordinal, Real, Space

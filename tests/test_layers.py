@@ -23,7 +23,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "partition",
     "densities",
     "densities.anyorder",
-    "densities.fast",
+    "densities.spacetime",
     "densities.tilted",
     "images",
     "tables.frames",

@@ -34,7 +34,7 @@ def table(n=150):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**SMALL, kinds={"city": Category()}, fast=True).fit(table())
+    return CTEM(**SMALL, kinds={"city": Category()}).fit(table())
 
 
 @pytest.fixture
@@ -68,7 +68,6 @@ def rewrite(path, change, tensors=None):
 def test_a_loaded_model_answers_with_the_same_bits(model, path):
     X, again = table(), CTEM.load(path)
     assert np.array_equal(again.score_samples(X), model.score_samples(X))
-    assert np.array_equal(again.score_samples(X, fast=True), model.score_samples(X, fast=True))
     assert np.array_equal(again.log_density(X, ["age"], ["city"]), model.log_density(X, ["age"], ["city"]))
     pd.testing.assert_frame_equal(again.sample(20, random_state=1), model.sample(20, random_state=1))
     pd.testing.assert_frame_equal(again.impute(X, random_state=1), model.impute(X, random_state=1))
@@ -273,7 +272,7 @@ CHANGES = {
     "unknown setting": lambda h: h["settings"].update(checkpoint="/etc/passwd"),
     "setting out of range": lambda h: h["settings"].update(orders=-1),
     "unknown objective": lambda h: h["settings"].update(objective="plain"),
-    "objective of another network": lambda h: h["settings"].update(objective="pairwise", fast=False),
+    "objective of another network": lambda h: h["settings"].update(objective="pairwise"),
     "text for a number": lambda h: h["trained"].update(width="8"),
     "huge network": lambda h: h["density"]["network"].update(width=10**9),
     "deep network": lambda h: h["density"]["network"].update(blocks=10**9),
@@ -301,13 +300,7 @@ CHANGES = {
     "late beyond 1": lambda h: h["density"]["late"].__setitem__(0, 2.0),
     "late of nan": lambda h: h["density"]["late"].__setitem__(0, float("nan")),
     "late of text": lambda h: h["density"].update(late="abcd"),
-    "huge potential": lambda h: h["fast"]["network"].update(width=10**9),
-    "potential at no level": lambda h: h["fast"].update(level=7.0),
-    "constant missing": lambda h: h["fast"].update(log_z={}),
-    "gap of text": lambda h: h["fast"]["gap"].update(mean="near"),
-    "gap missing": lambda h: h["fast"].pop("gap"),
     "history": lambda h: h["history"].update(step=[1, 2, 3]),
-    "history of the potential": lambda h: h["fast"]["history"].update(step=[1, 2, 3]),
     "many categories": lambda h: h["schema"]["columns"][0]["codec"].update(
         values=list(range(10**4)), codes=list(range(10**4)), shares=[1.0] * 10**4
     ),
@@ -318,8 +311,6 @@ CHANGES = {
     "shares that do not add up": lambda h: city(h).update(shares=[1.0, 0.5, 1.0]),
     "values of another type": lambda h: city(h).update(type="int"),
     "level too fine": lambda h: h["density"].update(level=1e-18),
-    "potential at a level too fine": lambda h: h["fast"].update(level=1e-18),
-    "constant of infinity": lambda h: h["fast"]["log_z"].update(value=float("inf")),
     "slope of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["inner"]["slopes"].__setitem__(
         0, 1e300
     ),
@@ -346,6 +337,14 @@ def test_a_changed_header_is_refused_with_one_error(path, name):
         ValueError, match=r"load: .*model.ctem (is not a whole ctem model|has a header that is not JSON)"
     ):
         CTEM.load(path)
+
+
+def test_an_older_file_is_read_without_the_second_potential_that_it_may_hold(path, model):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    header["settings"]["fast"], header["fast"] = True, {"level": 0.1}
+    write(path, {**tensors, "fast.first.weight": torch.zeros(3)}, {**metadata, "version": "21"}, header)
+    assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
 
 
 def test_a_header_that_is_a_list_is_refused(path):
@@ -376,8 +375,7 @@ def test_a_changed_header_without_its_hash_is_damage(path):
         ),
         (lambda t: t.update({"net.first.bias": t["net.first.bias"][:, :, :3].contiguous()}), "first.bias"),
         (lambda t: t.update({"net.extra": torch.zeros(1)}), "network: expected tensors"),
-        (lambda t: t.update({"fast.extra": torch.zeros(1)}), "network: expected tensors"),
-        (lambda t: t.pop("fast.first.weight"), "first.weight"),
+        (lambda t: t.update({"fast.extra": torch.zeros(1)}), "tensors: expected those of the model alone"),
         (lambda t: t.update({"base.log_table": torch.zeros(1, 1)}), "base: expected a table"),
         (lambda t: t.update({"base.log_table": t["base.log_table"] / 2}), "base: expected a probability"),
         (lambda t: t.update({"correlation": torch.eye(3)}), "correlation: expected one of 2 scores"),

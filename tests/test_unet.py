@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
-from ctem.densities.fast.differences import Differences
+from ctem.densities.spacetime.differences import Differences
 from ctem.images.objectives import Contours, LevelFlips
 from ctem.images.unet import ImageNet
 from ctem.matching.noise import Noise

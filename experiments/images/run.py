@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ctem import Category, ProductBase, Recipe, Space, train
 from ctem.densities.chain import Chain
-from ctem.densities.fast.differences import Differences
+from ctem.densities.spacetime.differences import Differences
 from ctem.images.firstorder import FirstOrder, HiddenPixels
 from ctem.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 from ctem.images.unet import ImageNet

@@ -36,7 +36,6 @@ KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that
     "weight_decay",
     "max_steps",
     "max_time",
-    "fast",
 )
 
 

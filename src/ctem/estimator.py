@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ctem.arguments import check_arguments, check_count, plain_arguments
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
-from ctem.densities.fast.potential import FastDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.intake import Intake, intake
 from ctem.learning import fit_density
@@ -81,8 +80,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: rows of a step for every network; of the first phase, where batches grow.
         learning_rate, weight_decay: of the training.
         max_steps: at most this many training steps.
-        max_time: about this many seconds for the whole fit, but for the potential of ``fast``.
-        fast: also train a potential that scores complete rows in one pass (``score_samples(X, fast=True)``).
+        max_time: about this many seconds for the whole fit.
         random_state: a seed; the same one gives the same bits on the same machine.
         device: "auto" (CUDA where there is one), "cpu", "cuda".
         checkpoint: files CHECKPOINT.* that a killed fit resumes from; they belong to one fit, and stay until they are
@@ -91,7 +89,6 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         schema_, density_: the columns, and the density of encoded rows.
-        fast_: the potential of ``fast=True``, with its constant ``log_z`` and its ``gap`` to the density; or None.
         table_type_: library, names and dtypes of the table that came in.
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
@@ -114,7 +111,6 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     schema_: Schema
     density_: AnyOrderDensity
-    fast_: FastDensity | None
     table_type_: TableType
     history_: dict[str, list[Any]]
     settings_: Settings
@@ -147,7 +143,6 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         weight_decay: float | None = None,
         max_steps: int | None = None,
         max_time: float | None = None,
-        fast: bool = False,
         random_state: Any = None,
         device: str = "auto",
         checkpoint: str | Path | None = None,
@@ -170,7 +165,6 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.weight_decay = weight_decay
         self.max_steps = max_steps
         self.max_time = max_time
-        self.fast = fast
         self.random_state = random_state
         self.device = device
         self.checkpoint = checkpoint
@@ -207,10 +201,10 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
             rows = found.x, found.weights, found.held_out
             with in_float32(), claimed(self.checkpoint if team().first else None):
-                learned = fit_density(
+                density = fit_density(
                     arguments, found.schema, found.settings, *rows, seed, refresh=found.refresh
                 )
-        table = TableDensity(found.schema, learned.density)
+        table = TableDensity(found.schema, density)
         weights = None if found.weights is None else found.weights.double().cpu().numpy()
         independent = float(np.average(table.independent(found.frame), weights=weights))
         end = None if self.max_time is None else began + self.max_time
@@ -220,7 +214,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed
         self.independent_score_, self.table_type_ = independent, found.frame.table_type
         self.n_samples_seen_, self.data_hash_ = found.rows, found.digest
-        self._adopt(*learned)
+        self._adopt(density)
         self.held_out_, self.missingness_ = judged, holes
         if found.rows < FEW:
             text = f"fitted on {found.rows} rows: below about {FEW}, little can be learned beyond independent columns."
@@ -241,19 +235,14 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._read(X, needed)
 
-    def score_samples(self, X: Any, fast: bool = False) -> Vector:
+    def score_samples(self, X: Any) -> Vector:
         """log ρ of every row, per unit of each real column, shape (n,): ``log_density(X)``.
 
         Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6) depend on the rows beside
-        it. With ``fast``, complete rows are scored in one pass of the potential that ``CTEM(fast=True)`` has trained:
-        another model, ``fast_.gap`` apart from this density.
+        it.
         """
         check_is_fitted(self)
-        if not fast:
-            return self._table.log_prob(self._read(X))
-        if self.fast_ is None:
-            raise ValueError("fast: this model has no fast potential; fit with CTEM(fast=True).")
-        return self._table.log_prob(self._read(X), self.fast_)
+        return self._table.log_prob(self._read(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of ``score_samples``."""
@@ -340,9 +329,6 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "held_out": None if self.held_out_ is None else self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
             "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
-            "fast": None
-            if self.fast_ is None
-            else {"log_z": self.fast_.log_z._asdict(), "gap": self.fast_.gap._asdict()},
             "steps": history.step[-1] if history.step else 0,
             "best_step": history.best_step,
             "best_loss": history.best_loss,
@@ -357,7 +343,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
         named, arguments = hasattr(self, "feature_names_in_"), plain_arguments(self.get_params(deep=False))
-        about = self.table_type_, named, self.schema_, self.settings_, self.density_, self.fast_
+        about = self.table_type_, named, self.schema_, self.settings_, self.density_
         save(Fitted(arguments, *about, origin, self.held_out_, self.missingness_), path)
 
     @classmethod
@@ -370,7 +356,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         if fitted.named:
             model.feature_names_in_ = np.array(fitted.table_type.names, object)
         model.seed_, model.n_samples_seen_, model.data_hash_, model.independent_score_ = fitted.origin
-        model._adopt(fitted.density, fitted.fast)
+        model._adopt(fitted.density)
         model.held_out_, model.missingness_ = fitted.held_out, fitted.missingness
         return model
 
@@ -379,11 +365,11 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The answers of the density, kept because they remember what is typical."""
         return self._answers
 
-    def _adopt(self, density: AnyOrderDensity, fast: FastDensity | None) -> None:
+    def _adopt(self, density: AnyOrderDensity) -> None:
         """Take a density as one's own."""
         single_thread_after_fork()
         history = density.history
-        self.density_, self.fast_, self._answers = density, fast, TableDensity(self.schema_, density)
+        self.density_, self._answers = density, TableDensity(self.schema_, density)
         self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}
 
     def _read(self, X: Any, needed: Collection[str] | None = None) -> Frame:

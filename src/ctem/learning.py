@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +12,8 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.densities.anyorder.fitting import fit_anyorder, split_rows
+from ctem.densities.anyorder.fitting import fit_anyorder
 from ctem.densities.anyorder.settings import Settings
-from ctem.densities.fast.potential import FastDensity, fit_fast
 from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
 from ctem.tables.answers.heldout import aside_rows
 from ctem.tables.columns.schema import Schema
@@ -23,22 +22,11 @@ from ctem.tables.frames.rows import taken
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
-__all__ = ["Learned", "fit_density", "settings_for", "weighted_rows"]
+__all__ = ["fit_density", "settings_for", "weighted_rows"]
 
 WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
 PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
 SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
-
-
-class Learned(NamedTuple):
-    """A density of encoded rows, and the fast potential beside it if one was asked for.
-
-    >>> Learned._fields
-    ('density', 'fast')
-    """
-
-    density: AnyOrderDensity
-    fast: FastDensity | None
 
 
 def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
@@ -86,7 +74,7 @@ def fit_density(
     held_out: Tensor | None,
     seed: int,
     refresh: Refresh | None = None,
-) -> Learned:
+) -> AnyOrderDensity:
     """Train what the arguments of ``CTEM`` ask for.
 
     Arguments:
@@ -105,8 +93,8 @@ def fit_density(
     >>> frame = read_frame(torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).numpy())
     >>> schema, said = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
     >>> x = schema.encode(frame).x
-    >>> fit_density(said, schema, settings_for(said, schema, 50), x, None, None, seed=0).fast is None
-    True
+    >>> fit_density(said, schema, settings_for(said, schema, 50), x, None, None, seed=0).base.space.dim
+    1
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
@@ -118,15 +106,7 @@ def fit_density(
     if tilted and not density.history.interrupted:
         plan, until = PLANS[arguments["effort"]], None if max_time is None else began + ENDING * max_time
         density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
-    if not arguments["fast"]:
-        return Learned(density, None)
-    jitter = schema.jitter if schema.dequantised else None
-    data = split_rows(x, settings.members, seed, jitter=jitter, **about)
-    if arguments["checkpoint"] is not None:
-        how["checkpoint"] = f"{arguments['checkpoint']}.potential"
-    first = data.weights[0], data.held_out[0]
-    steps = arguments["max_steps"]
-    return Learned(density, fit_fast(density, data.rows, *first, seed=seed, max_steps=steps, **how))
+    return density
 
 
 def _tilted(

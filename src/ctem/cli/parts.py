@@ -69,7 +69,6 @@ class Answer(Protocol):
 class Scoring:
     """The log-density of every row."""
 
-    fast: bool
     append: bool
     columns: list[str] | None
     given: list[str] | None
@@ -77,7 +76,7 @@ class Scoring:
     def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
         """A column log_density, beside the rows if they are wanted."""
         of = self.columns or None, self.given or ()
-        values = pyarrow().array(model.score_samples(X, True) if self.fast else model.log_density(X, *of))
+        values = pyarrow().array(model.log_density(X, *of))
         name = fresh("log_density", part.column_names if self.append else [])
         return part.add_column(0, name, values) if self.append else pyarrow().table({name: values})
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.settings import Settings
-from ctem.densities.fast.potential import FastDensity
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
 from ctem.tables.columns.schema import Schema
@@ -41,13 +40,12 @@ class Fitted:
         schema: the columns.
         settings: what the settings came to.
         density: of encoded rows.
-        fast: the fast potential, or None.
         origin: seed, rows, hash and the score of independent columns.
         held_out: what the held-out rows of the fit said, or None.
         missingness: where cells are missing, or None.
 
     >>> sorted(Fitted.__dataclass_fields__)[:3]
-    ['arguments', 'density', 'fast']
+    ['arguments', 'density', 'held_out']
     """
 
     arguments: Mapping[str, Any]
@@ -56,7 +54,6 @@ class Fitted:
     schema: Schema
     settings: Settings
     density: AnyOrderDensity
-    fast: FastDensity | None
     origin: Origin
     held_out: HeldOut | None = None
     missingness: Missingness | None = None

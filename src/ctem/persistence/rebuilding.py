@@ -19,8 +19,6 @@ from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.anyorder.worth import Worth
-from ctem.densities.fast.network import LevelNet
-from ctem.densities.fast.potential import FastDensity, Gap
 from ctem.densities.residuals import MAX_SCORES
 from ctem.partition import LogZ
 from ctem.persistence.consistency import (
@@ -52,7 +50,7 @@ SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
 MOST_HARMONICS = 64
 LONGEST_NAME = 99  # characters of a method of log Z
-FINEST_LEVEL, FINEST_FAST = 1e-7, 1e-5  # of real columns: the finer, the more nodes a column is resolved into
+FINEST_LEVEL = 1e-7  # of real columns: the finer, the more nodes a column is resolved into
 
 
 def load(path: str | Path, device: str = "auto") -> Fitted:
@@ -93,13 +91,10 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
     density = _any_order(schema, base, header, tensors)
-    if (header["fast"] is not None) != arguments["fast"]:
-        raise ValueError("fast: expected a potential if, and only if, the settings have fast=True.")
-    fast = _fast(density, header["fast"], tensors)
     held_out = _held_out(header["held_out"], density)
     holes = _missingness(schema, header["missingness"], tensors)
     about = table_type, bool(header["named"]), schema, settings
-    fitted = Fitted(arguments, *about, density, fast, origin, held_out, holes)
+    fitted = Fitted(arguments, *about, density, origin, held_out, holes)
     if set(tensors) != (expected := set(tensors_of(fitted))):
         raise ValueError(
             f"tensors: expected those of the model alone; got also {sorted(set(tensors) - expected)[:3]}."
@@ -152,7 +147,7 @@ def _any_order(
     late = [float(value) for value in told["late"]]
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
-    level, history = _checked_level(told["level"], FINEST_LEVEL), _history(header["history"])
+    level, history = _checked_level(told["level"]), _history(header["history"])
     about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
     plain = AnyOrderDensity(net, level, orders, **about, history=history)
     return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
@@ -174,20 +169,6 @@ def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]
     if len(values) != count:
         raise ValueError(f"worth: expected {count} numbers; got {len(values)}.")
     return tuple(number("worth", value, 0, most) for value in values)
-
-
-def _fast(density: AnyOrderDensity, told: Header | None, tensors: dict[str, Tensor]) -> FastDensity | None:
-    if told is None:
-        return None
-    types = {"width": int, "blocks": int, "harmonics": int, "dropout": float}
-    options, own = told["network"], _part(tensors, "fast.")
-    _check_options(options, types)
-    width, inputs = own["first.weight"].shape
-    _check_sizes(density.base.space, options, {"width": width, "blocks": _blocks(own)}, inputs, own)
-    net = LevelNet(density.base, **options, correlation=density.net.inputs.correlation)
-    _load(net, own)
-    history, log_z = _history(told["history"]), _log_z(told["log_z"])
-    return FastDensity(net, _checked_level(told["level"], FINEST_FAST), log_z, _gap(told["gap"]), history)
 
 
 def _missingness(
@@ -218,10 +199,10 @@ def _check_orders(orders: list[list[Any]], dim: int, parents: Mapping[int, int])
         raise ValueError(f"orders: expected orders of {dim} columns.")
 
 
-def _checked_level(value: Any, finest: float) -> float:
+def _checked_level(value: Any) -> float:
     level = float(value)
-    if not finest <= level < 1:
-        raise ValueError(f"level: expected a number in [{finest}, 1); got {level}.")
+    if not FINEST_LEVEL <= level < 1:
+        raise ValueError(f"level: expected a number in [{FINEST_LEVEL}, 1); got {level}.")
     return level
 
 
@@ -352,13 +333,6 @@ def _log_z(data: Header) -> LogZ:
         math.inf if ess is None else number("log_z.ess", ess, 0.999, MOST_DRAWS),
         data["method"],
     )
-
-
-def _gap(data: Header) -> Gap:
-    mean, stderr, correlation = (
-        math.nan if data[key] is None else float(data[key]) for key in ("mean", "stderr", "rank_correlation")
-    )
-    return Gap(mean, stderr, correlation, int(data["rows"]))
 
 
 def _checked(like: Any, data: Header) -> Header:

@@ -60,7 +60,6 @@ def _header(model: Fitted) -> Header:
         "schema": model.schema.to_json(),
         "trained": asdict(model.settings),
         "density": _density(model),
-        "fast": _fast(model),
         "history": _plain(asdict(model.density.history)),
         "held_out": None if model.held_out is None else model.held_out.to_json(),
         "missingness": None if model.missingness is None else list(map(list, model.missingness.groups)),
@@ -140,20 +139,8 @@ def _energy(energy: Energy) -> Header:
     }
 
 
-def _fast(model: Fitted) -> Header | None:
-    if (fast := model.fast) is None:
-        return None
-    return {
-        "network": fast.net.options,
-        "level": fast.level,
-        "log_z": _plain(fast.log_z._asdict()),
-        "gap": _plain(fast.gap._asdict()),
-        "history": _plain(asdict(fast.history)),
-    }
-
-
 def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
-    """Of the base, the density's networks, the energy, the fast potential, which shares base and correlation, and gaps.
+    """Of the base, the density's networks, the energy and the gaps.
 
     >>> import tempfile, numpy as np
     >>> from ctem import CTEM
@@ -173,8 +160,6 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     if isinstance(density, TiltedDensity):
         for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
             found |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
-    if model.fast is not None:
-        found |= {f"fast.{name}": value for name, value in model.fast.net.named_parameters()}
     if model.missingness is not None:
         found["gaps.log_table"] = model.missingness.net.base.log_table
         found |= {f"gaps.{name}": value for name, value in model.missingness.net.named_parameters()}

@@ -68,7 +68,7 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
     said = model.get_params(deep=False)
     settings = {
-        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds", "fast")
+        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
     }
     level = getattr(model.density_, "level", None)
     whose = "the rows of" if found.same_rows else "not the rows of"

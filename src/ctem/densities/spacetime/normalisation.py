@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ctem.densities.chain import Chain
-from ctem.densities.fast.differences import Differences
+from ctem.densities.spacetime.differences import Differences
 from ctem.matching.kernels import Redraw
 from ctem.partition import log_z_bracket, log_z_enumerate
 from ctem.partition.log_z import LogZ, estimate
@@ -35,7 +35,7 @@ def one_pass_log_z(g: Differences, n: int, generator: torch.Generator, orders: i
     Chain and one-pass density are made of the same g, so the weights are nearly equal and the error bar is small.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
     >>> log_z = one_pass_log_z(Differences(LevelNet(base, width=8), base), 400, torch.Generator().manual_seed(0))
@@ -49,7 +49,7 @@ def log_weights(g: Differences, n: int, generator: torch.Generator, orders: int 
     """log b e^g / q of at least n rows drawn by the chain rule, in a few random orders, q being the order's density.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
     >>> float(log_weights(Differences(LevelNet(base, width=8), base), 8, torch.Generator()).abs().max()) < 1e-5
@@ -68,7 +68,7 @@ def log_z_check(g: Differences, n: int, generator: torch.Generator, levels: int 
     chain samples, which bracket it in expectation.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
     >>> for log_z in log_z_check(Differences(LevelNet(base, width=8), base), 200, torch.Generator(), levels=5):
@@ -110,7 +110,7 @@ def corrected_samples(g: Differences, n: int, generator: torch.Generator, steps:
     the acceptance is to 1.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
     >>> round(corrected_samples(Differences(LevelNet(base, width=8), base), 50, torch.Generator()).acceptance, 3)

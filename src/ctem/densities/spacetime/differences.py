@@ -38,7 +38,7 @@ class Differences(Conditionals):
         limit: the rule runs over [−limit, limit] in standardised units.
         batch_size: evaluations of g at a time, which bounds the memory.
 
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Category, Real, Space
     >>> base = ProductBase(Space([Real(), Category(3)]))
     >>> chain = Chain(Differences(LevelNet(base, width=16), base))  # untrained: the base itself
@@ -139,7 +139,7 @@ class Differences(Conditionals):
 class Nodes:
     """The conditional of a real column by the trapezoidal rule; a value that is asked is evaluated itself.
 
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Real, Space
     >>> base = ProductBase(Space([Real()]))
     >>> x, hidden = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool)
@@ -176,7 +176,7 @@ class Nodes:
 def quadrature_error(differences: Differences, x: Tensor, order: Sequence[int]) -> float:
     """Largest change of log ρ over the rows when all nodes move by half a step: an indicator of the error.
 
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Real, Space
     >>> base = ProductBase(Space([Real()]))
     >>> quadrature_error(Differences(LevelNet(base, width=8), base), torch.zeros(1, 1), [0]) < 1e-4
