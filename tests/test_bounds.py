@@ -13,8 +13,8 @@ from ctem.tables.columns.bounds import Bounded, bounded_from_json, natural_ends
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import read_frame
 
 SQRT_2PI = math.sqrt(2 * math.pi)
 

@@ -29,8 +29,8 @@ from ctem import CTEM, cli
 from ctem.cli import streams, work
 from ctem.datasets import load_penguins
 from ctem.densities.anyorder import Settings
-from ctem.tables.frames.csv_text import typed
-from ctem.tables.frames.files import Source, open_sink, open_source, reservoir
+from ctem.tables.io.csv_text import typed
+from ctem.tables.io.files import Source, open_sink, open_source, reservoir
 
 FIT = ["--max-steps", "8", "--device", "cpu", "-q"]
 SMALL = Settings(width=8, blocks=1, members=2, orders=2, steps=100, batch_size=32, evaluate_every=10)

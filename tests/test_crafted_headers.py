@@ -17,7 +17,7 @@ from ctem.persistence.consistency import check_numbers, check_ranges
 from ctem.persistence.reading import digest
 from ctem.spaces import Real
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 from tests.small import TINY
 
 N = 200

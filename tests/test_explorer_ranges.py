@@ -15,8 +15,8 @@ from ctem.report.explorer import row_cells
 from ctem.tables.answers.conditions import compiled
 from ctem.tables.columns.codecs import Constant, Labels
 from ctem.tables.columns.lookup import cells_of
-from ctem.tables.frames.frame import Frame, read_frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame, read_frame
+from ctem.tables.io.rows import taken
 
 RANGES = 25
 pytestmark = [pytest.mark.long, in_browser]

@@ -13,7 +13,7 @@ from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
 from ctem.tables.columns.kept_orders import KeptOrder
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 N = 1500
 PAIRS = [("start", "end"), ("least", "most"), ("hits", "shots"), ("share", "whole")]

@@ -13,7 +13,7 @@ from ctem import CTEM, inspect
 from ctem.tables.columns.breaches import breaches
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 N, DRAWN = 1500, 2000
 

@@ -26,7 +26,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "densities.spacetime",
     "densities.tilted",
     "images",
-    "tables.frames",
+    "tables.io",
     "tables.columns",
     "tables.answers",
     "arguments",

@@ -17,7 +17,7 @@ from ctem import CTEM, cli
 from ctem.persistence.reading import digest
 from ctem.tables.answers.missingness import fit_missingness, gap_groups
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 N = 2000
 PLACES = ("north", "south", "east")

@@ -11,7 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 QUICK = {**SMALL, "max_steps": 4, "width": 4}
 N = 200

@@ -7,7 +7,7 @@ import torch
 from ctem.tables.columns.inference import infer_column
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues, map_from_json
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 
 def preferring(n, seed=0):

@@ -12,7 +12,7 @@ from small import SMALL
 from ctem import CTEM
 from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
 from ctem.ray import score, spread
-from ctem.tables.frames.large import open_large
+from ctem.tables.io.large import open_large
 
 HERE, RAY = Crew("here", quiet=True), Crew("ray", workers=2, quiet=True)
 

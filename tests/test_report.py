@@ -24,8 +24,8 @@ from ctem.report.markup import signed
 from ctem.report.pictures import marginal_figure
 from ctem.report.sections import _column_row
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import read_frame
 
 HOSTILE_NAME = "<script>alert(1)</script>"
 HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"

@@ -18,7 +18,7 @@ from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.ranges import fit_ranges
 from ctem.tables.columns.rhythms import DAY, WEEK, Rhythm
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 ROWS, DRAWN = 2000, 4000
 ALLOWED = 0.02  # total variation beyond what chance explains: hours are learned in blocks

@@ -19,8 +19,8 @@ from ctem.tables.columns.codecs import Constant, Labels, Numbers
 from ctem.tables.columns.inference import infer_column
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import build_frame, read_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import build_frame, read_frame
 
 N = 600
 KINDS = {"pandas": PANDAS, "polars": POLARS, "pyarrow": ARROW}

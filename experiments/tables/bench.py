@@ -42,7 +42,7 @@ from ctem.datasets import load_penguins, load_table
 from ctem.densities.anyorder.fitting import split_rows
 from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 from experiments.results import arguments, replace_bytes, staged, summarise, write
 from experiments.sweep import (
     MOST,

@@ -322,7 +322,7 @@ def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str
 def at_means_and_modes(model, gappy: pd.DataFrame, labels: list[str]):
     """As ``CTEMImputer``, but numbers that the protocol takes as labels are at their mode, too."""
     from ctem.tables.answers.density import TableDensity
-    from ctem.tables.frames.frame import build_frame
+    from ctem.tables.io.frame import build_frame
 
     frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
 

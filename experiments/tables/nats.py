@@ -39,7 +39,7 @@ from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_table
 from ctem.tables.columns.codecs import Numbers
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 from experiments.sweep import (
     TINY,
     UNSAID,

@@ -19,7 +19,7 @@ from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.monotone import MonotoneMap
 from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 from ctem.training import Loss
 from experiments.sweep import need
 

@@ -32,12 +32,12 @@ from ctem.tables.answers.density import TableDensity, in_float32
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.delivery import delivered
-from ctem.tables.frames.frame import Frame, TableType, read_frame
-from ctem.tables.frames.given import matched, positions, renamed
-from ctem.tables.frames.observed import filled
-from ctem.tables.frames.recognition import read_written
-from ctem.tables.frames.records import from_records
+from ctem.tables.io.delivery import delivered
+from ctem.tables.io.frame import Frame, TableType, read_frame
+from ctem.tables.io.given import matched, positions, renamed
+from ctem.tables.io.observed import filled
+from ctem.tables.io.recognition import read_written
+from ctem.tables.io.records import from_records
 from ctem.training.checkpoints import claimed
 from ctem.training.cut import still_improving
 from ctem.training.devices import single_thread_after_fork
@@ -184,7 +184,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         Arguments:
             X: a table; or the path or URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars
-                LazyFrame, a DuckDB relation, an iterator of tables (``ctem.tables.frames.large``).
+                LazyFrame, a DuckDB relation, an iterator of tables (``ctem.tables.io.large``).
             sample_weight: of the rows of a table; those of weight 0 are left out.
             X_val: rows to stop training and to choose by, instead of some of X.
             memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
@@ -231,7 +231,7 @@ class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
             return fit_missingness(found.schema, found.frame, seed, found.weights, self.max_steps, end)
 
     def as_frame(self, X: Any, needed: Collection[str] | None = None) -> Frame:
-        """X as a ``tables.frames.frame.Frame`` in the names of fit, after the checks that every method here makes."""
+        """X as a ``tables.io.frame.Frame`` in the names of fit, after the checks that every method here makes."""
         check_is_fitted(self)
         return self._read(X, needed)
 

@@ -23,8 +23,8 @@ from ctem.estimator import CTEM
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import held_out_parts
 from ctem.tables.answers.intervals import Intervals
-from ctem.tables.frames.frame import Frame, build_frame, read_frame
-from ctem.tables.frames.rows import indexed
+from ctem.tables.io.frame import Frame, build_frame, read_frame
+from ctem.tables.io.rows import indexed
 from ctem.wrappers import AroundCTEM, taking_settings
 
 __all__ = ["CTEMImputer"]

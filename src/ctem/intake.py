@@ -20,13 +20,13 @@ from ctem.tables.columns.inference import kind_names
 from ctem.tables.columns.schema import Schema, readings
 from ctem.tables.columns.sketches import Sketch, completed
 from ctem.tables.columns.suspicions import remarks
-from ctem.tables.frames.frame import Frame, TableType, read_frame
-from ctem.tables.frames.given import renamed
-from ctem.tables.frames.large import LargeTable, is_large, open_large
-from ctem.tables.frames.recognition import Reading, read_written, recognised
-from ctem.tables.frames.records import from_records
-from ctem.tables.frames.rows import taken
-from ctem.tables.frames.zones import check_zones
+from ctem.tables.io.frame import Frame, TableType, read_frame
+from ctem.tables.io.given import renamed
+from ctem.tables.io.large import LargeTable, is_large, open_large
+from ctem.tables.io.recognition import Reading, read_written, recognised
+from ctem.tables.io.records import from_records
+from ctem.tables.io.rows import taken
+from ctem.tables.io.zones import check_zones
 from ctem.terminal import print_columns
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
@@ -88,7 +88,7 @@ def intake(
     Arguments:
         estimator: a new one, for scikit-learn's checks of the names.
         arguments: of ``CTEM``.
-        X: a table, or a large one (``ctem.tables.frames.large``).
+        X: a table, or a large one (``ctem.tables.io.large``).
         sample_weight: of the rows of a table, or None.
         X_val: rows to stop and to choose by, or None.
         seed: of the sample and the order of a large table.

@@ -17,8 +17,8 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
 from ctem.tables.answers.heldout import aside_rows
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
@@ -32,7 +32,7 @@ SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "
 def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
     """The rows of weight > 0, and their weights; None for no weights, and where they are all the same.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame, weights = weighted_rows(read_frame([[1.0], [2.0], [3.0]]), [1.0, 0.0, 2.0])
     >>> len(frame), weights
     (2, tensor([1., 2.], dtype=torch.float64))
@@ -55,7 +55,7 @@ def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Set
     """The settings that suit a table of so many rows, with what was said in the arguments of ``CTEM``.
 
     >>> from ctem import CTEM
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame([[0.5, 1.0], [2.5, 1.5], [1.0, 3.0]]))
     >>> settings_for(CTEM(width=16).get_params(), schema, rows=3).width
     16
@@ -89,7 +89,7 @@ def fit_density(
 
     >>> import torch
     >>> from ctem import CTEM
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).numpy())
     >>> schema, said = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
     >>> x = schema.encode(frame).x

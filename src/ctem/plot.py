@@ -25,9 +25,9 @@ from ctem.arguments import check_count
 from ctem.estimator import CTEM
 from ctem.tables.answers.distributions import DAY, ColumnDistribution
 from ctem.tables.answers.markup import cell_text
-from ctem.tables.frames.cells import Cells, tzinfo_of
-from ctem.tables.frames.given import positions
-from ctem.tables.frames.telling import told_frame
+from ctem.tables.io.cells import Cells, tzinfo_of
+from ctem.tables.io.given import positions
+from ctem.tables.io.telling import told_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,8 +31,8 @@ from ctem.spaces import Category, Ordinal
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, blind, blind_rows, unseen_rows
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
 
 __all__ = ["Exposed", "Privacy", "audit"]
 

@@ -25,11 +25,11 @@ from ctem.tables.answers.realism import ROWS, Realism, realism
 from ctem.tables.columns.codecs import Constant
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.delivery import Delivers, delivered
-from ctem.tables.frames.frame import Frame, TableType, build_frame
-from ctem.tables.frames.given import partial_frame, positions
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.delivery import Delivers, delivered
+from ctem.tables.io.frame import Frame, TableType, build_frame
+from ctem.tables.io.given import partial_frame, positions
+from ctem.tables.io.rows import taken
 from ctem.training.cut import still_improving
 
 __all__ = ["Questions"]

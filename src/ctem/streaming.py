@@ -27,10 +27,10 @@ from torch import Tensor
 
 from ctem.tables.columns.schema import Schema
 from ctem.tables.columns.sketches import Sketch, row_keys
-from ctem.tables.frames.frame import Frame, TableType, read_frame
-from ctem.tables.frames.large import Batch, LargeTable
-from ctem.tables.frames.recognition import read_written
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame, TableType, read_frame
+from ctem.tables.io.large import Batch, LargeTable
+from ctem.tables.io.recognition import read_written
+from ctem.tables.io.rows import taken
 from ctem.training.progress import showing
 
 __all__ = [
@@ -100,7 +100,7 @@ def survey(
         rank, ranks: take every such file only; the sketches merge.
 
     >>> import pyarrow as pa
-    >>> from ctem.tables.frames.large import open_large
+    >>> from ctem.tables.io.large import open_large
     >>> with open_large(iter([pa.table({"n": range(50)})])) as large:
     ...     survey(large, "1GB", seed=0).rows
     50
@@ -192,7 +192,7 @@ def shuffled(
         text: columns whose text the first pass could not read as a whole; every cell of them is, in all rows.
 
     >>> import pyarrow as pa
-    >>> from ctem.tables.frames.large import open_large
+    >>> from ctem.tables.io.large import open_large
     >>> part = pa.table({"n": np.arange(0.0, 50.0, 0.5)})
     >>> frame = read_frame(part)
     >>> with open_large(iter([part])) as large:

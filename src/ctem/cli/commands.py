@@ -50,7 +50,7 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
         check_output(function.__name__, arguments, arguments.pop("overwrite", False))
         if "sep" in arguments:
             said = (arguments.pop(name) for name in ("header", "sep", "encoding"))
-            arguments["dialect"] = import_module("ctem.tables.frames.csv_files").Dialect(*said)
+            arguments["dialect"] = import_module("ctem.tables.io.csv_files").Dialect(*said)
         getattr(import_module(module), function.__name__)(**arguments)
 
     return app.command()(run)

@@ -18,7 +18,7 @@ from ctem.estimator import CTEM
 from ctem.persistence import provenance
 from ctem.privacy import audit
 from ctem.tables.columns.inspection import inspect as look
-from ctem.tables.frames.csv_files import Dialect
+from ctem.tables.io.csv_files import Dialect
 from ctem.terminal import print_columns, shown
 
 __all__ = ["quality_in_words", "reading_of"]

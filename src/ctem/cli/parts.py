@@ -31,8 +31,8 @@ from ctem.cli.streams import (
 from ctem.estimator import CTEM
 from ctem.ray import loaded, spread
 from ctem.streaming import located
-from ctem.tables.frames.files import BATCH, Table, open_sink, pyarrow
-from ctem.tables.frames.large import open_large
+from ctem.tables.io.files import BATCH, Table, open_sink, pyarrow
+from ctem.tables.io.large import open_large
 from ctem.terminal import say
 
 __all__ = ["Crew"]

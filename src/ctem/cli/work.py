@@ -36,9 +36,9 @@ from ctem.cli.words import column_kinds, conditions
 from ctem.estimator import CTEM
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
-from ctem.tables.frames.csv_files import Dialect
-from ctem.tables.frames.files import BATCH, open_sink, pyarrow
-from ctem.tables.frames.writings import Writing
+from ctem.tables.io.csv_files import Dialect
+from ctem.tables.io.files import BATCH, open_sink, pyarrow
+from ctem.tables.io.writings import Writing
 from ctem.terminal import say
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together

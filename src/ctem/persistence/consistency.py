@@ -11,8 +11,8 @@ from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.columns.codecs import Constant, Labels, Numbers
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.dtypes import cell_type
-from ctem.tables.frames.frame import Field, TableType
+from ctem.tables.io.dtypes import cell_type
+from ctem.tables.io.frame import Field, TableType
 
 __all__ = [
     "check_as_written",
@@ -54,7 +54,7 @@ def check_categories(table_type: TableType, schema: Schema) -> None:
     """An error unless the values of a column with declared categories are among them.
 
     >>> import pandas as pd
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(pd.DataFrame({"city": pd.Categorical(["Oslo", "Bergen"])}))
     >>> check_categories(frame.table_type, Schema.fit(frame))
     """
@@ -78,7 +78,7 @@ def check_cells(table_type: TableType, schema: Schema) -> None:
     """An error unless what a column holds is what its dtype and its notation say: money without one is text.
 
     >>> import pandas as pd
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(pd.DataFrame({"city": ["Oslo", "Bergen"]}))
     >>> check_cells(frame.table_type, Schema.fit(frame))
     """
@@ -108,7 +108,7 @@ def check_numbers(schema: Schema) -> None:
     """An error unless columns of whole numbers and times have a lattice that they can have, and lie within 64 bits.
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> check_numbers(Schema.fit(read_frame(np.arange(100)[:, None])))
     """
     for name, inferred in schema.columns.items():
@@ -133,7 +133,7 @@ def check_ranges(schema: Schema) -> None:
     and the days that a rhythm moves a moment by.
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> check_ranges(Schema.fit(read_frame(np.random.default_rng(0).normal(size=(99, 1)))))
     """
     for name, inferred in schema.columns.items():

@@ -11,7 +11,7 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import Missingness
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import TableType
+from ctem.tables.io.frame import TableType
 
 __all__ = ["Fitted", "Origin"]
 

@@ -41,7 +41,7 @@ from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.missingness import GapNet, Missingness, space_with_flags
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import TableType
+from ctem.tables.io.frame import TableType
 from ctem.training import History
 
 __all__ = ["load"]

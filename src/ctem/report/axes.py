@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ctem.tables.columns.codecs import Codec, Labels, Numbers
 from ctem.tables.columns.lattices import Lattice
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.telling import as_told
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.telling import as_told
 
 __all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctem.report.axes import Axis
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["Marginal", "Pair", "compare_column", "compare_pairs", "mutual_information"]
 

@@ -38,8 +38,8 @@ from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import cells_of, find
 from ctem.tables.columns.quantities import Quantity
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.telling import as_told
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.telling import as_told
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
 

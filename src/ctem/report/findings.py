@@ -22,10 +22,10 @@ from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.outliers import strangest_first
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.columns.inspection import inspect_frame
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import chunks, taken
-from ctem.tables.frames.telling import as_told, told_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import chunks, taken
+from ctem.tables.io.telling import as_told, told_frame
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]

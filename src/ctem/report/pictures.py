@@ -10,7 +10,7 @@ from ctem.report.charts import heat, histograms, points
 from ctem.report.compare import Marginal, Pair
 from ctem.report.findings import Findings
 from ctem.report.markup import name_of, tag, text
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["marginal_figure", "pair_figure"]
 

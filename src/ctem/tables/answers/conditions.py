@@ -27,8 +27,8 @@ from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lookup import in_words
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells, counts_of, is_gap, object_cells
-from ctem.tables.frames.zones import moment_of
+from ctem.tables.io.cells import Cells, counts_of, is_gap, object_cells
+from ctem.tables.io.zones import moment_of
 
 __all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]
 
@@ -152,7 +152,7 @@ def compiled(
 ) -> dict[str, LabelCondition | NumberCondition]:
     """The conditions on columns, by name; those that a constant column meets are left out.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"]])))
     >>> compiled({"x0": ["Oslo"]}, schema)["x0"].allowed
     array([False,  True, False])

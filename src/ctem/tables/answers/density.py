@@ -25,9 +25,9 @@ from ctem.tables.answers.surprise import Rarity, log_units, of_shared_codes, sur
 from ctem.tables.columns.bounds import Map
 from ctem.tables.columns.codecs import Labels, Numbers
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread, taken
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import CHUNK, ahead, chunks, joined, merged, spread, taken
 
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
@@ -91,7 +91,7 @@ class TableDensity:
 
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
     >>> schema = Schema.fit(frame)
     >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0, 1]])

@@ -79,7 +79,7 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor
 
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 2))))
     >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0, 1]])
     >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
@@ -97,7 +97,7 @@ def by_column(schema: Schema, terms: Tensor) -> Tensor:
     """Terms of encoded columns (n, d), added up for the columns of the table (n, columns).
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.array([[1, 7], [2, 7]])))  # the second is constant
     >>> by_column(schema, torch.ones(1, 1))
     tensor([[1., 0.]])
@@ -111,7 +111,7 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
     A code that labels share has the mean of −log share(v) over them.
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 1))))
     >>> measure(schema, torch.zeros(1, 1)).abs() < 0.5
     tensor([[True]])
@@ -126,7 +126,7 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
 def log_units(schema: Schema) -> Vector:
     """log σ of the columns of the table, 0 for labels.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.random.default_rng(0).normal(5, 3, size=(200, 1))
     >>> np.exp(log_units(Schema.fit(read_frame(X)))).round()
     array([3.])

@@ -12,7 +12,7 @@ from ctem.tables.columns.kept_orders import KeptOrder
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.quantities import ALIKE, quantity_of
 from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["Breach", "breaches"]
 
@@ -33,7 +33,7 @@ class Breach(NamedTuple):
 def breaches(schema: Schema, columns: Mapping[str, Cells]) -> list[Breach]:
     """Every rule and order of a schema, and how often cells break it.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> rng = np.random.default_rng(0)
     >>> hour, minute = rng.integers(24, size=500), rng.integers(60, size=500)
     >>> frame = read_frame(np.column_stack([hour, minute, 100 * hour + minute]))

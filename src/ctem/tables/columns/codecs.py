@@ -22,7 +22,7 @@ from ctem.tables.columns.bounds import Bounded, Map, bounded_from_json
 from ctem.tables.columns.identifiers import LeftOut
 from ctem.tables.columns.lattices import Lattice
 from ctem.tables.columns.lookup import cells_of, find, in_words
-from ctem.tables.frames.cells import Cells, Label
+from ctem.tables.io.cells import Cells, Label
 
 __all__ = ["Codec", "Constant", "Labels", "Numbers", "codec_from_json"]
 

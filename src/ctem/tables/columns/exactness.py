@@ -18,7 +18,7 @@ from ctem.tables.columns.codecs import Codec, Numbers
 from ctem.tables.columns.formulas import Formula
 from ctem.tables.columns.functions import Affine
 from ctem.tables.columns.kept_rules import KeptRule
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["exact", "sums_of"]
 
@@ -46,7 +46,7 @@ def exact(
         drawn: which cells of a column may be changed; all when None.
 
     >>> from ctem.tables.columns.schema import Schema
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> x = np.random.default_rng(0).normal(size=200)
     >>> schema = Schema.fit(read_frame(np.column_stack([x, x])))
     >>> off = {"x0": Cells("float", np.array([0.1]), np.zeros(1, bool))}

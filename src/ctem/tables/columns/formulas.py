@@ -16,7 +16,7 @@ from torch import Tensor
 from ctem.densities.anyorder.numbers import FAR
 from ctem.tables.columns.bounds import Bounded
 from ctem.tables.columns.codecs import Codec, Numbers
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["CodecRuler", "Formula", "find_formulas", "measured", "width_of"]
 
@@ -88,7 +88,7 @@ def find_formulas(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tu
     payment is no larger than the bill, households need bedrooms.
 
     >>> from ctem.tables.columns.schema import Schema
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.random.default_rng(0).integers(0, 10_000, (500, 3))
     >>> X[:300, 2] = X[:300, 0] + X[:300, 1]
     >>> [formula.in_words() for formula in Schema.fit(read_frame(X)).formulas]

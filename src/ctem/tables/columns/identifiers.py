@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from ctem.spaces import Column
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["LeftOut", "left_out"]
 

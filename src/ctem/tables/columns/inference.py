@@ -23,7 +23,7 @@ from ctem.spaces import Angle, Category, Column, Ordinal, Real
 from ctem.tables.columns.codecs import Codec, Constant, Labels
 from ctem.tables.columns.identifiers import LeftOut, left_out
 from ctem.tables.columns.numbers import fit_numbers
-from ctem.tables.frames.cells import Cells, Label
+from ctem.tables.io.cells import Cells, Label
 
 __all__ = ["InferredColumn", "infer_column", "kind_names", "requested_kind"]
 

@@ -16,9 +16,9 @@ from ctem.tables.columns.inference import InferredColumn, infer_column, kind_nam
 from ctem.tables.columns.relations import relations
 from ctem.tables.columns.schema import Description, readings, said_of
 from ctem.tables.columns.suspicions import Suspicion, suspicions
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame, read_frame
-from ctem.tables.frames.recognition import Reading, recognised
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame, read_frame
+from ctem.tables.io.recognition import Reading, recognised
 
 __all__ = ["ColumnGlance", "Inspection", "inspect", "inspect_frame"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctem.tables.columns.codecs import Codec
 from ctem.tables.columns.quantities import Quantity, quantity_of
 from ctem.tables.columns.wishes import Wishes
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["KeptOrder", "find_orders"]
 
@@ -84,7 +84,7 @@ def find_orders(
     do with each other, many rows would break the order.
 
     >>> from ctem.tables.columns.schema import Schema
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> rng = np.random.default_rng(0)
     >>> start = rng.integers(0, 1000, 500)
     >>> X = np.column_stack([start, start + rng.geometric(0.02, 500) - 1])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["Lattice", "check_whole"]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.frames.cells import Cells, Label
+from ctem.tables.io.cells import Cells, Label
 
 __all__ = ["Listing", "cells_of", "find", "in_words", "never_seen"]
 

@@ -20,7 +20,7 @@ from ctem.tables.columns.preferred import PreferredValues
 from ctem.tables.columns.ranges import fit_ranges
 from ctem.tables.columns.rhythms import Rhythm, Smooth
 from ctem.tables.columns.sentinels import sentinels
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["fit_numbers"]
 

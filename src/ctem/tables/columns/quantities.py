@@ -21,7 +21,7 @@ from ctem.tables.columns.codecs import Codec, Labels, Numbers
 from ctem.tables.columns.formulas import EXACT, CodecRuler, measured, width_of
 from ctem.tables.columns.lattices import PER_DAY
 from ctem.tables.columns.lookup import find
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["MOMENT_PARTS", "NUMBER_PARTS", "Quantity", "part_of", "quantity_of"]
 

@@ -11,7 +11,7 @@ from ctem.tables.columns.kept_orders import KeptOrder, find_orders
 from ctem.tables.columns.kept_rules import KeptRule
 from ctem.tables.columns.rule_search import find_rules
 from ctem.tables.columns.wishes import Wishes
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["Relations", "relations"]
 

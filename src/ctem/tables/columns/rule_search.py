@@ -17,7 +17,7 @@ from ctem.tables.columns.kept_rules import SHOWN, KeptRule, Term
 from ctem.tables.columns.quantities import ALIKE, NUMBER_PARTS, part_of, quantity_of
 from ctem.tables.columns.sum_search import closed_functions
 from ctem.tables.columns.wishes import Wishes
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["find_rules"]
 
@@ -53,7 +53,7 @@ def find_rules(
 
     >>> rng = np.random.default_rng(0)
     >>> from ctem.tables.columns.schema import Schema
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> hour, minute = rng.integers(24, size=500), rng.integers(60, size=500)
     >>> X = np.column_stack([hour, minute, 100 * hour + minute])
     >>> [f"{rule.target} {rule.formula()}" for rule in Schema.fit(read_frame(X)).rules if rule.leads]

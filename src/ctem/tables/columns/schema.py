@@ -33,9 +33,9 @@ from ctem.tables.columns.quantities import quantity_of
 from ctem.tables.columns.relations import relations
 from ctem.tables.columns.rule_keeper import RuleKeeper
 from ctem.tables.columns.wishes import read_wishes
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.writings import Writing
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.writings import Writing
 
 __all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
 
@@ -81,7 +81,7 @@ class Schema:
     """The columns of a table and their codecs.
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.random.default_rng(0).normal(size=(100, 2)) * [1.0, 50.0]
     >>> frame = read_frame(X)
     >>> schema = Schema.fit(frame)
@@ -214,7 +214,7 @@ class Schema:
         """Which cells hold a value that fit never saw: a mask (n, columns of the table).
 
         >>> import numpy as np
-        >>> from ctem.tables.frames.frame import read_frame
+        >>> from ctem.tables.io.frame import read_frame
         >>> schema = Schema.fit(read_frame(np.array([[1.0, 7.0], [2.0, 7.0]])))
         >>> schema.unseen(read_frame(np.array([[3.0, 7.0]])))
         tensor([[ True, False]])
@@ -421,7 +421,7 @@ def _kept(
 def said_of(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
     """What the user says of columns that are in the table.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> said_of(read_frame([[1.0], [2.0]]), {"x1": "real"})
     Traceback (most recent call last):
     ...
@@ -437,8 +437,8 @@ def said_of(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
 def readings(frame: Frame) -> dict[str, str]:
     """How text was read, in words, for the columns in which it stands for something else.
 
-    >>> from ctem.tables.frames.frame import read_frame
-    >>> from ctem.tables.frames.recognition import Reading, recognised
+    >>> from ctem.tables.io.frame import read_frame
+    >>> from ctem.tables.io.recognition import Reading, recognised
     >>> readings(recognised(read_frame([["12 %"], ["7 %"]]), Reading(), {}))
     {'x0': "text such as '12 %', read as numbers"}
     """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 __all__ = ["sentinels"]
 

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.files import pyarrow
-from ctem.tables.frames.frame import Frame, read_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.files import pyarrow
+from ctem.tables.io.frame import Frame, read_frame
 
 __all__ = ["ColumnSketch", "Sketch", "completed", "rank_error", "row_keys"]
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ctem.tables.columns.rules import codes_of, rules
 from ctem.tables.columns.sentinels import sentinels
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.recognition import ORDERS, TIMES
-from ctem.tables.frames.writings import MARKERS, Writing, number_pattern
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.recognition import ORDERS, TIMES
+from ctem.tables.io.writings import MARKERS, Writing, number_pattern
 
 __all__ = ["Suspicion", "remarks", "suspicions"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.arrow import read_arrow, write_arrow
-from ctem.tables.frames.cells import (
+from ctem.tables.io.arrow import read_arrow, write_arrow
+from ctem.tables.io.cells import (
     Cells,
     Dtype,
     Label,

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.arrow import read_arrow
-from ctem.tables.frames.cells import Cells, Dtype
-from ctem.tables.frames.csv_text import as_type
-from ctem.tables.frames.dtypes import cell_type
-from ctem.tables.frames.frame import Frame, TableType
-from ctem.tables.frames.zones import zone_of
+from ctem.tables.io.arrow import read_arrow
+from ctem.tables.io.cells import Cells, Dtype
+from ctem.tables.io.csv_text import as_type
+from ctem.tables.io.dtypes import cell_type
+from ctem.tables.io.frame import Frame, TableType
+from ctem.tables.io.zones import zone_of
 
 __all__ = ["read_text"]
 
@@ -29,7 +29,7 @@ def read_text(frame: Frame, table_type: TableType) -> Frame:
     A cell that says nothing of the kind is an error that names it.
 
     >>> import pandas as pd
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> fitted = read_frame(pd.DataFrame({"day": pd.to_datetime(["2020-01-01"])})).table_type
     >>> read_text(read_frame(pd.DataFrame({"day": ["2020-01-05", None]})), fitted).columns["day"].to_list()
     [datetime.datetime(2020, 1, 5, 0, 0), None]

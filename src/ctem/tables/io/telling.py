@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Field, Frame
-from ctem.tables.frames.writings import Writing
-from ctem.tables.frames.zones import zone_of
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Field, Frame
+from ctem.tables.io.writings import Writing
+from ctem.tables.io.zones import zone_of
 
 __all__ = ["as_told", "told", "told_frame"]
 
@@ -35,7 +35,7 @@ def told_frame(frame: Frame) -> Frame:
     """The same table with every column told.
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> told_frame(read_frame(np.zeros((1, 1)))).columns["x0"].to_list()
     [0.0]
     """

@@ -16,8 +16,8 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from ctem.tables.frames.arrow import read_arrow, write_arrow
-from ctem.tables.frames.cells import (
+from ctem.tables.io.arrow import read_arrow, write_arrow
+from ctem.tables.io.cells import (
     Cells,
     Dtype,
     cast_numbers,
@@ -27,10 +27,10 @@ from ctem.tables.frames.cells import (
     text_cells,
     whole_numbers,
 )
-from ctem.tables.frames.dtypes import check_dtype
-from ctem.tables.frames.natives import read_pandas, read_polars, write_pandas, write_polars
-from ctem.tables.frames.records import from_records
-from ctem.tables.frames.writings import Writing
+from ctem.tables.io.dtypes import check_dtype
+from ctem.tables.io.natives import read_pandas, read_polars, write_pandas, write_polars
+from ctem.tables.io.records import from_records
+from ctem.tables.io.writings import Writing
 
 __all__ = ["Field", "Frame", "TableType", "as_written", "build_frame", "read_frame"]
 

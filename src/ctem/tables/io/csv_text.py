@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from ctem.tables.frames.recognition import written_dates
+from ctem.tables.io.recognition import written_dates
 
 __all__ = ["CsvWriter", "as_type", "completed", "typed"]
 

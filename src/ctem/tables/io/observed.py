@@ -9,9 +9,9 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from ctem.tables.frames.cells import Cells, Dtype
-from ctem.tables.frames.csv_text import completed
-from ctem.tables.frames.frame import Frame, as_written, build_frame
+from ctem.tables.io.cells import Cells, Dtype
+from ctem.tables.io.csv_text import completed
+from ctem.tables.io.frame import Frame, as_written, build_frame
 
 __all__ = ["filled", "with_observed"]
 
@@ -19,7 +19,7 @@ __all__ = ["filled", "with_observed"]
 def filled(own: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
     """The table X, read as ``own``, with the missing cells of some columns filled in; other columns stay as they are.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([[1.0, np.nan]])
     >>> filled(own := read_frame(X), {"x1": own.columns["x0"]}, X)
     array([[1., 1.]])

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import Dtype
-from ctem.tables.frames.frame import Frame, TableType
+from ctem.tables.io.cells import Dtype
+from ctem.tables.io.frame import Frame, TableType
 
 __all__ = ["changed_each", "check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
 
@@ -49,7 +49,7 @@ def holds_moments(dtype: Dtype) -> bool:
 def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
     """An error where a column has times with a zone and in fit had them without, or the other way round.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = read_frame(np.array([["2020-01-01"]], "M8[s]"))
     >>> check_zones(X, X.table_type)
     """
@@ -75,7 +75,7 @@ def _written_in_utc(written: Mapping[str, Any] | None) -> bool:
 def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
     """Conditions on columns with the times in them as Python's moments, of UTC where a column has a zone.
 
-    >>> from ctem.tables.frames.frame import Field
+    >>> from ctem.tables.io.frame import Field
     >>> zoned = TableType("polars", (Field("t", "t", {"polars": "Datetime", "unit": "us", "zone": "Asia/Tokyo"}),))
     >>> given_moments("given", {"t": dt.datetime.fromisoformat("2020-01-05T09:00+09:00")}, zoned)
     {'t': datetime.datetime(2020, 1, 5, 0, 0)}

@@ -2,7 +2,7 @@
 
 A ``Cells`` holds floats, whole numbers, booleans, labels (codes into a list of values), moments (dates and times since
 1970) or durations, and a mask of the missing ones. NumPy columns and columns of Python objects are read and written
-here; ``ctem.tables.frames.natives`` and ``ctem.tables.frames.arrow`` do the same for pandas, polars and pyarrow.
+here; ``ctem.tables.io.natives`` and ``ctem.tables.io.arrow`` do the same for pandas, polars and pyarrow.
 """
 
 from __future__ import annotations

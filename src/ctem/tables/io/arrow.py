@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import (
+from ctem.tables.io.cells import (
     Cells,
     Dtype,
     Read,

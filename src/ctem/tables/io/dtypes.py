@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import Dtype
-from ctem.tables.frames.natives import POLARS
+from ctem.tables.io.cells import Dtype
+from ctem.tables.io.natives import POLARS
 
 __all__ = ["cell_type", "check_dtype"]
 

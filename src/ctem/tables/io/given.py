@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import Cells, is_gap, object_cells
-from ctem.tables.frames.frame import Frame, TableType, check_finite, read_frame
-from ctem.tables.frames.recognition import read_written
-from ctem.tables.frames.textual import read_text
-from ctem.tables.frames.writings import Writing
-from ctem.tables.frames.zones import changed_each, check_zones, given_moments, moment_of
+from ctem.tables.io.cells import Cells, is_gap, object_cells
+from ctem.tables.io.frame import Frame, TableType, check_finite, read_frame
+from ctem.tables.io.recognition import read_written
+from ctem.tables.io.textual import read_text
+from ctem.tables.io.writings import Writing
+from ctem.tables.io.zones import changed_each, check_zones, given_moments, moment_of
 
 __all__ = ["given_values", "matched", "partial_frame", "positions", "renamed"]
 
@@ -111,7 +111,7 @@ def _one_cell(name: str, value: Any, listed: bool = False) -> Cells:
 def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
     """Conditions on columns with the text in them, such as "$1,200" or "Jan-2015", read as its column was in fit.
 
-    >>> from ctem.tables.frames.recognition import Reading, recognised
+    >>> from ctem.tables.io.recognition import Reading, recognised
     >>> frame = recognised(read_frame([["Jan-2015"], ["Mar-2015"]]), Reading(), {})
     >>> given_values({"x0": ("Feb-2015", None)}, frame.table_type)
     {'x0': (24181, None)}

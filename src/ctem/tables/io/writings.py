@@ -1,6 +1,6 @@
 """How people write numbers, dates and times as text: read into numbers, and written back the same way.
 
-A :class:`Writing` belongs to one column. It is found by ``ctem.tables.frames.recognition`` when a model is fitted, kept
+A :class:`Writing` belongs to one column. It is found by ``ctem.tables.io.recognition`` when a model is fitted, kept
 with the type of the table, and applied to every table that comes later.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.frames.cells import Cells, counts_of, factorise
+from ctem.tables.io.cells import Cells, counts_of, factorise
 
 __all__ = ["MARKERS", "SPANS", "Writing", "span_seconds"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ctem.tables.frames import csv_rows
-from ctem.tables.frames.csv_rows import block_rows, line_of, lines
+from ctem.tables.io import csv_rows
+from ctem.tables.io.csv_rows import block_rows, line_of, lines
 
 __all__ = ["Dialect", "in_utf8", "read_csv"]
 

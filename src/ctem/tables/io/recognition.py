@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame, TableType
-from ctem.tables.frames.writings import DAY, MARKERS, SPANS, Writing, span_seconds
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame, TableType
+from ctem.tables.io.writings import DAY, MARKERS, SPANS, Writing, span_seconds
 
 __all__ = ["Reading", "read_written", "recognised", "written_dates"]
 
@@ -148,7 +148,7 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
         reading: what the user says of all columns.
         kinds: of some columns, as the user said: "category" and "ordinal" stay text.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([["12 %", "a"], ["7 %", "?"], ["30 %", "b"]])
     >>> found = recognised(read_frame(X), Reading(), {})
     >>> found.columns["x0"].values, found.columns["x1"].missing
@@ -164,7 +164,7 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
 def read_written(frame: Frame, table_type: TableType) -> Frame:
     """The frame with columns of text read as those of the fit were.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> fitted = recognised(read_frame(np.array([["12 %", "a"], ["7 %", "b"], ["30 %", "b"]])), Reading(), {})
     >>> read_written(read_frame(np.array([["5 %", "a"]])), fitted.table_type).columns["x0"].values.tolist()
     [5]

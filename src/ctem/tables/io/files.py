@@ -2,7 +2,7 @@
 
 ``open_source`` gives tables of ``BATCH`` rows whatever the layout of the file, ``open_sink`` takes them; "-" is
 standard input or output. A file appears when it is whole (``ctem.atomic``). Needs pyarrow. Cells of CSV are text
-(``ctem.tables.frames.csv_text``): empty ones, NA, NaN, null and the like are missing.
+(``ctem.tables.io.csv_text``): empty ones, NA, NaN, null and the like are missing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from ctem.atomic import replacing
-from ctem.tables.frames.csv_files import Dialect, in_utf8, read_csv
-from ctem.tables.frames.csv_text import CsvWriter, typed
+from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
+from ctem.tables.io.csv_text import CsvWriter, typed
 from ctem.terminal import Shown
 
 __all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir", "unified"]

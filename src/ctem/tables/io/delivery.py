@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Self
 
-from ctem.tables.frames.files import as_arrow
+from ctem.tables.io.files import as_arrow
 
 __all__ = ["Delivers", "delivered"]
 

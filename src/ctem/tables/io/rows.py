@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
 
 __all__ = ["ahead", "chunks", "indexed", "joined", "merged", "spread", "taken"]
 
@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
     """The rows that an index, a mask or a slice picks.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> taken(read_frame(np.arange(6).reshape(3, 2)), np.array([2, 0])).columns["x0"].values
     array([4, 0])
     """
@@ -42,7 +42,7 @@ def taken(frame: Frame, rows: NDArray[Any] | slice) -> Frame:
 def chunks(frame: Frame, size: int = CHUNK) -> Iterator[Frame]:
     """The frame in parts of at most ``size`` rows.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> [len(part) for part in chunks(read_frame(np.zeros((5, 1))), 2)]
     [2, 2, 1]
     """

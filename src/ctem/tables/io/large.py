@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctem.tables.frames.files import BATCH, as_arrow, pyarrow, unified
+from ctem.tables.io.files import BATCH, as_arrow, pyarrow, unified
 
 __all__ = ["Batch", "LargeTable", "is_large", "open_large"]
 
