@@ -22,7 +22,6 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "densities.anyorder",
     "densities.spacetime",
     "densities.tilted",
-    "densities.images",
     "tables.io",
     "tables.margins",
     "tables.encoding",
