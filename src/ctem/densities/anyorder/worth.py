@@ -23,14 +23,12 @@ class Worth(NamedTuple):
     """What is believed of each encoded column.
 
     >>> Worth.of_all(2)
-    Worth(share=(1.0, 1.0), heard=(True, True), told=None)
+    Worth(share=(1.0, 1.0), heard=(True, True), nats=None)
     """
 
     share: tuple[float, ...]  # w_j: how much of a conditional is the networks'
     heard: tuple[bool, ...]  # whether the networks see the column; else all others are independent of it
-    told: tuple[float, ...] | None = (
-        None  # nats that the others say about it on unseen rows, if that is known
-    )
+    nats: tuple[float, ...] | None = None  # that the others give about it on unseen rows, if that is known
 
     @classmethod
     def of_all(cls, columns: int) -> Worth:
