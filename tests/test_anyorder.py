@@ -20,9 +20,9 @@ from ctem.densities.anyorder.worth import Worth
 from ctem.densities.chain import Chain
 from ctem.densities.spacetime.differences import Differences
 from ctem.densities.spacetime.network import LevelNet
-from ctem.images.firstorder import FirstOrder
-from ctem.images.unet import ImageNet
 from ctem.spaces import Category, Ordinal, Real, Space
+from experiments.images.firstorder import FirstOrder
+from experiments.images.unet import ImageNet
 
 FINITE = Space([Category(2), Ordinal(3), Category(4)])
 BITS = Space([Category(2)] * 4)
