@@ -14,8 +14,8 @@ from small import SMALL
 from ctem import CTEM
 from ctem.densities.anyorder import NumberDensity
 from ctem.densities.anyorder.numbers import NumberHead
-from ctem.tables.columns.bounds import Bounded, natural_ends
-from ctem.tables.columns.monotone import MonotoneMap
+from ctem.tables.margins.bounds import Bounded, natural_ends
+from ctem.tables.margins.monotone import MonotoneMap
 
 LAWS = {
     "normal": stats.norm(),

@@ -47,8 +47,8 @@ class MonotoneMap:
     asinh tames heavy tails; R runs through ``knots`` → ``scores`` by rational-quadratic pieces with the given
     ``slopes`` at the knots (increasing for any positive slopes, C¹, inverse in closed form). Beyond the last knot k, of
     slope s, it goes on as s (e^{b (u − k)} − 1)/b: with bend b = 0 a normal x makes a log-normal tail of X, with 1 a
-    normal one, with 2 one that nearly ends, as ages do; where it has risen by 6, it goes on like a logarithm. T depends on X only through (X − location)/scale, so a change
-    of units changes nothing but log T′.
+    normal one, with 2 one that nearly ends, as ages do; where it has risen by 6, it goes on like a logarithm. T depends
+    on X only through (X − location)/scale, so a change of units changes nothing but log T′.
 
     Reference: J. A. Gregory and R. Delbourgo, Piecewise rational quadratic interpolation to monotonic data, 1982.
 
