@@ -346,6 +346,28 @@ def test_an_older_file_is_read_without_the_second_potential_that_it_may_hold(pat
     assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
 
 
+def retired(part):
+    """The maps and lattices of a header by the names that they had up to format 22."""
+    if isinstance(part, list):
+        return [retired(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    names = {"lattice": "ruler", "transform": "curve"} if "codec" in part else {}
+    if "inner" in part and "margin" not in part:
+        names = {"inner": "curve"}
+    return {names.get(key, key): retired(value) for key, value in part.items()}
+
+
+def test_an_older_file_with_retired_names_is_read(path, model):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    header["schema"], worth = retired(header["schema"]), header["density"]["worth"]
+    worth["told"] = worth.pop("nats")
+    write(path, tensors, {**metadata, "version": "22"}, header)
+    assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
+    assert CTEM.load(path).describe() == model.describe()
+
+
 def test_a_header_that_is_a_list_is_refused(path):
     tensors, metadata = parts(path)
     write(path, tensors, metadata, [])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 22  # raise it when the header changes, and add to MIGRATIONS how to read the one before
+FORMAT = 23  # raise it when the header changes, and add to MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -144,13 +144,19 @@ def _without_energy(header: Header) -> Header:
     return header
 
 
-def _in_present_words(header: Header) -> Header:
-    """21: a second potential could stand beside the density; lattices and maps of columns had other names."""
+def _without_second_potential(header: Header) -> Header:
+    """21: a second potential could stand beside the density, for quick scores; the density is as it was."""
     header["settings"].pop("fast", None)
     header.pop("fast", None)
+    return header
+
+
+def _in_present_words(header: Header) -> Header:
+    """22: the networks gave the tails of numbers their shape, however far out; some parts had other names."""
     worth = header["density"]["worth"]
-    if worth is not None and "told" in worth:
-        worth["nats"] = worth.pop("told")
+    if worth is not None:
+        worth.setdefault("reach", 100.0)
+        worth.setdefault("nats", worth.pop("told", None))
     _rename(header["schema"])
     return header
 
@@ -174,7 +180,8 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     18: _without_held_out,
     19: _without_held_out,
     20: _without_energy,
-    21: _in_present_words,
+    21: _without_second_potential,
+    22: _in_present_words,
 }
 
 
