@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import typer
 from sklearn.utils import check_random_state
 
@@ -36,8 +37,9 @@ from ctem.cli.words import column_kinds, conditions
 from ctem.estimator import CTEM
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
+from ctem.tables.columns.inference import kind_names
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.files import BATCH, open_sink, pyarrow
+from ctem.tables.io.files import BATCH, open_sink
 from ctem.tables.io.writings import Writing
 from ctem.terminal import say
 from ctem.training.checkpoints import claimed, files_of, forget
@@ -84,9 +86,10 @@ def fit(
         checkpoint=checkpoint,
         verbose=int(not quiet),
     )
+    how = {"decimal": decimal, "kinds": kind_names(model.kinds)}
     with together() as here:
         alone = quiet or not here.first
-        with rows_to_fit(table, drop or [], max_rows, seed, alone, decimal, dialect) as X:
+        with rows_to_fit(table, drop or [], max_rows, seed, alone, how, dialect) as X:
             here.agreed(lambda: None if resume else _begin(checkpoint))
             _learn(model, X, memory, older)
             if here.first:
@@ -171,9 +174,9 @@ def score(
             found = (
                 fitted.score_samples(X, True) if fast else fitted.log_density(X, columns or None, given or ())
             )
-            values = pyarrow().array(found)
+            values = pa.array(found)
             name = fresh("log_density", part.column_names if append else [])
-            write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
+            write(part.add_column(0, name, values) if append else pa.table({name: values}))
 
 
 def sample(

@@ -1,14 +1,15 @@
 """Columns of pyarrow tables: read to ``Cells``, and written back in the type they had.
 
-The type is recorded as plain JSON; pyarrow is imported only when there is a table of its kind.
+The type is recorded as plain JSON. Times of day are text, in which ``ctem.tables.io.recognition`` finds them.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ctem.tables.io.cells import (
     Cells,
@@ -28,20 +29,25 @@ __all__ = ["read_arrow", "write_arrow"]
 def read_arrow(name: str, column: Any) -> Read:
     """A pyarrow array or chunked array, with its type as JSON.
 
-    >>> import pyarrow as pa
     >>> read_arrow("t", pa.array([0, None], pa.timestamp("s", "UTC")))[0]
     {'arrow': 'timestamp', 'unit': 's', 'zone': 'UTC'}
     """
-    pa, types = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.types")
+    types = pa.types
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     missing = array.is_null().to_numpy(zero_copy_only=False)
     if types.is_null(kind):
         return {"arrow": "null"}, empty_cells(len(array))
-    if types.is_dictionary(kind) or _is_text(types, kind):
-        return _read_arrow_labels(pa, types, name, array, missing)
+    if types.is_dictionary(kind) or _is_text(kind):
+        return _read_arrow_labels(name, array, missing)
+    if types.is_time(kind):
+        text = array.cast(pa.time32("s")).cast(pa.string())
+        short = pc.all(pc.ends_with(text, ":00")).as_py()
+        return {"arrow": str(kind)}, read_arrow(name, pc.utf8_slice_codeunits(text, 0, 5) if short else text)[
+            1
+        ]
     if types.is_date(kind) or types.is_timestamp(kind) or types.is_duration(kind):
-        return _read_arrow_times(pa, types, array, missing)
+        return _read_arrow_times(array, missing)
     if types.is_decimal(kind):
         numbers = array.cast(pa.float64()).fill_null(float("nan")).to_numpy()
         spec = {"arrow": "decimal", "precision": kind.precision, "scale": kind.scale, "bits": kind.bit_width}
@@ -58,10 +64,11 @@ def write_arrow(name: str, dtype: Dtype, cells: Cells) -> Any:
     >>> write_arrow("n", {"arrow": "int8"}, Cells("int", np.array([1, 2]), np.array([False, True]))).to_pylist()
     [1, None]
     """
-    pa = importlib.import_module("pyarrow")
     kind = dtype["arrow"]
     if kind == "null":
         return pa.nulls(len(cells))
+    if kind.startswith("time") and kind != "timestamp":
+        return write_arrow(name, {"arrow": "text", "value": "string"}, cells).cast(pa.type_for_alias(kind))
     if kind in ("dictionary", "text"):
         value = pa.type_for_alias(dtype["value"])
         labels = tuple(dtype["categories"]) if kind == "dictionary" else cells.labels
@@ -86,11 +93,11 @@ def write_arrow(name: str, dtype: Dtype, cells: Cells) -> Any:
     return pa.array(filled_numbers(cells, np.dtype(made.to_pandas_dtype())), made, mask=cells.missing)
 
 
-def _read_arrow_labels(pa: Any, types: Any, name: str, array: Any, missing: Any) -> Read:
-    kind = array.type
+def _read_arrow_labels(name: str, array: Any, missing: Any) -> Read:
+    kind, types = array.type, pa.types
     given = types.is_dictionary(kind)
     coded = array if given else array.dictionary_encode()
-    if given and not (_is_text(types, kind.value_type) or types.is_integer(kind.value_type)):
+    if given and not (_is_text(kind.value_type) or types.is_integer(kind.value_type)):
         raise unsupported(name, kind)
     labels = coded.dictionary.to_pylist()
     codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -103,8 +110,8 @@ def _read_arrow_labels(pa: Any, types: Any, name: str, array: Any, missing: Any)
     return {**spec, "categories": labels, "ordered": bool(kind.ordered)}, cells
 
 
-def _read_arrow_times(pa: Any, types: Any, array: Any, missing: Any) -> Read:
-    kind = array.type
+def _read_arrow_times(array: Any, missing: Any) -> Read:
+    kind, types = array.type, pa.types
     if types.is_date(kind):
         days = array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
         name = "date32" if types.is_date32(kind) else "date64"
@@ -118,5 +125,5 @@ def _read_arrow_times(pa: Any, types: Any, array: Any, missing: Any) -> Read:
     )
 
 
-def _is_text(types: Any, kind: Any) -> bool:
-    return types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
+def _is_text(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"

@@ -21,9 +21,9 @@ UNITS = ("s", "ms", "us", "ns")
 OBJECTS = ("str", "bool", "int", "decimal", "float", "datetime", "date")
 WHOLE = r"u?int(8|16|32|64)"
 PANDAS = rf"{WHOLE}|U?Int(8|16|32|64)|[Ff]loat(16|32|64)|bool(ean)?|(datetime|timedelta)64\[[^\]]{{1,80}}\]"
-ARROW = rf"{WHOLE}|halffloat|float|double|bool|null|date32|date64"
+ARROW = rf"{WHOLE}|halffloat|float|double|bool|null|date32|date64|time(32\[m?s\]|64\[[un]s\])"
 CELLS = {  # how the words of all libraries begin, in lower case
-    "label": r"text|string|category|categorical|enum|dictionary",
+    "label": r"text|string|category|categorical|enum|dictionary|time(32|64|$)",
     "moment": r"date|timestamp",
     "duration": r"timedelta|duration",
     "bool": r"bool",

@@ -31,7 +31,7 @@ from ctem.tables.io.cells import (
 __all__ = ["read_pandas", "read_polars", "write_pandas", "write_polars"]
 
 POLARS = (
-    *(f"{sign}{bits}" for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)),
+    *(f"{sign}{bits}" for sign in ("Int", "UInt") for bits in (8, 16, 32, 64, 128)),
     *(
         "Float32",
         "Float64",
@@ -43,8 +43,8 @@ POLARS = (
         "Datetime",
         "Duration",
         "Decimal",
-        "Null",
     ),
+    *("Time", "Null"),
 )
 
 
@@ -124,8 +124,10 @@ def read_polars(name: str, column: Any) -> Read:
     base = str(dtype.base_type())
     if dtype == pl.Null:
         return {"polars": base}, empty_cells(len(column))
-    if base == "String":
+    if base in ("String", "Time"):
         return {"polars": base}, read_arrow(name, column.to_arrow())[1]
+    if base in ("Int128", "UInt128"):  # of text the same is made as in a CSV file
+        return {"polars": base}, read_arrow(name, column.cast(pl.String).to_arrow())[1]
     if base in ("Categorical", "Enum"):
         declared = base == "Enum"
         labels = (
@@ -165,7 +167,9 @@ def write_polars(name: str, dtype: Dtype, cells: Cells) -> Any:
     gaps = pl.Series(cells.missing)
     if base == "Null":
         return pl.Series([None] * len(cells), dtype=pl.Null)
-    if base in ("String", "Categorical", "Enum"):
+    if base == "Time":
+        return pl.Series(write_arrow(name, {"arrow": "time64[ns]"}, cells))
+    if base in ("String", "Categorical", "Enum", "Int128", "UInt128"):
         labels = tuple(dtype["categories"]) if base == "Enum" else tuple(map(str, cells.labels))
         codes = pl.Series(label_codes(name, cells, labels)).cast(pl.UInt32, strict=False)
         made = pl.Enum(labels) if base == "Enum" else getattr(pl, base)()

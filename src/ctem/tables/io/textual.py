@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 
 from ctem.tables.io.arrow import read_arrow
 from ctem.tables.io.cells import Cells, Dtype
@@ -20,7 +18,19 @@ from ctem.tables.io.dtypes import cell_type
 from ctem.tables.io.frame import Frame, TableType
 from ctem.tables.io.zones import zone_of
 
-__all__ = ["read_text"]
+__all__ = ["read_text", "text_types"]
+
+
+def text_types(table_type: TableType) -> dict[str, Any]:
+    """The pyarrow types in which the cells of a CSV file are to be read; a column that is left out is read as text.
+
+    >>> import numpy as np
+    >>> from ctem.tables.io.frame import read_frame
+    >>> text_types(read_frame(np.zeros((1, 2), int)).table_type)
+    {'x0': DataType(int64), 'x1': DataType(int64)}
+    """
+    plain = [field for field in table_type.fields if field.written is None]
+    return {field.name: _arrow_type(field.dtype) or pa.string() for field in plain}
 
 
 def read_text(frame: Frame, table_type: TableType) -> Frame:
@@ -51,21 +61,26 @@ def _is_text(cells: Cells) -> bool:
 
 
 def _read(name: str, cells: Cells, kind: Any) -> Cells:
-    pa = importlib.import_module("pyarrow")
-    labels = np.array([*cells.labels, None], object)
-    text = pa.array(labels[np.where(cells.missing, len(cells.labels), cells.values)], pa.string())
+    text = pa.array(cells.named(None), pa.string())
     return replace(read_arrow(name, as_type(name, text, kind, cells.first))[1], first=cells.first)
 
 
 def _arrow_type(dtype: Dtype) -> Any:
-    """The pyarrow type of numbers, booleans and moments of a column; None for others, and without pyarrow."""
-    if importlib.util.find_spec("pyarrow") is None:
-        return None
-    pa, inner = importlib.import_module("pyarrow"), dtype.get("arrow")
-    whole = re.search(r"u?int|[iu]\d", str({**dtype, **inner} if isinstance(inner, dict) else dtype).lower())
+    """The pyarrow type of numbers, booleans and moments of a column, or of the labels that it lists; None for text."""
+    if isinstance(dtype.get("arrow"), dict):
+        return _arrow_type(dtype["arrow"])
+    if "categories" in dtype and not isinstance(next(iter(dtype["categories"]), ""), str):
+        return pa.array(dtype["categories"]).type
+    words = " ".join(
+        str(dtype[key]) for key in ("object", "numpy", "pandas", "polars", "arrow") if key in dtype
+    )
+    whole = re.search(r"u?int|[iu]\d", words.lower())
+    unit = dtype.get("unit") or next(iter(re.findall(r"\[(s|ms|us|ns)\b", words)), "us")
+    finest = "ns" if unit == "ns" else "us"
     kinds = {
         "bool": pa.bool_(),
-        "moment": pa.date32() if _is_day(dtype) else pa.timestamp("us", zone_of(dtype) or None),
+        "moment": pa.date32() if _is_day(dtype) else pa.timestamp(finest, zone_of(dtype) or None),
+        "duration": pa.duration(unit),
         "number": pa.float64() if whole is None else pa.uint64() if whole[0][0] == "u" else pa.int64(),
     }
     return kinds.get(cell_type(dtype))
@@ -73,6 +88,4 @@ def _arrow_type(dtype: Dtype) -> Any:
 
 def _is_day(dtype: Dtype) -> bool:
     """Whether moments are days."""
-    if isinstance(dtype.get("arrow"), dict):
-        return _is_day(dtype["arrow"])
     return any(str(value).lower() in ("date", "date32", "date64") for value in dtype.values())
