@@ -10,7 +10,7 @@ import pyarrow.csv
 import pytest
 
 from ctem.cli.streams import fit_table
-from ctem.tables.columns.inference import infer_column
+from ctem.tables.inference.kinds import infer_column
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.frame import read_frame
 from ctem.tables.io.recognition import Reading, recognised

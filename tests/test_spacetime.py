@@ -11,9 +11,9 @@ from test_losses import random_density
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
-from ctem.densities.fast.differences import Differences, quadrature_error
-from ctem.densities.fast.network import LevelNet
-from ctem.densities.fast.normalisation import corrected_samples, log_z_check, one_pass_log_z
+from ctem.densities.spacetime.differences import Differences, quadrature_error
+from ctem.densities.spacetime.network import LevelNet
+from ctem.densities.spacetime.normalisation import corrected_samples, log_z_check, one_pass_log_z
 from ctem.matching.losses import brier, log_score
 from ctem.matching.noise import Noise
 from ctem.matching.spacetime import ColumnComparisons, LevelComparisons, Moves, Pairs, space_time_loss

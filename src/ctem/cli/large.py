@@ -10,7 +10,7 @@ from ctem.cli.streams import fit_table
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.files import MAX_ROWS, reservoir
 from ctem.tables.io.large import LargeTable, is_parquet, open_large
-from ctem.terminal import say
+from ctem.tables.io.terminal import say
 
 __all__ = ["rows_to_fit", "some_rows"]
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ctem.estimator import CTEM
+from ctem.estimators.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.csv_text import completed, typed
 from ctem.tables.io.files import BATCH, Source, Table, as_arrow, open_sink, open_source, reservoir
+from ctem.tables.io.terminal import say
 from ctem.tables.io.textual import text_types
-from ctem.terminal import say
 
 __all__ = ["Lowest"]
 

@@ -1,7 +1,7 @@
 """Tables in files and pipes: CSV, Parquet and Arrow, read and written a bounded number of rows at a time.
 
 ``open_source`` gives tables of ``BATCH`` rows whatever the layout of the file, ``open_sink`` takes them; "-" is
-standard input or output. A file appears when it is whole (``ctem.atomic``). Cells of CSV are text
+standard input or output. A file appears when it is whole (``ctem.persistence.atomic``). Cells of CSV are text
 (``ctem.tables.io.csv_text``), in which ``ctem.tables.io.recognition`` finds numbers, dates, times and gaps.
 """
 
@@ -24,32 +24,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ctem.atomic import replacing
+from ctem.persistence.atomic import replacing
 from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
 from ctem.tables.io.csv_text import CsvWriter, typed, typed_as
-from ctem.terminal import Shown
+from ctem.tables.io.terminal import Shown
 
-__all__ = [
-    *(
-        "BATCH",
-        "MAX_ROWS",
-        "Sink",
-        "Source",
-        "as_arrow",
-        "open_sink",
-        "open_source",
-        "read_path",
-        "reservoir",
-    ),
-    "unified",
-]
+__all__ = ["Sink", "Source", "as_arrow", "open_sink", "open_source", "read_path", "reservoir", "unified"]
 
 BATCH = 2**16  # rows at a time
 SUFFIXES = {
     **{".csv": "csv", ".parquet": "parquet", ".pq": "parquet"},
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
-MAX_ROWS = 1_000_000  # of a table that is read once
+MAX_ROWS = 1_000_000  # of a table that is read once, for a fit
 Table = Any  # pyarrow.Table
 
 
