@@ -7,15 +7,22 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
+from small import TINY
+from typer.testing import CliRunner
 
+import ctem
+from ctem import CTEM, CTEMImputer
+from ctem.cli import app
 from ctem.cli.streams import fit_table
 from ctem.tables.inference.kinds import infer_column
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.frame import read_frame
 from ctem.tables.io.recognition import Reading, recognised
 
-N = 80
+N = 120
 RNG = np.random.default_rng(0)
 WHOLE = RNG.integers(0, 900, N)
 REALS = RNG.normal(20, 5, N)
@@ -197,3 +204,113 @@ def described(table):
         x, terms = column.codec.encode(name, cells)
         found[name] = column.kind, column.reason, [*x.flatten().tolist(), *terms.tolist()]
     return found
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A file with gaps, the model that the shell fits to it, and that of its path."""
+    folder = tmp_path_factory.mktemp("one")
+    columns = ("rounded", "labels", "dates by dots", "booleans", "money", "few whole numbers")
+    X = {name: gaps(COLUMNS[name], "NA", every=9 + i) for i, name in enumerate(columns)}
+    pd.DataFrame(X).to_csv(folder / "t.csv", index=False)
+    said = CliRunner().invoke(
+        app, ["fit", str(folder / "t.csv"), "-o", str(folder / "m.ctem"), "--max-steps", "12", "--quiet"]
+    )
+    assert said.exit_code == 0, said.stderr
+    return folder, CTEM.load(folder / "m.ctem"), CTEM(max_steps=12, random_state=0).fit(folder / "t.csv")
+
+
+def test_a_path_is_fitted_and_scored_as_in_the_shell(fitted):
+    folder, shell, model = fitted
+    path = str(folder / "t.csv")
+    assert model.data_hash_ == shell.data_hash_
+    scores = model.score_samples(path)
+    assert np.array_equal(scores, shell.score_samples(path))
+    assert (
+        CliRunner()
+        .invoke(app, ["score", str(folder / "m.ctem"), path, "-o", str(folder / "s.csv")])
+        .exit_code
+        == 0
+    )
+    assert np.allclose(pd.read_csv(folder / "s.csv")["log_density"], scores, rtol=0, atol=1e-12)
+    for read in READERS.values():
+        assert np.allclose(model.score_samples(read(path)), scores, rtol=0, atol=1e-9)
+
+
+def test_a_frame_of_the_same_cells_gives_the_same_model(fitted):
+    folder, _, model = fitted
+    for library in ("pandas", "polars text"):
+        again = CTEM(max_steps=12, random_state=0).fit(READERS[library](folder / "t.csv"))
+        assert again.data_hash_ == model.data_hash_
+        assert np.array_equal(again.score_samples(folder / "t.csv"), model.score_samples(folder / "t.csv"))
+
+
+def test_paths_are_imputed_and_searched_for_outliers(fitted):
+    folder, _, model = fitted
+    filled = model.impute(folder / "t.csv", random_state=0)
+    assert isinstance(filled, pa.Table)
+    assert sum(column.null_count for column in filled.columns) == 0
+    assert len(model.outliers(folder / "t.csv", 3, as_frame=True)) == 3
+    assert ctem.inspect(str(folder / "t.csv")).rows == N
+
+
+def test_a_file_in_another_format_is_a_table_as_well(fitted):
+    folder, _, model = fitted
+    table = pa.csv.read_csv(folder / "t.csv")
+    pa.parquet.write_table(table, folder / "t.parquet")
+    pa.feather.write_feather(table, folder / "t.arrow")
+    scores = model.score_samples(folder / "t.csv")
+    for name in ("t.parquet", "t.arrow"):
+        assert np.allclose(model.score_samples(folder / name), scores, rtol=0, atol=1e-9)
+        assert CTEM(**TINY).fit(folder / name).n_samples_seen_ == N
+
+
+def test_a_call_reads_a_table_once(fitted, monkeypatch):
+    folder, _, model = fitted
+    X = pd.read_csv(folder / "t.csv")
+    imputer = CTEMImputer(CTEM(**TINY)).fit(X)
+    read = []
+    for module in (ctem.estimators.estimator, ctem.estimators.imputer):
+        monkeypatch.setattr(module, "read_frame", lambda X: read.append(X) or read_frame(X))
+    calls = (
+        model.impute,
+        model.score_samples,
+        model.outliers,
+        imputer.transform,
+        imputer.intervals,
+        imputer.draws,
+    )
+    for call in calls:
+        call(X)
+        assert len(read) == 1, call
+        read.clear()
+
+
+def test_namibia_is_a_gap_unless_the_user_says_that_it_is_a_label(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "country,n\n" + "\n".join(f"{c},{i % 7}" for i, c in enumerate(["NA", "NO", "SE", ""] * 20))
+    )
+    text = pd.read_csv(path, dtype=str, keep_default_na=False)
+    assert ctem.inspect(path).columns[0].missing == 40 == ctem.inspect(text).columns[0].missing
+    said = {"kinds": {"country": "category"}}
+    assert (
+        ctem.inspect(path, **said).columns[0].missing == 20 == ctem.inspect(text, **said).columns[0].missing
+    )
+    declared = text.replace("", None).astype({"country": pd.CategoricalDtype(["NA", "NO", "SE"])})
+    assert ctem.inspect(declared).columns[0].missing == 20
+
+
+def test_dates_whose_day_and_month_may_be_exchanged_are_remarked_on(tmp_path):
+    text = ["03/04/2023", "05/06/2023", "11/02/2023"] * 40
+    X = pd.DataFrame({"sold": text, "n": np.arange(120) % 7})
+    found = [each for each in ctem.inspect(X).suspicions if each.kind == "date"]
+    assert "'sold' is read by month, day, year" in str(found[0])
+    with pytest.warns(UserWarning, match="'sold' is read by month, day, year"):
+        CTEM(**TINY).fit(X)
+    X.to_csv(tmp_path / "t.csv", index=False)
+    said = CliRunner().invoke(app, ["inspect", str(tmp_path / "t.csv")])
+    assert "--dates dmy" in said.stdout
+    for known in (["13/04/2023", *text[1:]], [day.replace("/", ".") for day in text]):
+        assert not [each for each in ctem.inspect(X.assign(sold=known)).suspicions if each.kind == "date"]
+    assert not [each for each in ctem.inspect(X, reading={"dates": "dmy"}).suspicions if each.kind == "date"]

@@ -25,9 +25,11 @@ from ctem.tables.answers.realism import ROWS, Realism, realism
 from ctem.tables.encoding.codecs import Constant, LeftOut
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.delivery import Delivers, delivered
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame
 from ctem.tables.io.given import partial_frame, positions
 from ctem.tables.io.rows import taken
+from ctem.tables.io.textual import text_types
 from ctem.tables.schema import Schema
 from ctem.training.cut import still_improving
 
@@ -219,6 +221,8 @@ class Questions(Delivers):
             as_frame: a table of the library of X (pandas for an array) with columns row, score, p_value and why, and
                 the rows themselves; else a list of ``Outlier``.
         """
+        check_is_fitted(self)
+        X = read_path(X, text_types(self.table_type_))
         frame = self.as_frame(X)
         if n is not None:
             check_count("n", n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import narwhals as nw
@@ -13,8 +13,9 @@ from ctem.spaces import Column
 from ctem.tables.encoding.codecs import LeftOut
 from ctem.tables.inference.gap_causes import gaps_in_words
 from ctem.tables.inference.kinds import InferredColumn, infer_column, kind_names
-from ctem.tables.inference.suspicions import Suspicion, suspicions
+from ctem.tables.inference.suspicions import Suspicion, suspicions, unsure_dates
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, read_frame
 from ctem.tables.io.recognition import Reading, recognised
 from ctem.tables.relations.relations import relations
@@ -102,7 +103,7 @@ def inspect(
     among which there is text, labels spelled in several ways, and rules between columns with the rows that break them.
 
     Arguments:
-        X: a NumPy array, or a pandas, polars or pyarrow table.
+        X: a NumPy array, a pandas, polars or pyarrow table, or the path of a CSV, Parquet or Arrow file.
         kinds, reading: as in ``CTEM``.
 
     >>> import pandas as pd
@@ -116,7 +117,9 @@ def inspect(
     ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
     ! 'class' and 'pclass' say the same: one of them is enough.
     """
-    frame = recognised(read_frame(X), Reading.of(reading), kind_names(kinds))
+    how = Reading.of(reading)
+    X = read_path(X, decimal=how.decimal, kinds=kind_names(kinds))
+    frame = recognised(read_frame(X), how, kind_names(kinds))
     said, words = said_of(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
     found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
@@ -127,7 +130,8 @@ def inspect(
     for name, (each, why) in found.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
         columns.append(Description(name, each.kind if each else "refused", reason))
-    return inspect_frame(frame, columns)
+    seen = inspect_frame(frame, columns)
+    return seen if how.dates else replace(seen, suspicions=[*seen.suspicions, *unsure_dates(frame)])
 
 
 def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:
