@@ -103,8 +103,8 @@ def intake(
     torch.Size([9, 9])
     """
     if not is_large(X):
-        how = {"decimal": _reading(arguments).decimal, "kinds": kind_names(arguments["kinds"])}
-        X = from_records(read_path(X, seed=seed, **how))
+        decimal, kinds = _reading(arguments).decimal, kind_names(arguments["kinds"])
+        X = from_records(read_path(X, seed=seed, decimal=decimal, kinds=kinds))
         yield _whole(estimator, arguments, X, sample_weight, X_val)
         return
     if sample_weight is not None:
