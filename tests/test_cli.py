@@ -435,12 +435,6 @@ def test_debug_shows_where_an_error_comes_from():
     assert isinstance(result.exception, FileNotFoundError)
 
 
-def test_without_pyarrow_the_message_says_what_to_install(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    _, err = ctem("fit", folder / "t.csv", "-o", folder / "x.ctem", code=1)
-    assert "pip install 'ctem[files]'" in err
-
-
 def test_an_error_in_a_later_batch_says_from_where_rows_count(folder, tmp_path, monkeypatch):
     batches_of(100, monkeypatch)
     wrong = pd.concat([rows(), rows()[-1:].assign(rain=1e308)])
