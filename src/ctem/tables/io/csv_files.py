@@ -89,7 +89,9 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
     """
     said = dialect or Dialect()
     if said.encoding is not None:
-        stream = io.BufferedReader(_Recoded(name, stream, said.encoding))
+        stream = io.BufferedReader(
+            pa.transcoding_input_stream(pa.PythonFile(stream, "r"), said.encoding, "utf-8")
+        )
     first, rest, line = _first_line(name, stream)
     separator = said.separator
     if excel := EXCEL.fullmatch(first):
@@ -175,29 +177,6 @@ class _Rest:
         line = found[0] if found else b""
         self.start = self.start[len(line) :]
         return line if line.endswith(b"\n") or self.start else line + self.stream.readline(size - len(line))
-
-
-class _Recoded(io.RawIOBase):
-    """A stream of another encoding in UTF-8."""
-
-    def __init__(self, name: str, stream: Any, encoding: str):
-        self.name, self.stream, self.encoding = name, stream, encoding
-        self.decoder, self.held, self.ended = codecs.getincrementaldecoder(encoding)(), b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.held and not self.ended:
-            more = self.stream.read(2**16)
-            self.ended = not more
-            try:
-                self.held = self.decoder.decode(more, self.ended).encode()
-            except UnicodeError as error:
-                raise ValueError(f"{self.name}: expected text in {self.encoding} ({error}).") from None
-        size = min(len(buffer), len(self.held))
-        buffer[:size], self.held = self.held[:size], self.held[size:]
-        return size
 
 
 def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:

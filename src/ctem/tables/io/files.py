@@ -309,6 +309,8 @@ def _readable(name: str) -> Iterator[None]:
     except pa.ArrowException as error:
         advice = f". {in_utf8()}." if "invalid UTF8" in str(error) else ""
         raise ValueError(f"{name}: {_line(error)}{advice}") from None
+    except UnicodeError as error:
+        raise ValueError(f"{name}: expected text in the encoding that was named ({error}).") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None
     except OSError as error:  # pyarrow says a damaged Arrow file so

@@ -33,7 +33,11 @@ MARKERS = (
     "na",
     "none",
 )  # and among numbers, dates and times, where these are no labels
-KINDS = ("number", "date", "month", "clock", "duration", "bool", "label")
+NOUNS = {  # of every kind: what a cell is, and what the column holds
+    **{"number": ("a number", "numbers"), "date": ("a date", "dates"), "month": ("a month", "months")},
+    **{"clock": ("a time of day", "times of day"), "duration": ("a duration", "durations")},
+    **{"bool": ("a boolean", "booleans"), "label": ("text", "text")},
+}
 DATED = ("date", "month")
 DAY = 86_400
 PARTS = {"y": "year", "m": "month", "d": "day", "b": "month"}
@@ -179,15 +183,7 @@ class Writing:
 
     def in_words(self) -> str:
         """What a cell of the column is."""
-        noun = {
-            "number": "a number",
-            "date": "a date",
-            "month": "a month",
-            "clock": "a time of day",
-            "duration": "a duration",
-            "bool": "a boolean",
-        }
-        return f"{noun.get(self.kind, 'text')} such as {self.example!r}"
+        return f"{NOUNS[self.kind][0]} such as {self.example!r}"
 
     def sentence(self) -> str:
         """How the column is read.
@@ -199,20 +195,11 @@ class Writing:
         also = f"{gaps} count{'' if ' and ' in gaps else 's'} as missing" if gaps else ""
         if self.kind == "label":
             return also
-        order = ", ".join(
-            PARTS[letter.lower()] for letter in re.findall(r"%([YymdbB])", "".join(self.formats[:1]))
-        )
-        what = {
-            "number": "numbers",
-            "date": f"dates by {order}",
-            "month": f"months by {order}",
-            "clock": "times of day",
-            "duration": "durations",
-            "bool": "booleans",
-        }
+        order = [PARTS[letter.lower()] for letter in re.findall(r"%([YymdbB])", "".join(self.formats[:1]))]
+        what = f"{NOUNS[self.kind][1]} by {', '.join(order)}" if order else NOUNS[self.kind][1]
         ways = f"written in {len(self.formats)} ways" if len(self.formats) > 1 else ""
         notes = "; ".join(filter(None, (ways, also)))
-        return f"text such as {self.example!r}, read as {what[self.kind]}" + (f" ({notes})" if notes else "")
+        return f"text such as {self.example!r}, read as {what}" + (f" ({notes})" if notes else "")
 
     def to_json(self) -> dict[str, Any]:
         """This record as plain JSON."""
@@ -227,17 +214,9 @@ class Writing:
         """
         lists = {name: data.get(name, ()) for name in ("formats", "missing", "units")}
         made = cls(**{**data, **{name: tuple(items) for name, items in lists.items()}})
-        texts = [
-            made.example,
-            made.prefix,
-            made.suffix,
-            made.decimal,
-            made.thousands,
-            *made.formats,
-            *made.missing,
-            *made.units,
-        ]
-        fine = made.kind in KINDS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
+        texts = [made.example, made.prefix, made.suffix, made.decimal, made.thousands]
+        texts += [*made.formats, *made.missing, *made.units]
+        fine = made.kind in NOUNS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
         fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
         fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
         fine &= (made.kind in DATED) == bool(made.formats)
@@ -248,7 +227,7 @@ class Writing:
         fine &= made.thousands in ("", ",", ".", " ", "\u00a0", "'", "’")
         fine = fine and (made.kind == "label" or made.parsed(made.example) is not None)
         if not fine or not all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets)):
-            raise ValueError(f"written: expected a notation of {', '.join(KINDS)}; got {dict(data)}.")
+            raise ValueError(f"written: expected a notation of {', '.join(NOUNS)}; got {dict(data)}.")
         return made
 
     def _made(self, values: NDArray[Any], gone: NDArray[np.bool_], first: int) -> Cells:
