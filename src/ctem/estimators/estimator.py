@@ -576,6 +576,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read_once(self, X: Any, needed: Collection[str] | None = None) -> tuple[Any, Frame, Frame]:
         """The table that X is or names, as a frame, and that in the columns of fit."""
+        check_is_fitted(self)
         X = from_records(read_path(X, text_types(self.table_type_)))
         frame = read_frame(X)
         return X, frame, self._as_fitted(X, frame, needed)
