@@ -12,8 +12,6 @@ from ctem.tables.io.files import MAX_ROWS, reservoir
 from ctem.tables.io.large import LargeTable, is_parquet, open_large
 from ctem.tables.io.terminal import say
 
-__all__ = ["rows_to_fit", "some_rows"]
-
 JUDGED = 20_000  # rows by which samples are judged
 
 

@@ -146,10 +146,10 @@ def check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
 
 def _types(model: CTEM, source: Source) -> dict[str, Any]:
     """The pyarrow types in which a CSV file is to be read: by position if the model was fitted to an array."""
-    types = text_types(model.table_type_)
-    return (
-        types if hasattr(model, "feature_names_in_") else dict(zip(source.names, types.values(), strict=True))
-    )
+    types, names = text_types(model.table_type_), model.table_type_.names
+    if hasattr(model, "feature_names_in_"):
+        return types
+    return {new: types[old] for new, old in zip(source.names, names, strict=True) if old in types}
 
 
 def drawn_table(model: CTEM, rows: Any) -> Table:

@@ -54,7 +54,8 @@ def read_pandas(name: str, column: Any) -> tuple[Dtype, Cells]:
     if objects and pd.api.types.infer_dtype(column, skipna=True) == "string":
         nan = bool(missing.any()) and isinstance(column.iloc[int(missing.argmax())], float)
         spec = {"pandas": "object", "object": "str", "nan": nan}
-        return spec, read_arrow(name, pa.array(column, pa.large_string(), from_pandas=True))
+        codes, labels = pd.factorize(column)
+        return spec, Cells("label", codes.astype(np.int64, copy=False), missing, tuple(map(str, labels)))
     if objects:
         spec, cells = object_cells(name, column.to_numpy(), missing)
         return {"pandas": "object", **spec}, cells

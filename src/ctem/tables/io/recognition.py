@@ -156,16 +156,19 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
         return Writing("label", missing=reading.na) if reading.na else None
     if cells.type != "label" or cells.declared or not all(isinstance(label, str) for label in cells.labels):
         return None
-    used = {str(cells.labels[code]).strip() for code in np.unique(cells.values[~cells.missing]).tolist()}
-    texts = sorted(used - {*MARKERS, *reading.na})
+    marks, codes = {*MARKERS, *reading.na}, np.unique(cells.values[~cells.missing]).tolist()
+    used = dict.fromkeys(str(cells.labels[code]).strip() for code in codes)
+    texts = [text for text in used if text not in marks]
     if kind not in ("category", "ordinal") and texts:
         made = next((found for reader in READERS if (found := reader(texts, reading)) is not None), None)
         if made is not None:
             first = replace(made, formats=made.formats[:1])  # an example of what is most common
             example = next((text for text in texts if first.parsed(text) is not None), texts[0])
-            return replace(made, example=example, missing=tuple(sorted(used & {*MARKERS, *reading.na})))
-    marks = (*gaps_of(kind), *reading.na)
-    return Writing("label", example=" and ".join(map(repr, sorted(used & set(marks) - {""}))), missing=marks)
+            return replace(made, example=example, missing=tuple(sorted(marks & set(used))))
+    gaps = (*gaps_of(kind), *reading.na)
+    return Writing(
+        "label", example=" and ".join(repr(text) for text in used if text and text in gaps), missing=gaps
+    )
 
 
 def gaps_of(kind: str | None) -> tuple[str, ...]:
@@ -191,6 +194,7 @@ def plain_type(text: Any) -> Any:
     times = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
     for kind in (pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.date32(), *times):
         try:
+            text.slice(0, TRIED).cast(kind)  # Arrow words an error of every cell that it cannot cast
             made = text.cast(kind)
         except pa.ArrowInvalid:
             continue
@@ -199,7 +203,9 @@ def plain_type(text: Any) -> Any:
         if pa.types.is_integer(kind) or pc.all(pc.equal(made.cast(pa.string()), text)).as_py():
             return kind
         known = text.drop_null().unique().to_pylist()  # a notation that a model keeps is left to it
-        return kind if (_boolean if pa.types.is_boolean(kind) else _date)(known, Reading()) is None else None
+        if pa.types.is_boolean(kind):
+            return None if any(set(known) <= set(pair) for pair in BOOLEANS) else kind
+        return kind if _date(known, Reading()) is None else None
     return None
 
 
