@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 22  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 23  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -151,6 +151,13 @@ def _without_second_potential(header: Header) -> Header:
     return header
 
 
+def _without_reach(header: Header) -> Header:
+    """22: the networks gave the tails of numbers their shape, however far out."""
+    if header["density"]["worth"] is not None:
+        header["density"]["worth"].setdefault("reach", 100.0)
+    return header
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
@@ -161,6 +168,7 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     19: _without_held_out,
     20: _without_energy,
     21: _without_second_potential,
+    22: _without_reach,
 }
 
 

@@ -64,7 +64,7 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)  # untrained, and no worse than the margin
     >>> found_worth(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()))
-    Worth(share=(1.0, 1.0), heard=(True, True), told=(0.0, 0.0))
+    Worth(share=(1.0, 1.0), heard=(True, True), told=(0.0, 0.0), reach=100.0)
     """
     ask = _Asked(net, unseen)
     anyhow = torch.stack([ask.log_ratio(ask.random_sets()) for _ in range(PASSES)]).flatten(0, 2)
@@ -77,7 +77,7 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
     nothing = (raw < 0) & (rows * gain < EVIDENCE) | ~torch.tensor(net.worth.heard, device=raw.device)
     share = torch.where(nothing, 0.0, share)
     told = _Gains(nearly, _even(nearly)).at(torch.where(nothing, 0.0, best)).clamp_min(0)
-    return Worth(tuple(share.tolist()), net.worth.heard, tuple(told.tolist()))
+    return net.worth._replace(share=tuple(share.tolist()), told=tuple(told.tolist()))
 
 
 def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:

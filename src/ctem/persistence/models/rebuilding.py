@@ -17,7 +17,7 @@ from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
-from ctem.densities.anyorder.worth import Worth
+from ctem.densities.anyorder.worth import NEVER, Worth
 from ctem.densities.residuals import MAX_SCORES
 from ctem.fitting.arguments import KEPT, check_arguments
 from ctem.partition import LogZ
@@ -162,7 +162,8 @@ def _worth(told: Header | None, net: AnyOrderNet) -> Worth:
     heard = tuple(told["heard"])
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
         raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
-    return Worth(_numbers_of(told["share"], dim, 1.0), heard, nats)
+    reach = number("reach", told["reach"], 0, NEVER)
+    return Worth(_numbers_of(told["share"], dim, 1.0), heard, nats, reach)
 
 
 def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:
