@@ -44,6 +44,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "privacy",
     "plot",
     "report",
+    "checking",
     "ray",
     "cli",
     "__main__",

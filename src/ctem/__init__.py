@@ -20,6 +20,7 @@ os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
 
 if TYPE_CHECKING:
     from ctem.bases import ProductBase
+    from ctem.checking import check
     from ctem.energies import MLP, grad_log_density
     from ctem.energy_model import EnergyModel
     from ctem.estimator import CTEM
@@ -66,6 +67,7 @@ __all__ = [
     "Uniform",
     "__version__",
     "brier",
+    "check",
     "grad_log_density",
     "inspect",
     "log_score",
@@ -76,6 +78,7 @@ __all__ = [
 
 _HOME = {
     "ctem.bases": ["ProductBase"],
+    "ctem.checking": ["check"],
     "ctem.energies": ["MLP", "grad_log_density"],
     "ctem.energy_model": ["EnergyModel"],
     "ctem.estimator": ["CTEM"],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, i0e
 from torch import Tensor
 
-from ctem.spaces import Angle, Category, Ordinal, Real, Space
+from ctem.spaces import Angle, Category, Column, Ordinal, Real, Space
 
 __all__ = ["MixedClusters"]
 
@@ -44,7 +44,12 @@ class MixedClusters:
         self.focus = rng.uniform(1.0, 6.0, clusters)
         self.tables = [rng.dirichlet(np.ones(k), clusters) for k in LABELS]
         self.odds = rng.uniform(0.1, 0.9, (clusters, len(COUNTS)))
-        columns = [*[Real()] * REALS, *[Angle()] * ANGLES, *map(Category, LABELS), *map(Ordinal, COUNTS)]
+        columns: list[Column] = [
+            *[Real()] * REALS,
+            *[Angle()] * ANGLES,
+            *map(Category, LABELS),
+            *map(Ordinal, COUNTS),
+        ]
         self.space = Space(columns)
 
     def sample(self, n: int, seed: int) -> NDArray[np.float64]:

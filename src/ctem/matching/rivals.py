@@ -85,7 +85,7 @@ class EnergyDiscrepancy(Objective):
 
     For M → ∞ this is E log Σ_z k(z|y) e^{f(z) − f(x)}, least at f = log ρ + C: given y, e^f k is the posterior of x.
     ``Refresh`` with a uniform base is the Bernoulli noise of Schröder et al. 2024 (rate 2ε on bits) and its uniform
-    heat kernel, ``Grid`` the ordinal one, ``Gaussian`` that of Schröder et al. 2023; ``Mixture`` and ``Product`` mix them.
+    heat kernel, ``Grid`` the ordinal one, ``Gaussian`` that of Schröder et al. 2023; ``Mixture`` mixes them.
 
     Arguments:
         kernel: k; it must be symmetric.

@@ -23,7 +23,7 @@ class PersistentDivergence(Objective):
         sampler: what moves the chains: ``Gibbs``, ``GibbsWithGradients``, ``DiscreteLangevin``, ``MALA``, …
         base: where chains begin, and begin again.
         steps: of the sampler for each step of training.
-        chains: in the buffer.
+        chains: in the buffer, drawn from at random; None has one for each row of a batch, which goes on in its place.
         renewed: share of the moved chains that begin again.
 
     >>> from ctem.bases import ProductBase
@@ -36,15 +36,17 @@ class PersistentDivergence(Objective):
     """
 
     def __init__(
-        self, sampler: Sampler, base: Base, steps: int = 10, chains: int = 5000, renewed: float = 0.05
+        self, sampler: Sampler, base: Base, steps: int = 10, chains: int | None = 5000, renewed: float = 0.05
     ):
         self.sampler, self.base, self.steps, self.chains, self.renewed = sampler, base, steps, chains, renewed
         self.buffer: Tensor | None = None
 
     def __call__(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> Tensor:
         if self.buffer is None:
-            self.buffer = self.base.sample(max(self.chains, len(x)), generator).to(x)
-        which = torch.randperm(len(self.buffer), generator=generator, device=x.device)[: len(x)]
+            self.buffer = self.base.sample(max(self.chains or 0, len(x)), generator).to(x)
+        which = torch.arange(len(x), device=x.device)
+        if self.chains is not None:
+            which = torch.randperm(len(self.buffer), generator=generator, device=x.device)[: len(x)]
         fresh = torch.rand(len(x), 1, generator=generator, device=x.device) < self.renewed
         y = torch.where(fresh, self.base.sample(len(x), generator).to(x), self.buffer[which])
         for _ in range(self.steps):
