@@ -2,8 +2,8 @@
 
 The first is ``ctem.images.firstorder``: exact by the chain rule. The second is a convolutional energy trained by
 persistent contrastive divergence with discrete Langevin. Its likelihood is computed by annealing that is valid, by
-annealing with the same chain without its Metropolis step (an estimate that papers print), by annealing down from samples, and by
-the bracket of both: one energy, one test set, and numbers that differ by nats.
+annealing with the same chain without its Metropolis step (an estimate that papers print), and by annealing down from
+samples: one energy, one test set, and numbers that may differ by nats.
 """
 
 from __future__ import annotations

@@ -146,7 +146,11 @@ class _Referee:
         method = best_method(self.space)
         if method == "importance":
             return self._bracketed(samples)
-        rows = self._drawn(samples) if method == "grid" else torch.zeros(2, self.space.dim, device=self.generator.device)
+        rows = (
+            self._drawn(samples)
+            if method == "grid"
+            else torch.zeros(2, self.space.dim, device=self.generator.device)
+        )
         box = box_around(self.space, torch.cat([rows, *([] if samples is None else [samples])]))
         nothing = wide_base(self.space, None, self.generator.device)
         with warnings.catch_warnings(record=True) as caught:
