@@ -12,7 +12,7 @@ import ctem
 from ctem.benchmarks.lattices import Ising, Potts, RandomIsing
 from ctem.benchmarks.targets import Banana, GaussianMixture, LabelledRing, TwoGaussians
 from ctem.checking import Budget, Side, check, from_arrays, from_energy
-from ctem.checking.check import judged_sides
+from ctem.checking.verdict import judged_sides
 from ctem.cli import app
 from ctem.energies import MLP
 from ctem.samplers import Langevin, run

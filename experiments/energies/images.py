@@ -1,6 +1,6 @@
 """Silhouettes: exact nats of an any-order image energy, and one energy trained by chains judged in four ways.
 
-The first is ``ctem.images.firstorder``: exact by the chain rule. The second is a convolutional energy trained by
+The first is ``experiments.images.firstorder``: exact by the chain rule. The second is a convolutional energy trained by
 persistent contrastive divergence with discrete Langevin. Its likelihood is computed by annealing that is valid, by
 annealing with the same chain without its Metropolis step (an estimate that papers print), and by annealing down from
 samples: one energy, one test set, and numbers that may differ by nats.
@@ -25,10 +25,10 @@ from ctem.checking.record import Side
 from ctem.checking.sides import Flips, annealed_side
 from ctem.datasets import Splits, load_caltech
 from ctem.densities.chain import Chain
-from ctem.images.firstorder import FirstOrder, HiddenPixels
-from ctem.images.unet import ImageNet
 from ctem.partition.annealed import level_weights
 from ctem.samplers import BitState, BitTarget, LangevinFlips, PathFlips, anneal_bits
+from experiments.images.firstorder import FirstOrder, HiddenPixels
+from experiments.images.unet import ImageNet
 from experiments.results import Record, summarise
 
 RECIPE = Recipe(batch_size=256, learning_rate=1e-3, ema=0.999, weight_decay=0.05, clip=10.0)

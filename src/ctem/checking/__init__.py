@@ -4,8 +4,8 @@
 ``proposal`` and ``sides`` find log Z from below and from above, ``faults`` looks for what is wrong, ``record`` says it.
 """
 
-from ctem.checking.check import Budget, check
 from ctem.checking.potential import from_arrays, from_energy
 from ctem.checking.record import Check, Side
+from ctem.checking.verdict import Budget, check
 
 __all__ = ["Budget", "Check", "Side", "check", "from_arrays", "from_energy"]

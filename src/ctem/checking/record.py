@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ctem.atomic import replacing
+from ctem import __version__
+from ctem.persistence.atomic import replacing
 from ctem.report.markup import tag, text
-from ctem.version import __version__
 
 __all__ = ["Check", "Side"]
 
