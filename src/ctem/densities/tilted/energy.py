@@ -58,6 +58,8 @@ LEARNING = Recipe(
     batch_size=512, learning_rate=1e-3, weight_decay=0.1, ema=0.99, evaluate_every=100, patience=5
 )
 STEP = 0.02  # seconds of a step of a network's training, about
+CELLS = 2**26  # of the rows and draws that trees learn from together, at most
+MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
 ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
 TIMED = 512  # draws by which the time of one is judged
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
@@ -95,6 +97,18 @@ class Plan(NamedTuple):
     fresh: int = 20_000  # draws for log Z and the gain, at least
     networks: int = 0  # in a last round, which is learned by the paper's loss
     steps: int = 1500  # of their training
+
+    def sized(self, columns: int) -> Plan:
+        """A plan for so many columns: each costs a pass through the networks for every draw, and memory for all.
+
+        >>> Plan().sized(columns=15) == Plan(), Plan().sized(columns=1000).most
+        (True, 22369)
+        """
+        plan = self._replace(most=min(self.most, int(CELLS / (columns * (1 + self.draws)))))
+        if columns <= MANY:
+            return plan
+        plan = plan._replace(rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW))
+        return plan._replace(most=min(self.most, int(CELLS / (columns * (1 + plan.draws)))))
 
     def within(self, seconds: float, draw: float, columns: int) -> Plan:
         """A plan for about so many seconds, if a draw takes ``draw`` of them: half for draws, half for trees.
@@ -285,6 +299,7 @@ def fit_energy(
     True
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
+    plan = plan.sized(len(sizes))
     if until is not None:
         began, generator = time.perf_counter(), torch.Generator(rows.device).manual_seed(seed)
         base.sample(TIMED, generator)
@@ -361,7 +376,7 @@ class _Fit:
         )
 
     def _energy(self, parts: Sequence[Part], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
-        most = FRESH * len(fresh)
+        most = min(FRESH * len(fresh), int(CELLS / (MASKS * fresh.shape[1])))
         log_z = estimate(_sum(parts, fresh), "importance")
         while log_z.stderr > PRECISE and len(fresh) < most:
             fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
