@@ -1,4 +1,4 @@
-"""What an energy model takes where nothing is said: the paper's network, kernels, scales, rule and recipe."""
+"""What an energy model takes by default: the paper's network, kernels, scales, rule and recipe."""
 
 from __future__ import annotations
 

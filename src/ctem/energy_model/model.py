@@ -151,7 +151,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         """log ∫ exp f with its standard error, by the best means that the space allows: that of the fit.
 
         Arguments:
-            method: "enumerate", "grid", "importance" or "annealed" computes it anew; "auto" if more is said.
+            method: "enumerate", "grid", "importance" or "annealed" computes it anew, as further arguments do.
             how: draws of importance sampling; chains and levels of annealing.
         """
         check_is_fitted(self)
@@ -208,9 +208,9 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         x, found = torch.empty(n, self.space.dim, device=generator.device), None
         for k in owner.unique().tolist():
             how: dict[str, Any] = {"method": method, "steps": steps, "diagnostics": diagnostics}
-            mine = owner == k
-            drawn = draw_rows(self.potential(k), self.space, self.base_, int(mine.sum()), generator, **how)
-            x[mine], found = drawn.x.to(x), _worse(found, drawn)
+            rows = owner == k
+            drawn = draw_rows(self.potential(k), self.space, self.base_, int(rows.sum()), generator, **how)
+            x[rows], found = drawn.x.to(x), _worse(found, drawn)
         X = self.space.decode(x)
         return X if not diagnostics or found is None else Draws(X, *found[1:])
 

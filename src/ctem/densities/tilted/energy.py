@@ -107,7 +107,9 @@ class Plan(NamedTuple):
         plan = self._replace(most=min(self.most, int(CELLS / (columns * (1 + self.draws)))))
         if columns <= MANY:
             return plan
-        plan = plan._replace(rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW))
+        plan = plan._replace(
+            rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW)
+        )
         return plan._replace(most=min(self.most, int(CELLS / (columns * (1 + plan.draws)))))
 
     def within(self, seconds: float, draw: float, columns: int) -> Plan:
