@@ -82,8 +82,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
         objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
-        energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
-            rows) or None.
+        energy: what g is, learned against draws of b and kept if it gains on held-out rows: "trees" (boosted, the
+            pooled form of the paper's comparisons), "networks" (the paper's, with its loss), "both" (trees, then
+            networks), "auto" (trees, which gain most for their time) or None.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
         orders: of the columns, in the mixture.
@@ -286,7 +287,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
 
         nan where there is none: discrete columns, numbers so frequent that they have a probability, and missing cells.
-        An energy of trees is constant between its cuts, so that this is the gradient of the networks' density.
+        Trees are constant between their cuts: an energy of trees adds nothing to the gradient.
         """
         check_is_fitted(self)
         return self._table.grad_log_prob(self._read(X))
