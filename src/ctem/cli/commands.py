@@ -342,3 +342,35 @@ def info(
     ctem info adult.ctem
     ctem info adult.ctem --json | jq .columns
     """
+
+
+@partial(command, module="ctem.cli.referee")
+def check(
+    potential: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A log-potential in Python.")],
+    space: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="Its ctem.Space; by default its attribute space."),
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Rows that claim to be samples of it: .npy, or numbers in a .csv.")
+    ] = None,
+    claimed: Annotated[float | None, typer.Option(help="A log Z that is claimed.")] = None,
+    train: Annotated[Path | None, typer.Option(help="Rows that it was fitted to.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Rows that it was not fitted to.")] = None,
+    budget: Annotated[
+        Literal["quick", "default", "long"], typer.Option(help="How much to spend.")
+    ] = "default",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="An HTML page to write.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record for an appendix.")] = False,
+    seed: FitSeed = 0,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Say what can be certified of an energy: its constant, its samples, its fit.
+
+    Ends with 1 where a fault was found, with 2 where log Z stays unknown.
+
+    \b
+    ctem check mymodel:log_potential --space mymodel:space
+    ctem check mymodel:net --samples rows.npy --claimed 93.61 --json > record.json
+    """

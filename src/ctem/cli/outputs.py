@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["check_output", "kind_of"]
 
 INPUTS = ("model", "table", "held_out", "holdout")  # the arguments of commands that name what is read
-WRITTEN = {"fit": "model", "report": "page"}  # every other command writes a table
+WRITTEN = {"fit": "model", "report": "page", "check": "page"}  # every other command writes a table
 NOUNS = {
     "model": "a ctem model",
     "page": "an HTML page",
