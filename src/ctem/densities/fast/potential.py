@@ -80,7 +80,12 @@ class FastDensity:
         return self._joint(x).double() - self.log_z.value
 
     def _joint(self, x: Tensor) -> Tensor:
-        return _differences(self.net, self.level).one_pass(x)
+        return _differences(self.net, self.level).one_pass(_codes(self.net.base, x))
+
+
+def _codes(base: ProductBase, x: Tensor) -> Tensor:
+    """Rows in which labels that share a code are not told apart (``ctem.densities.anyorder.apart``)."""
+    return torch.where(base.is_real, x, x.floor())
 
 
 def _differences(net: LevelNet, level: float) -> Differences:
@@ -168,6 +173,7 @@ def fit_fast(
     True
     """
     base, generator = density.base, torch.Generator(rows.device).manual_seed(seed)
+    rows, held_out = _codes(base, rows), _codes(base, held_out)
     loss = SpaceTime(base, density.parents)
     correlation = density.net.inputs.correlation
     net = LevelNet(base, **NETWORK, correlation=correlation, seed=seed)  # type: ignore[arg-type]
@@ -195,7 +201,7 @@ def _log_z(net: LevelNet, level: float, density: AnyOrderDensity, generator: tor
     """From samples of the density at the potential's own level: finer ones would miss what it blurs."""
     near = density.altered(level=min(max(level, FINEST), COARSEST))
     x = near.sample(DRAWS, generator)
-    weights = _differences(net, level).one_pass(x).double() - near.log_prob(x)
+    weights = _differences(net, level).one_pass(_codes(net.base, x)).double() - near.log_prob(x)
     return estimate(weights, "importance sampling from the density")
 
 
