@@ -39,15 +39,15 @@ EVIDENCE, SURE = 20.0, 4.0  # nats that counts must gain in all, and standard er
 
 
 class BackOff(NamedTuple):
-    """How counts are shrunk, and what that gains.
+    """How counts are shrunk, and how likely rows are then.
 
-    >>> BackOff(1.0, 0.5, 0.2).gain
-    0.2
+    >>> BackOff(1.0, 0.5, -0.2).log_prob
+    -0.2
     """
 
     strength: float  # β
     discount: float  # δ
-    gain: float  # nats a row, each given all others, above what is backed off to
+    log_prob: float  # the mean over rows, each given all others
 
 
 class PairIndex:
@@ -95,14 +95,13 @@ class PairIndex:
         some = some[np.linspace(0, len(some) - 1, min(len(some), PAIRS)).astype(np.int64)]
         count, key, base = self.count[some], self.key[some], base[some]
         left, own, kinds = count - 1, self.rows[key] - 1, self.kinds[key] - (count == 1)
-        log_base = np.log(base)
 
-        def gain(strength: float, discount: float) -> float:
+        def log_prob(strength: float, discount: float) -> float:
             mass = left - discount * (left > 0) + (strength + discount * kinds) * base
-            return float(((np.log(mass / (own + strength)) - log_base) * count).sum())
+            return float((np.log(mass / (own + strength)) * count).sum()) / max(1, int(count.sum()))
 
-        strength, discount = max(product(STRENGTHS, DISCOUNTS), key=lambda each: gain(*each))
-        return BackOff(strength, discount, gain(strength, discount) / max(1, int(count.sum())))
+        strength, discount = max(product(STRENGTHS, DISCOUNTS), key=lambda each: log_prob(*each))
+        return BackOff(strength, discount, log_prob(strength, discount))
 
 
 @dataclass(frozen=True)
@@ -194,11 +193,11 @@ def _pair(column: str, partner: str, slot: Mapping[str, Places]) -> LabelPair | 
     wide = int(value.max()) + 1
     pairs, counts = np.unique(label * wide + value, return_counts=True)
     index = PairIndex(pairs % wide, pairs // wide, counts, wide, int(label.max()) + 1)
-    found = index.back_off(left_out_shares(index))
-    if not _certain(index, found):
+    gain, error = _gain(index, index.back_off(left_out_shares(index)))
+    if gain * len(label) < EVIDENCE or gain < SURE * error:
         return None
     labels, values = (pairs // wide).tolist(), (pairs % wide).tolist()
-    return LabelPair(column, partner, tuple(labels), tuple(values), tuple(counts.tolist()), found.gain)
+    return LabelPair(column, partner, tuple(labels), tuple(values), tuple(counts.tolist()), gain)
 
 
 def left_out_shares(index: PairIndex) -> Vector:
@@ -211,15 +210,15 @@ def left_out_shares(index: PairIndex) -> Vector:
     return np.asarray((rows[index.other] - 1) / max(rows.sum() - 1, 1))
 
 
-def _certain(index: PairIndex, found: BackOff) -> bool:
-    """Whether a back-off gains more than chance would."""
-    base, count = left_out_shares(index), index.count
-    known, (strength, discount, _) = base > 0, found
-    if count[known].sum() < 2:
-        return False
+def _gain(index: PairIndex, found: BackOff) -> tuple[float, float]:
+    """Nats by which rows are likelier than by shares alone, each given all others, and their standard error."""
+    base, count, (strength, discount, _) = left_out_shares(index), index.count, found
     left, own, kinds = count - 1, index.rows[index.key] - 1, index.kinds[index.key] - (count == 1)
     mass = left - discount * (left > 0) + (strength + discount * kinds) * base
+    known = base > 0
+    if not known.any():
+        return 0.0, 0.0
     each = np.log(mass[known] / (own[known] + strength)) - np.log(base[known])
-    total, rows = (each * count[known]).sum(), count[known].sum()
-    spread = np.sqrt(((each - total / rows) ** 2 * count[known]).sum() / rows)
-    return bool(total >= EVIDENCE and total > SURE * spread * np.sqrt(rows))
+    gain = np.average(each, weights=count[known])
+    error = np.sqrt(np.average((each - gain) ** 2, weights=count[known]) / count[known].sum())
+    return float(gain), float(error)

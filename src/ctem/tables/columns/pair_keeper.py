@@ -20,6 +20,7 @@ __all__ = ["ByCounts", "CodeCounts", "LabelColumn", "LabelCounts", "PairKeeper",
 Vector = NDArray[np.float64]
 Places = NDArray[np.int64]
 LEAST = 1e-9  # probability of a code that is backed off to, at least
+HALF = 0.5  # rows that every code counts beside its own, in a margin
 
 
 class LabelColumn(NamedTuple):
@@ -45,17 +46,19 @@ class LabelColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class ShrunkCodes:
-    """Codes of a column given labels of another, by counts that back off to what a network says of them.
+    """Codes of a column given labels of another, by shrunk counts (``ctem.densities.anyorder.apart.Weights``).
 
     Arguments:
         index: counts of codes by labels.
-        base: what the network says, of the codes by those of the other column.
+        base: what a network says of the codes given those of the other column.
+        prior: what counts back off to, of the same shape.
         code: of every label.
         strength, discount: how the counts of every label are shrunk.
     """
 
     index: PairIndex
     base: Vector
+    prior: Vector
     code: Places
     strength: Vector
     discount: Vector
@@ -64,11 +67,11 @@ class ShrunkCodes:
         """log of how much likelier every code is with each label than the network says, (n, codes)."""
         index, strength, discount = self.index, self.strength[slot], self.discount[slot]
         total = index.rows[slot] + strength
-        out = np.repeat(((strength + discount * index.kinds[slot]) / total)[:, None], index.others, 1)
+        left = (strength + discount * index.kinds[slot]) / total
+        out = left[:, None] * self.prior[self.code[slot]]
         row, pair = index.spread(slot)
-        base = self.base[self.code[slot[row]], index.other[pair]]
-        out[row, index.other[pair]] += (index.count[pair] - discount[row]) / total[row] / base
-        return torch.from_numpy(np.log(out))
+        out[row, index.other[pair]] += (index.count[pair] - discount[row]) / total[row]
+        return torch.from_numpy(np.log(out / self.base[self.code[slot]]))
 
 
 class CodeCounts:
@@ -114,16 +117,27 @@ class CodeCounts:
         return self.column.shown(x, visible)
 
     def shrunk(self, base: Tensor) -> ShrunkCodes:
-        """The codes given labels, from what a network says of them given codes alone (codes of the other, codes)."""
-        index, code = self.index, self.column.codes(np.arange(self.column.codec.slots))
-        said, shared = np.maximum(base.double().cpu().numpy(), LEAST), self.column.codec.shared
-        each = [
-            index.back_off(said[code[index.key], index.other], keys)
-            for keys in (slice(shared), slice(shared, None))
-        ]
-        rare = np.arange(len(code)) < shared
-        how = (np.where(rare, *(getattr(one, name) for one in each)) for name in ("strength", "discount"))
-        return ShrunkCodes(index, said, code, *how)
+        """The codes given labels, from what a network says of them given codes alone (codes of the other, codes).
+
+        Counts of rare labels, and of the others, back off to what the network says, or to the margin if that is better.
+        """
+        index, shared = self.index, self.column.codec.shared
+        code = self.column.codes(np.arange(len(index.kinds)))
+        said = np.maximum(base.double().cpu().numpy(), LEAST)
+        prior, strength, discount = said.copy(), np.ones(len(code)), np.zeros(len(code))
+        for keys in (slice(shared), slice(shared, None)):
+            priors = said, np.broadcast_to(self._margin(keys), said.shape)
+            each = [index.back_off(one[code[index.key], index.other], keys) for one in priors]
+            best = max((0, 1), key=lambda k: each[k].log_prob)
+            prior[code[keys]] = priors[best][code[keys]]
+            strength[keys], discount[keys] = each[best].strength, each[best].discount
+        return ShrunkCodes(index, said, prior, code, strength, discount)
+
+    def _margin(self, keys: slice) -> Vector:
+        """Shares of the codes among the rows of some labels."""
+        part = slice(*self.index.start[[*keys.indices(len(self.index.kinds))][:2]])
+        rows = np.bincount(self.index.other[part], self.index.count[part], self.index.others) + HALF
+        return np.asarray(rows / rows.sum())
 
 
 class LabelCounts:
