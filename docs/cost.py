@@ -50,7 +50,6 @@ def page() -> str:
         "| rate | rows a second |",
         "|---|---|",
         *(f"| {what} | {rates[what]:,.0f} |" for what in ("read", "encode", "score", "sample")),
-        f"| score, `fast=True` | {far['fast']:,.0f} |",
         f"| training steps a second (of 2 × 1024 rows) | {rates['step']:.1f} |",
         "",
         *table(rates),
@@ -89,7 +88,7 @@ def reading(rates: Numbers) -> str:
     return (
         f"Up to about {crossing / 1e6:,.0f} million rows a fit is bound by its training, which does not grow with the "
         "rows; beyond, by reading Parquet twice. Scoring and sampling are bound by the networks at every size, one pass "
-        "for each column and order, and need as many workers as the time allows, `fast=True`, or a GPU "
+        "for each column and order, and need as many workers as the time allows, or a GPU "
         "([Speed](speed.md)). Memory does not grow with the rows: `memory=` for rows, half a gigabyte for the libraries, "
         "and on disk 4 bytes for each cell that training can draw, at most "
         f"{STEPS * DRAWN / 1e6:.0f} million rows by default. What is not in "
@@ -113,11 +112,11 @@ def largest(rates: Numbers, far: Numbers) -> str:
     seen = far["large cpu"] - far["small cpu"]
     return (
         f"*{far['rows']:,.0f} rows* in {far['files']:.0f} files, drawn from a model of Adult, were fitted by `ctem fit "
-        f"--fast --max-steps {far['steps']} --memory {far['memory']}` in {far['large cpu']:.0f} CPU seconds, which is "
+        f"--max-steps {far['steps']} --memory {far['memory']}`, which also trained a second potential then, in "
+        f"{far['large cpu']:.0f} CPU seconds, which is "
         f"{seen:.0f} more than {far['each']:,} of them took; the rates predict {more:.0f} more. The process held at most "
         f"{far['large peak']:.2f} GB. New rows have {far['large']:.3f} nats, and {far['small']:.3f} under the fit to "
-        f"{far['each']:,}: a difference of {far['gain']:+.4f} ± {far['stderr']:.4f}. `ctem score --fast` of all rows took "
-        f"{far['rows'] / far['fast'] / 60:.0f} CPU minutes. Two workers of Ray, one of which was killed in the middle, "
+        f"{far['each']:,}: a difference of {far['gain']:+.4f} ± {far['stderr']:.4f}. Two workers of Ray, one of which was killed in the middle, "
         f"wrote {'the same' if far['ray same'] else 'other'} bytes."
     )
 

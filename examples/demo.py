@@ -22,7 +22,7 @@ from ctem import CTEM
 from ctem.datasets import load_penguins
 from ctem.report import write_report
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "demo"
 QUICK = {"max_steps": 40, "width": 16, "blocks": 1, "members": 2, "orders": 2, "batch_size": 64}

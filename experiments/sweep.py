@@ -325,9 +325,9 @@ def repeated(frame: pd.DataFrame, rows: int, path: Path) -> None:
 
 
 def scored(model: Path, table: Path, device: str) -> tuple[float, float]:
-    """Seconds and peak memory (MB) of ``ctem score --fast`` on a file."""
+    """Seconds and peak memory (MB) of ``ctem score`` on a file."""
     scores = table.with_suffix(".scores.parquet")
-    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--fast", "--quiet"]
+    command = [sys.executable, "-m", "ctem", "score", str(model), str(table), "--quiet"]
     began = time.perf_counter()
     child = subprocess.Popen([*command, "--device", device, "-o", str(scores)])
     _, status, usage = os.wait4(child.pid, 0)

@@ -14,7 +14,7 @@ from small import SMALL
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.tables.frames import csv_rows
+from ctem.tables.io import csv_rows
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\u202e\x9bb"
 

@@ -86,7 +86,7 @@ def report(tmp_path_factory):
             "word": np.where(rng.random(200) < 0.1, "w" * 300, "short"),
         }
     )
-    model = CTEM(max_steps=30, width=16, blocks=1, members=2, orders=2, random_state=0, fast=True).fit(X)
+    model = CTEM(max_steps=30, width=16, blocks=1, members=2, orders=2, random_state=0).fit(X)
     return write_report(
         model, X, tmp_path_factory.mktemp("report") / "report.html", X.head(50), n_samples=100
     )

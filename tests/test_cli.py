@@ -29,8 +29,8 @@ from ctem import CTEM, cli
 from ctem.cli import streams, work
 from ctem.datasets import load_penguins
 from ctem.densities.anyorder import Settings
-from ctem.tables.frames.csv_text import typed
-from ctem.tables.frames.files import Source, open_sink, open_source, reservoir
+from ctem.tables.io.csv_text import typed
+from ctem.tables.io.files import Source, open_sink, open_source, reservoir
 
 FIT = ["--max-steps", "8", "--device", "cpu", "-q"]
 SMALL = Settings(width=8, blocks=1, members=2, orders=2, steps=100, batch_size=32, evaluate_every=10)
@@ -121,17 +121,6 @@ def test_scores_can_be_written_in_every_format_with_the_rows(folder, ending, tmp
     assert found.column_names == ["log_density", *rows().columns]
     assert found["rooms"].to_pylist() == rows()["rooms"].tolist() or ending == "csv"
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
-
-
-def test_fast_scores_are_those_of_the_api(folder, tmp_path):
-    _, err = ctem(
-        "fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--fast", "--max-steps", 4, "--device", "cpu"
-    )
-    assert "fast scores are " in err
-    out, _ = ctem("score", tmp_path / "m.ctem", folder / "t.csv", "--fast")
-    fast = CTEM.load(tmp_path / "m.ctem", "cpu").score_samples(rows(), fast=True)
-    assert np.array_equal(table(out)["log_density"].to_numpy(), fast)
-    assert "rank correlation" in ctem("info", tmp_path / "m.ctem")[0]
 
 
 def test_info_says_the_seed_that_was_said(folder):
@@ -351,7 +340,10 @@ def test_what_is_said_goes_to_standard_error(folder, tmp_path):
 def test_a_fit_that_was_cut_while_it_improved_says_so_and_so_does_info(folder, tmp_path, monkeypatch):
     words = "still improving: training ended at its limit while held-out rows still gained"
     for cut in (words, ""):
-        for module in ("ctem.estimator.still_improving", "ctem.questions.still_improving"):
+        for module in (
+            "ctem.estimators.estimator.still_improving",
+            "ctem.estimators.questions.still_improving",
+        ):
             monkeypatch.setattr(module, lambda history, cut=cut: cut)
         _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4)
         assert (words in err) == bool(cut)
@@ -399,10 +391,6 @@ ERRORS = {
     "another kind": (
         lambda f: ["score", f / "m.ctem", bad(f, "k.csv", "city,rooms,rain,born,smoker\nOslo,x,1,2000-01-01,true\n")],
         "k.csv: column 'rooms', row 0: expected a whole number, as in fit; got 'x'",
-    ),
-    "no fast potential": (
-        lambda f: ["score", f / "m.ctem", f / "t.csv", "--fast"],
-        r"fast: this model has no fast potential; fit with CTEM\(fast=True\)",
     ),
     "unknown column": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "-k", "no=real"], "'no' is not in the table"),
     "nothing to drop": (lambda f: ["fit", f / "t.csv", "-o", f / "x.ctem", "--drop", "no"], "'no' is not in"),

@@ -15,7 +15,7 @@ from small import SMALL
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.tables.frames.csv_text import CsvWriter
+from ctem.tables.io.csv_text import CsvWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")  # numbers of rows
 QUICK = {**SMALL, "max_steps": 2, "width": 4}

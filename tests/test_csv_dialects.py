@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ctem import cli
-from ctem.tables.frames import csv_rows
-from ctem.tables.frames.csv_files import Dialect, read_csv
-from ctem.tables.frames.csv_text import typed
+from ctem.tables.io import csv_rows
+from ctem.tables.io.csv_files import Dialect, read_csv
+from ctem.tables.io.csv_text import typed
 
 ROWS = [f"{i},{i % 7}.5,name{i}" for i in range(500)]
 

@@ -17,8 +17,8 @@ from ctem.densities.anyorder.worth import Worth
 from ctem.report import explorer, write_report
 from ctem.report.explorer import row_cells, why_not
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
 
 ASKED = 200
 in_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium found: the explorer was not asked")

@@ -15,8 +15,8 @@ from ctem import CTEM
 from ctem.report import write_report
 from ctem.report.explorer import row_cells, why_not
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
 
 ASKED, RANGES = 100, 12
 pytestmark = [pytest.mark.long, in_browser]

@@ -11,9 +11,9 @@ import pytest
 import scipy.sparse
 import torch
 
-from ctem.tables.frames.cells import Cells, object_cells, whole_numbers
-from ctem.tables.frames.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.frames.rows import ahead
+from ctem.tables.io.cells import Cells, object_cells, whole_numbers
+from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
+from ctem.tables.io.rows import ahead
 
 DAYS = [dt.date(2020, 1, 1), None, dt.date(1901, 12, 31)]
 TIMES = [dt.datetime(2020, 1, 1, 3, 4, 5), None, dt.datetime(1969, 1, 1)]

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from ctem import CTEM, inspect
 from ctem.densities.anyorder import fitting
-from ctem.densities.fast import potential
 
 TINY = {
     "max_steps": 2,
@@ -176,7 +175,6 @@ def _few_rows():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "STEADY", 16)
         patch.setattr(fitting, "COPIES", 100)
-        patch.setattr(potential, "DRAWS", 50)
         yield
 
 
@@ -201,9 +199,9 @@ def same(a, b):
     return a.equals(b)
 
 
-def fitted_or_refused(X, missing, fast=False):
+def fitted_or_refused(X, missing):
     try:
-        return CTEM(**TINY, missing=missing, fast=fast).fit(X), ""
+        return CTEM(**TINY, missing=missing).fit(X), ""
     except (ValueError, TypeError) as error:
         return None, str(error)
 
@@ -221,18 +219,13 @@ def assert_documented(answer):
 
 @pytest.mark.long
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
-    columns(),
-    st.sampled_from(sorted(BACKENDS)),
-    st.sampled_from(["hidden", "state"]),
-    st.sampled_from([False, False, False, False, True]),
-)
-def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing, fast):
+@given(columns(), st.sampled_from(sorted(BACKENDS)), st.sampled_from(["hidden", "state"]))
+def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing):
     X = BACKENDS[backend](made)
     assert_documented(lambda: inspect(X).as_frame())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ADVICE, UserWarning)
-        model, refusal = fitted_or_refused(X, missing, fast)
+        model, refusal = fitted_or_refused(X, missing)
     if model is None:
         assert refusal.startswith(DOCUMENTED)
         event("refused: " + refusal.split(";")[0].split(" holds")[0][-60:])
@@ -242,7 +235,6 @@ def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing, fa
     scores = model.score_samples(few)
     assert np.isfinite(scores).all()
     assert np.array_equal(model.log_density(few), scores)
-    assert not fast or np.isfinite(model.score_samples(few, fast=True)).all()
     strange = BACKENDS[backend](with_new_values(made, np.random.default_rng(len(made))))
     assert_documented(lambda: np.isfinite(model.score_samples(strange)).all())
     drawn = model.sample(4, random_state=1)

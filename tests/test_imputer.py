@@ -15,7 +15,7 @@ from ctem import CTEM, CTEMImputer
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY
 from ctem.tables.answers.intervals import Intervals, _middle
-from ctem.tables.frames.cells import Cells
+from ctem.tables.io.cells import Cells
 
 N = 300
 

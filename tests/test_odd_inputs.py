@@ -11,7 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 
 QUICK = {**SMALL, "max_steps": 4, "width": 4}
 N = 200
@@ -111,7 +111,7 @@ def test_a_moment_that_is_given_has_a_zone_where_its_column_has_one():
 
 def test_numbers_of_numpy_are_settings_like_others(tmp_path):
     settings = {name: np.uint8(value) for name, value in QUICK.items()}
-    settings |= {"learning_rate": np.float32(0.01), "weight_decay": np.float64(0.1), "fast": np.False_}
+    settings |= {"learning_rate": np.float32(0.01), "weight_decay": np.float64(0.1)}
     X = rng().normal(size=(N, 2))
     model = CTEM(**settings).fit(X)
     model.save(tmp_path / "m.ctem")

@@ -11,12 +11,13 @@ import pytest
 import torch
 from small import SMALL
 
-from ctem import CTEM, estimator
+from ctem import CTEM
 from ctem.densities.anyorder import Settings
-from ctem.learning import settings_for
+from ctem.estimators import estimator
+from ctem.fitting.learning import settings_for
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.surprise import surprises
-from ctem.tables.columns.codecs import Labels, Numbers
+from ctem.tables.encoding.codecs import Labels, Numbers
 
 DRAWS = 4000
 STEP = 1e-3  # of a finite difference, in encoded units: float32 sums then give slopes to about 1e-3
@@ -291,27 +292,6 @@ def test_an_interrupted_refit_leaves_the_old_model_whole(small, monkeypatch, mom
             model.fit(other_columns(X))
     assert model.feature_names_in_.tolist() == names
     assert np.array_equal(model.score_samples(X), before)
-
-
-def test_a_fast_potential_scores_complete_rows_and_says_how_far_it_is():
-    X = gappy()
-    model = CTEM(**SMALL, fast=True).fit(X)
-    fast, slow = model.score_samples(X, fast=True), model.score_samples(X)
-    assert np.isfinite(fast).all()
-    assert np.isfinite(model.fast_.gap).all()
-    assert np.isfinite(model.fast_.log_z.value)
-    whole = X.notna().all(axis=1)
-    assert np.allclose(fast[~whole], slow[~whole], rtol=0, atol=1e-5)
-    assert not np.allclose(fast[whole], slow[whole], rtol=0, atol=1e-5)
-
-
-def test_without_a_fast_potential_fast_is_refused(small):
-    X, model = small
-    assert model.fast_ is None
-    with pytest.raises(
-        ValueError, match=r"fast: this model has no fast potential; fit with CTEM\(fast=True\)"
-    ):
-        model.score_samples(X, fast=True)
 
 
 def test_settings_do_not_depend_on_the_device(small):

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from ctem.tables.columns.inference import infer_column
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.preferred import PreferredValues, map_from_json
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.inference.kinds import infer_column
+from ctem.tables.io.frame import read_frame
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.preferred import PreferredValues, map_from_json
+from ctem.tables.schema import Schema
 
 
 def preferring(n, seed=0):

@@ -14,7 +14,6 @@ from sklearn.metrics import mutual_info_score
 from small import SMALL
 
 from ctem import CTEM
-from ctem.privacy import audit
 from ctem.report import write_report
 from ctem.report.axes import lay_out, nice, plain_text, shown
 from ctem.report.charts import histograms
@@ -22,10 +21,11 @@ from ctem.report.compare import compare_column, mutual_information
 from ctem.report.findings import ColumnFacts
 from ctem.report.markup import signed
 from ctem.report.pictures import marginal_figure
+from ctem.report.privacy import audit
 from ctem.report.sections import _column_row
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 HOSTILE_NAME = "<script>alert(1)</script>"
 HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"
@@ -276,15 +276,11 @@ def test_hundreds_of_columns_give_a_small_file_that_says_what_it_leaves_out(tmp_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("settings", [{"missing": "state"}, {"fast": True}])
-def test_other_settings_have_a_report_too(settings, tmp_path):
+def test_a_model_to_which_gaps_are_a_state_has_a_report_too(tmp_path):
     X = table(150)[["rain", "height", "smoker"]]
-    model = fitted(X, **settings)
+    model = fitted(X, missing="state")
     text = read(write_report(model, X, tmp_path / "r.html", n_samples=60))[1].text
     assert "density report" in text
-    constant = model.fast_ and model.fast_.log_z
-    assert ("log Z" in text) == (constant is not None)
-    assert constant is None or signed(constant.value, "+.3f") in text
 
 
 @pytest.mark.parametrize("library", ["numpy", pytest.param("polars", marks=pytest.mark.long)])

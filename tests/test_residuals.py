@@ -8,8 +8,8 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from ctem.bases import ProductBase
-from ctem.densities.fast.network import LevelNet
 from ctem.densities.residuals import _swept, correlation_of, inverses, predictions, residuals
+from ctem.densities.spacetime.network import LevelNet
 from ctem.spaces import Category, Ordinal, Real, Space
 
 

@@ -9,8 +9,8 @@ from sklearn.base import clone
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.tables.frames.csv_text import typed
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.csv_text import typed
+from ctem.tables.io.frame import read_frame
 from tests.small import TINY
 
 N = 150

@@ -28,7 +28,7 @@ from ctem import CTEM
 from ctem.datasets.downloads import root
 from ctem.tables.answers import surprise
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import Frame
+from ctem.tables.io.frame import Frame
 from experiments.results import Record, summarise
 from experiments.sweep import TINY, Task, Values, sweep, sweep_arguments, tasks, toy_table
 

@@ -11,7 +11,7 @@ The flow is trained once; its weights are kept, and judged afterwards, at severa
 point. Seconds are from the table to the model, all choices included. "seconds to the flow's best nats" is when each is
 first within 0.01 of the best that the flow reaches at any look: ours over the flow's own, below 1 if ours is sooner.
 growth: a made-up table of 10³ … 10⁶ rows and of 5 … 500 columns. step: what one training step consists of.
-file: peak memory of ``ctem score --fast`` on a Parquet file at a tenth of the rows and at all of them.
+file: peak memory of ``ctem score`` on a Parquet file at a tenth of the rows and at all of them.
 One result for each of ``--what`` and device, bench-….json, and the figure bench-….png. Peers other than the flow run on
 the CPU; of a peer's draws only the dependence is timed, since its margins are ours and slow to invert. A peer whose
 package is not here is left out, and that is said.
@@ -42,7 +42,7 @@ from ctem.datasets import load_penguins, load_table
 from ctem.densities.anyorder.fitting import split_rows
 from ctem.densities.anyorder.objective import HiddenColumns
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.frame import read_frame
 from experiments.results import arguments, replace_bytes, staged, summarise, write
 from experiments.sweep import (
     MOST,
@@ -304,7 +304,7 @@ def file(book: Book, args: Args) -> None:
     rows = 4000 if args.quick else args.lines
     with tempfile.TemporaryDirectory() as folder:
         model, found = Path(folder) / "model.ctem", []
-        CTEM(**TINY, fast=True, random_state=0, device=args.device).fit(frame).save(model)
+        CTEM(**TINY, random_state=0, device=args.device).fit(frame).save(model)
         for n in (rows // 10, rows):
             repeated(frame, n, table := Path(folder) / f"{n}.parquet")
             found.append(scored(model, table, args.device))

@@ -46,7 +46,7 @@ def measure(task: Task, args) -> Values:
         "clipped share": energy.clipped,
         "trees": float(energy.summary()["trees"]),
     }
-    model._adopt(model.density_.plain, model.fast_)
+    model._adopt(model.density_.plain)
     return values | {f"{name}, networks": value for name, value in judged(model, train, test, task).items()}
 
 

@@ -296,7 +296,7 @@ def used(task: Task, args) -> Values:
 
 
 def classified(train, test, target: str, truth, seed: int, args) -> Values:
-    from ctem.privacy import audit
+    from ctem.report.privacy import audit
 
     began, model = time.perf_counter(), density(seed, args).fit(train)
     p = model.predict_proba(test, target)[:, model.classes(target).index(sorted(train[target].unique())[-1])]
@@ -322,7 +322,7 @@ def load_complete(data: str, args) -> tuple[pd.DataFrame, pd.DataFrame, list[str
 def at_means_and_modes(model, gappy: pd.DataFrame, labels: list[str]):
     """As ``CTEMImputer``, but numbers that the protocol takes as labels are at their mode, too."""
     from ctem.tables.answers.density import TableDensity
-    from ctem.tables.frames.frame import build_frame
+    from ctem.tables.io.frame import build_frame
 
     frame, table = model.as_frame(gappy), TableDensity(model.schema_, model.density_)
 

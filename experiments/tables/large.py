@@ -32,10 +32,10 @@ from ctem import CTEM
 from ctem.bases import ProductBase
 from ctem.datasets import load_table
 from ctem.densities.anyorder import AnyOrderNet, HiddenColumns, Settings
-from ctem.streaming import Span, shuffled, survey
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.frame import read_frame
-from ctem.tables.frames.large import open_large
+from ctem.fitting.streaming import Span, shuffled, survey
+from ctem.tables.io.frame import read_frame
+from ctem.tables.io.large import open_large
+from ctem.tables.schema import Schema
 from ctem.training import Recipe, together, train
 from experiments.results import ROOT, arguments, staged, summarise, write
 
@@ -201,19 +201,23 @@ def far(
 ) -> dict[str, float]:
     """Draw, fit, score, kill: what came out, by metric."""
     rows = str(drawn(folder, model, files, each))
-    how = ["--max-steps", str(steps), "--memory", memory, "--fast", "--device", "cpu", "-q"]
+    how = ["--max-steps", str(steps), "--memory", memory, "--device", "cpu", "-q"]
     facts = {"rows": files * each, "files": files}
     for what, table in (("large", rows), ("small", f"{rows}/part-0000.parquet")):
         path = str(folder / f"{what}.ctem")
         done = command(folder, f"fit-{what}", ["fit", table, "-o", path, *how])
         facts |= {f"{what} {key}": done[key] for key in ("cpu", "wall", "peak")}
     facts |= compared(folder, "nats", new)
+    some = folder / "some"  # the chain rule over all rows would take hours
+    some.mkdir(exist_ok=True)
+    for path in sorted(Path(rows).iterdir())[: max(files // 10, 2)]:
+        if not (some / path.name).exists():
+            (some / path.name).hardlink_to(path)
     for what, crew in {"one": [], "ray": ["--engine", "ray", "--workers", "2"]}.items():
-        words = ["score", str(folder / "small.ctem"), rows, "-o", str(folder / what), "--fast", *crew]
-        done = command(folder, f"score-{what}", [*words, "-q"], files // 3 if crew else 0)
+        words = ["score", str(folder / "small.ctem"), str(some), "-o", str(folder / what), *crew]
+        done = command(folder, f"score-{what}", [*words, "-q"], 1 if crew else 0)
         facts |= {f"{what} {key}": done[key] for key in ("cpu", "wall", "peak")}
         facts[f"{what} same"] = hashes(folder / what) == hashes(folder / "one")
-    facts["fast"] = facts["rows"] / facts["one cpu"]
     return {what: float(value) for what, value in facts.items()}
 
 

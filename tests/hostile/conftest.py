@@ -60,7 +60,7 @@ def table():
 @pytest.fixture(scope="session")
 def model(table):
     """A model with everything that a file can hold."""
-    return CTEM(**TINY, max_steps=10, fast=True).fit(table)
+    return CTEM(**TINY, max_steps=10).fit(table)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,9 @@ from ctem import CTEM
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:.*left out of the density")]
 
 N = 120
-MESSAGE = r"^(X|columns?|kinds|given|event|n_samples|n_draws|n|method|sample_weight|Input|max_time|fast|width|missing"
+MESSAGE = (
+    r"^(X|columns?|kinds|given|event|n_samples|n_draws|n|method|sample_weight|Input|max_time|width|missing"
+)
 MESSAGE += (
     r"|members|orders|learning_rate|weight_decay|effort|objective|unknown|checkpoint|batch_size|max_steps"
 )

@@ -152,7 +152,6 @@ def plausible(header, place, value):
 BOMBS = {
     "a code far beyond the values": lambda h, t: city(h).update(codes=[0, 1, 10**12]),
     "a level that needs all memory": lambda h, t: h["density"].update(level=1e-18),
-    "a fast level that needs all memory": lambda h, t: h["fast"].update(level=1e-18),
     "a hundred thousand orders": lambda h, t: h["density"].update(orders=h["density"]["orders"] * 50_000),
     "a wide network": lambda h, t: widened(h, t, 20_000),
     "a deep network": lambda h, t: h["density"]["network"].update(blocks=10**9),
@@ -164,7 +163,6 @@ BOMBS = {
         backend="numpy", fields=[{**f, "dtype": {"numpy": "<U999999"}} for f in h["kind"]["fields"]]
     ),
     "deep JSON": lambda h, t: h.update(settings=json.loads("[" * 900 + "]" * 900)),
-    "a log Z of infinity": lambda h, t: h["fast"]["log_z"].update(value=float("inf")),
     "altered shares": lambda h, t: city(h).update(shares=[1.0, 0.5, 1.0]),
     "altered margins": lambda h, t: t.update({"base.log_table": t["base.log_table"] - 1}),
     "weights of nan": lambda h, t: t.update({"net.first.weight": t["net.first.weight"] * torch.nan}),
@@ -175,7 +173,7 @@ BOMBS = {
     ),
     "no columns": lambda h, t: h["schema"].update(columns=[]),
     "a column twice": lambda h, t: h["schema"].update(columns=h["schema"]["columns"] * 2),
-    "another objective": lambda h, t: h["settings"].update(objective="pairwise", fast=False),
+    "another objective": lambda h, t: h["settings"].update(objective="pairwise"),
 }  # fmt: skip
 
 
@@ -215,7 +213,6 @@ def answered(path, X):
     asked = (
         lambda: model.score_samples(X),
         lambda: model.score_samples(model.sample(3, random_state=0)),
-        lambda: model.score_samples(X, fast=True),
         lambda: model.outlier_scores(X),
     )
     for ask in asked:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctem.tables.frames import csv_text
-from ctem.tables.frames.csv_files import Dialect
-from ctem.tables.frames.csv_text import CsvWriter
-from ctem.tables.frames.files import open_source
+from ctem.tables.io import csv_text
+from ctem.tables.io.csv_files import Dialect
+from ctem.tables.io.csv_text import CsvWriter
+from ctem.tables.io.files import open_source
 
 pytestmark = pytest.mark.long
 

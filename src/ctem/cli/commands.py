@@ -50,7 +50,7 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
         check_output(function.__name__, arguments, arguments.pop("overwrite", False))
         if "sep" in arguments:
             said = (arguments.pop(name) for name in ("header", "sep", "encoding"))
-            arguments["dialect"] = import_module("ctem.tables.frames.csv_files").Dialect(*said)
+            arguments["dialect"] = import_module("ctem.tables.io.csv_files").Dialect(*said)
         getattr(import_module(module), function.__name__)(**arguments)
 
     return app.command()(run)
@@ -100,9 +100,6 @@ def fit(
         Literal["quick", "default", "best"],
         typer.Option(help="How large the networks are and how long they learn."),
     ] = "default",
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Also learn a potential for ctem score --fast.")
-    ] = False,
     max_time: Annotated[float | None, typer.Option(help="Seconds of the whole fit, at most about.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Training steps, at most.")] = None,
     max_rows: Annotated[
@@ -150,9 +147,6 @@ def score(
     model: ModelIn,
     table: TableIn = "-",
     output: Output = "-",
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Complete rows in one pass, by the potential of ctem fit --fast.")
-    ] = False,
     append: Annotated[bool, typer.Option("--append", help="Write the rows of the table, too.")] = False,
     columns: Annotated[
         list[str] | None,

@@ -14,14 +14,14 @@ from ctem.cli.flags import in_flags
 from ctem.cli.streams import fit_table, known_table
 from ctem.cli.words import column_kinds
 from ctem.densities.tilted import TiltedDensity
-from ctem.estimator import CTEM
-from ctem.persistence import provenance
-from ctem.privacy import audit
-from ctem.tables.columns.inspection import inspect as look
-from ctem.tables.frames.csv_files import Dialect
-from ctem.terminal import print_columns, shown
+from ctem.estimators.estimator import CTEM
+from ctem.persistence.reading import provenance
+from ctem.report.privacy import audit
+from ctem.tables.inspection import inspect as look
+from ctem.tables.io.csv_files import Dialect
+from ctem.tables.io.terminal import print_columns, shown
 
-__all__ = ["fast_in_words", "quality_in_words", "reading_of"]
+__all__ = ["quality_in_words", "reading_of"]
 
 
 def inspect(
@@ -85,7 +85,7 @@ def info(model: Path, as_json: bool) -> None:
     cut = f"{facts['still_improving']}\n" if facts["still_improving"] else ""
     Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
-        f"{facts['objective']}, effort {facts['effort']} · {quality_in_words(fitted)}{fast_in_words(facts['fast'])}\n"
+        f"{facts['objective']}, effort {facts['effort']} · {quality_in_words(fitted)}\n"
         f"{cut}made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,
@@ -111,21 +111,6 @@ def quality_in_words(model: CTEM) -> str:
 def _seed_in_words(model: CTEM) -> str:
     """The seed that the user said; what was made of it is in the provenance."""
     return "no seed said" if model.random_state is None else f"seed {model.random_state}"
-
-
-def fast_in_words(facts: dict[str, Any] | None) -> str:
-    """How far fast scores are from the density; nothing where there are none.
-
-    >>> fast_in_words(None)
-    ''
-    """
-    if facts is None:
-        return ""
-    gap = facts["gap"]
-    return (
-        f"; fast scores are {gap['mean']:+.2f} ± {gap['stderr']:.2g} nats from the density, "
-        f"rank correlation {gap['rank_correlation']:.3f}"
-    )
 
 
 def reading_of(decimal: str | None, dates: str | None, na: list[str] | None) -> dict[str, Any] | None:

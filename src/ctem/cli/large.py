@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ctem.cli.streams import fit_table
-from ctem.tables.frames.csv_files import Dialect
-from ctem.tables.frames.files import reservoir
-from ctem.tables.frames.large import LargeTable, open_large
-from ctem.terminal import say
+from ctem.tables.io.csv_files import Dialect
+from ctem.tables.io.files import reservoir
+from ctem.tables.io.large import LargeTable, open_large
+from ctem.tables.io.terminal import say
 
 __all__ = ["is_parquet"]
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctem.atomic import forget_parts
 from ctem.cli.large import is_parquet
 from ctem.cli.streams import (
     bar,
@@ -28,12 +27,13 @@ from ctem.cli.streams import (
     numbered,
     picked,
 )
-from ctem.estimator import CTEM
-from ctem.ray import loaded, spread
-from ctem.streaming import located
-from ctem.tables.frames.files import BATCH, Table, open_sink, pyarrow
-from ctem.tables.frames.large import open_large
-from ctem.terminal import say
+from ctem.estimators.estimator import CTEM
+from ctem.estimators.ray import loaded, spread
+from ctem.fitting.streaming import located
+from ctem.persistence.atomic import forget_parts
+from ctem.tables.io.files import BATCH, Table, open_sink, pyarrow
+from ctem.tables.io.large import open_large
+from ctem.tables.io.terminal import say
 
 __all__ = ["Crew"]
 
@@ -69,7 +69,6 @@ class Answer(Protocol):
 class Scoring:
     """The log-density of every row."""
 
-    fast: bool
     append: bool
     columns: list[str] | None
     given: list[str] | None
@@ -77,7 +76,7 @@ class Scoring:
     def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
         """A column log_density, beside the rows if they are wanted."""
         of = self.columns or None, self.given or ()
-        values = pyarrow().array(model.score_samples(X, True) if self.fast else model.log_density(X, *of))
+        values = pyarrow().array(model.log_density(X, *of))
         name = fresh("log_density", part.column_names if self.append else [])
         return part.add_column(0, name, values) if self.append else pyarrow().table({name: values})
 

@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ctem.estimator import CTEM
+from ctem.estimators.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
-from ctem.tables.frames.csv_files import Dialect
-from ctem.tables.frames.csv_text import completed
-from ctem.tables.frames.files import (
+from ctem.tables.io.csv_files import Dialect
+from ctem.tables.io.csv_text import completed
+from ctem.tables.io.files import (
     BATCH,
     Source,
     Table,
@@ -27,8 +27,8 @@ from ctem.tables.frames.files import (
     pyarrow,
     reservoir,
 )
-from ctem.tables.frames.frame import build_frame
-from ctem.terminal import say
+from ctem.tables.io.frame import build_frame
+from ctem.tables.io.terminal import say
 
 __all__ = ["Lowest"]
 

@@ -16,9 +16,8 @@ import numpy as np
 import typer
 from sklearn.utils import check_random_state
 
-from ctem.atomic import check_target, is_regular
 from ctem.cli.border import Stopped
-from ctem.cli.facts import fast_in_words, quality_in_words, reading_of
+from ctem.cli.facts import quality_in_words, reading_of
 from ctem.cli.large import rows_to_fit, some_rows
 from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
 from ctem.cli.streams import (
@@ -33,13 +32,14 @@ from ctem.cli.streams import (
     streams,
 )
 from ctem.cli.words import column_kinds, conditions
-from ctem.estimator import CTEM
+from ctem.estimators.estimator import CTEM
+from ctem.persistence.atomic import check_target, is_regular
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
-from ctem.tables.frames.csv_files import Dialect
-from ctem.tables.frames.files import BATCH, open_sink, pyarrow
-from ctem.tables.frames.writings import Writing
-from ctem.terminal import say
+from ctem.tables.io.csv_files import Dialect
+from ctem.tables.io.files import BATCH, open_sink, pyarrow
+from ctem.tables.io.terminal import say
+from ctem.tables.io.writings import Writing
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
 
@@ -50,7 +50,6 @@ def fit(
     kinds: list[str] | None,
     drop: list[str] | None,
     effort: str,
-    fast: bool,
     max_time: float | None,
     max_steps: int | None,
     max_rows: int | None,
@@ -76,7 +75,6 @@ def fit(
         missing="state" if missing_as_state else "hidden",
         reading=reading_of(decimal, dates, na),
         effort=effort,
-        fast=fast,
         max_steps=max_steps,
         max_time=max_time,
         random_state=seed,
@@ -132,7 +130,7 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
         facts = model.describe()
         say(
             f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
-            f"in {facts['seconds']:.0f} s{fast_in_words(facts['fast'])}"
+            f"in {facts['seconds']:.0f} s"
         )
         for part in quality_in_words(model).split("; "):
             say(part)
@@ -144,7 +142,6 @@ def score(
     model: Path,
     table: str,
     output: str,
-    fast: bool,
     append: bool,
     columns: list[str] | None,
     given: list[str] | None,
@@ -156,22 +153,15 @@ def score(
     quiet: bool,
 ) -> None:
     """Write the log-density of every row, in nats, as a column log_density."""
-    if fast and (columns or given):
-        raise typer.BadParameter(
-            "expected --fast, which scores whole rows, or --columns and --given; got both."
-        )
     crew = Crew(engine, workers, device, quiet)
     if crew.needed(table):
         dialect.check_unused(table)
-        answer_parts(model, table, output, Scoring(fast, append, columns, given), None, crew)
+        answer_parts(model, table, output, Scoring(append, columns, given), None, crew)
         return
     fitted = _load(model, device)
     with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
-            found = (
-                fitted.score_samples(X, True) if fast else fitted.log_density(X, columns or None, given or ())
-            )
-            values = pyarrow().array(found)
+            values = pyarrow().array(fitted.log_density(X, columns or None, given or ()))
             name = fresh("log_density", part.column_names if append else [])
             write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
 

@@ -130,7 +130,7 @@ class ColumnComparisons:
         rule: the scoring rule.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Category, Space
     >>> base = ProductBase(Space([Category(2)] * 3))
     >>> objective, g = ColumnComparisons(base), LevelNet(base, width=16)
@@ -252,7 +252,7 @@ class LevelComparisons:
         rule: the scoring rule.
 
     >>> from ctem.bases import ProductBase
-    >>> from ctem.densities.fast.network import LevelNet
+    >>> from ctem.densities.spacetime.network import LevelNet
     >>> from ctem.spaces import Real, Space
     >>> base = ProductBase(Space([Real()] * 3))
     >>> objective, g = LevelComparisons(Noise(base)), LevelNet(base, width=16)

@@ -39,7 +39,7 @@ def log_z_levels(
     :func:`~ctem.partition.sampled.log_z_bracket`. As many chains as rows in x.
 
     Arguments:
-        log_density: f(x, s), e.g. ``ImageNet.log_density``.
+        log_density: f(x, s), a network of numbers and noise levels.
         base: b, the law at s = ∞.
         x: (nearly) exact, independent samples of exp f at the smallest level, codes (n, d), as from ``anneal_bits``.
         levels: the ladder, in any order; the largest should be close to the base.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 21  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 22  # raise it when the header changes, and say in MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -52,6 +52,8 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
                 raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
     except SafetensorError as error:
         raise ValueError(f"load: {path} is damaged or not a ctem model ({error}).") from None
+    if int(metadata["version"]) < 22:  # ``_without_second_potential``
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("fast.")}
     return header, tensors
 
 
@@ -142,6 +144,13 @@ def _without_energy(header: Header) -> Header:
     return header
 
 
+def _without_second_potential(header: Header) -> Header:
+    """21: a second potential could stand beside the density, for quick scores; the density is as it was."""
+    header["settings"].pop("fast", None)
+    header.pop("fast", None)
+    return header
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
@@ -151,6 +160,7 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     18: _without_held_out,
     19: _without_held_out,
     20: _without_energy,
+    21: _without_second_potential,
 }
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from ctem.atomic import is_regular, replacing
-from ctem.estimator import CTEM
+from ctem import __version__
+from ctem.estimators.estimator import CTEM
+from ctem.persistence.atomic import is_regular, replacing
 from ctem.report.explorer import explorer_section
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
-from ctem.version import __version__
 
 __all__ = ["write_report"]
 
@@ -68,7 +68,7 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
     said = model.get_params(deep=False)
     settings = {
-        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds", "fast")
+        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
     }
     level = getattr(model.density_, "level", None)
     whose = "the rows of" if found.same_rows else "not the rows of"

@@ -12,22 +12,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.densities.fast.potential import Gap
-from ctem.estimator import CTEM
-from ctem.partition import LogZ
-from ctem.privacy import Privacy, audit
+from ctem.estimators.estimator import CTEM
 from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.report.patterns import Pattern, missing_patterns
+from ctem.report.privacy import Privacy, audit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.outliers import strangest_first
 from ctem.tables.answers.realism import Realism, realism
-from ctem.tables.columns.inspection import inspect_frame
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import chunks, taken
-from ctem.tables.frames.telling import as_told, told_frame
+from ctem.tables.inspection import inspect_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import chunks, taken
+from ctem.tables.io.telling import as_told, told_frame
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
@@ -142,8 +140,6 @@ class Findings:
     suspicions: list[str]  # what seems odd about the table
     scores: list[Scores]
     sampled_scores: Vector
-    constant: LogZ | None  # of a fast potential
-    gap: Gap | None  # of the fast potential to the density
     n_samples: int
     marginals: list[Marginal]
     pairs: list[Pair]
@@ -203,8 +199,6 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         suspicions=list(map(str, inspect_frame(whole, model.schema_.describe()).suspicions)),
         scores=scores,
         sampled_scores=table.log_prob(Frame(model.table_type_, sampled)),
-        constant=_constant(model),
-        gap=None if model.fast_ is None else model.fast_.gap,
         n_samples=n_samples,
         marginals=marginals,
         pairs=_pairs(marginals, frame, sampled),
@@ -296,10 +290,6 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
         return ", ".join(f"{label} {share:.0%}" for label, share in top)
     low, high = (int(known[pick(cells.values[known])]) for pick in (np.argmin, np.argmax))
     return f"{shown(cells, low)} … {shown(cells, high)}"
-
-
-def _constant(model: CTEM) -> LogZ | None:
-    return None if model.fast_ is None else model.fast_.log_z
 
 
 def _outliers(

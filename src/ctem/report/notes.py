@@ -6,17 +6,15 @@ import math
 
 import numpy as np
 
-from ctem.partition import LogZ
 from ctem.report.axes import plain_text
 from ctem.report.findings import Findings
 from ctem.report.markup import signed, times_likelier
 from ctem.training.cut import still_improving
 
-__all__ = ["constant_in_words", "notes"]
+__all__ = ["notes"]
 
 FEW_ROWS = 100
 FEW_DRAWS = 100.0
-APART = 0.5  # nats between the fast potential and the density
 SURE, LARGE = (
     1.95,
     0.1,
@@ -33,24 +31,12 @@ def notes(found: Findings) -> list[str]:
     >>> notes(examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0))[-1]
     'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model; ...'
     """
-    each = [_gain(found), _generality(found), _constant(found), _shapes(found), _dependence(found)]
+    each = [_gain(found), _generality(found), _shapes(found), _dependence(found)]
     each += [
         _levels(found),
         *(f"Privacy: {each}." for each in (found.privacy.alarms() if found.privacy else [])),
     ]
     return [note for note in [*each, _training(found), _few(found), _seen(found)] if note]
-
-
-def constant_in_words(log_z: LogZ) -> str:
-    """How much an estimate of log Z can be trusted.
-
-    >>> constant_in_words(LogZ(0.1, 0.01, 800.0, "annealed"))
-    'it rests on 800 effective draws: enough'
-    """
-    if math.isinf(log_z.ess):
-        return "exact: every state was visited" if log_z.stderr == 0 else "nothing was drawn"
-    trust = "plenty" if log_z.ess >= 1000 else "enough" if log_z.ess >= FEW_DRAWS else "few, read with care"
-    return f"it rests on {log_z.ess:,.0f} effective draws: {trust}"
 
 
 def _gain(found: Findings) -> str:
@@ -75,18 +61,6 @@ def _generality(found: Findings) -> str:
         f"Rows of the fit gain {gap:.2f} nats more than held-out rows ({times_likelier(gap)} times likelier): "
         "the model has partly memorised them."
     )
-
-
-def _constant(found: Findings) -> str:
-    gap, used = found.gap, found.constant
-    if gap is not None and abs(gap.mean) > APART:
-        return f"The fast potential differs from the density by {signed(gap.mean, '+.2f')} nats on held-out rows."
-    if used is not None and used.ess < FEW_DRAWS:
-        return (
-            f"log Z rests on {used.ess:.0f} effective draws; log-densities may be off by a constant of about "
-            f"{used.stderr:.1f} nats."
-        )
-    return ""
 
 
 def _shapes(found: Findings) -> str:

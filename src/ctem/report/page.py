@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from ctem.partition import LogZ
 from ctem.report.explorer import policy
 from ctem.report.findings import Findings, Mean
 from ctem.report.markup import error_bar, signed, tag, text, times_likelier
@@ -76,7 +75,6 @@ def _opening(found: Findings) -> str:
             f"log-density per row, mean of {scores.model.n:,} {scores.rows}",
         ),
         _tile(f"{rows:,}", None, f"rows in {columns:,} columns; {gaps}"),
-        *([] if found.constant is None else [_constant_tile(found.constant)]),
     ]
     watch = notes(found)
     listed = "".join(tag("li", text(note)) for note in watch)
@@ -122,13 +120,6 @@ def _realism_tile(found: Findings) -> str:
     ceiling = f"real rows themselves: {found.realism.ceiling:.2f}"
     caption = f"how well {found.n_samples:,} samples pass for real rows, 1 at best ({ceiling})"
     return _tile(f"{found.realism.samples:.2f}", None, caption)
-
-
-def _constant_tile(log_z: LogZ) -> str:
-    caption = (
-        f"nats, standard error of the constant log Z = {signed(log_z.value, '.3f')} in every log-density"
-    )
-    return _tile(f"± {error_bar(log_z.stderr)}", None, caption)
 
 
 def _ending() -> str:

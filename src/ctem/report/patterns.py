@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ctem.tables.frames.frame import Frame
+from ctem.tables.io.frame import Frame
 
 __all__ = ["Pattern", "missing_patterns"]
 
@@ -27,7 +27,7 @@ class Pattern(NamedTuple):
 def missing_patterns(frame: Frame) -> list[Pattern]:
     """The most common sets of missing columns, the empty one included; none where no cell is missing.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> missing_patterns(read_frame(np.array([[1.0, np.nan], [2.0, np.nan], [3.0, 4.0]])))
     [Pattern(columns=('x1',), rows=2), Pattern(columns=(), rows=1)]
     """

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ctem.partition import LogZ
 from ctem.report.axes import nice
 from ctem.report.charts import curves, diagonal, histograms
 from ctem.report.extras import dependence_map, missing, privacy
 from ctem.report.findings import ColumnFacts, Findings, Mean, Scores, Strange
 from ctem.report.markup import error_bar, folding, name_of, signed, tag, text
-from ctem.report.notes import constant_in_words
 from ctem.report.pictures import marginal_figure, pair_figure
 
 __all__ = ["sections"]
@@ -49,7 +47,6 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
         ("missing", "Missing cells", missing(found)),
         ("training", "Training", _training(found)),
         ("density", "Log-density", _density(found)),
-        ("constant", "The constant", _constant(found)),
         ("marginals", "Column by column", _marginals(found)),
         ("pairs", "Pairs", _pairs(found, seed)),
         ("outliers", "Outliers", _outliers(found)),
@@ -167,36 +164,6 @@ def _score_picture(found: Findings) -> str:
         "further left are rows that the model does not expect; further right, samples are rougher than the data."
     )
     return tag("figure", picture + tag("figcaption", caption), "wide")
-
-
-def _constant(found: Findings) -> tuple[str, str] | None:
-    if found.constant is None:
-        return None
-    about = tag(
-        "p", "A potential gives a log-density up to log Z, a constant, which is estimated from samples."
-    )
-    head = "".join(tag("th", name, kind) for name, kind in (("Route", ""), ("log Z", "n"), ("± s.e.", "n")))
-    row = _constant_row(found.constant.method, found.constant)
-    table = tag("table", tag("thead", tag("tr", head + tag("th", "In words"))) + tag("tbody", row), "stack")
-    if (gap := found.gap) is None:
-        return about, table
-    apart = f"{signed(gap.mean, '+.3f')} ± {error_bar(gap.stderr)} nats"
-    words = (
-        f"On {gap.rows:,} held-out rows the fast potential is {apart} from the density, with a rank correlation of "
-        f"{gap.rank_correlation:.3f}. Every other number here is of the density."
-    )
-    return about, table + tag("p", words, "muted after")
-
-
-def _constant_row(name: str, log_z: LogZ) -> str:
-    numbers = tag("td", signed(log_z.value, "+.3f"), "n", data_name="log Z")
-    return tag(
-        "tr",
-        tag("td", text(name), "name")
-        + numbers
-        + tag("td", error_bar(log_z.stderr), "n", data_name="±")
-        + tag("td", text(constant_in_words(log_z)), "muted"),
-    )
 
 
 def _marginals(found: Findings) -> tuple[str, str] | None:

@@ -1,8 +1,8 @@
 r"""Columns of more labels than a network has codes for: rare ones share code 0, and are told apart behind the point.
 
 Label i of those that share the code is the encoded number (i + 1) / 2¹⁷, which float32 holds exactly: a network, which
-rounds down, sees code 0, and what was counted (``ctem.tables.columns.pair_keeper``) says which label it is. With shares
-s(i) of the labels among the rows of the code,
+rounds down, sees code 0, and what was counted (``ctem.tables.relations.pair_keeper``) says which label it is. With
+shares s(i) of the labels among the rows of the code,
 
     ρ(i | x_V) = ρ(0 | x_V) Q(i | x_V),      Σ_i Q(i | x_V) = 1,
 
@@ -58,7 +58,7 @@ def slots_of(value: Tensor, apart: int) -> Tensor:
 class Counted(Protocol):
     """Q(i | x_V) of the labels that share code 0, for each of n rows.
 
-    >>> from ctem.tables.columns.pair_keeper import ByCounts
+    >>> from ctem.tables.relations.pair_keeper import ByCounts
     >>> nothing = torch.tensor([-1]).numpy()  # is shown
     >>> found: Counted = ByCounts(torch.tensor([0.25, 0.75]).numpy(), nothing, nothing, ())
     >>> found.table()
@@ -81,7 +81,7 @@ class Counted(Protocol):
 class Weights(Protocol):
     """What labels that are shown say of codes, beyond what a network says.
 
-    >>> from ctem.tables.columns.pair_keeper import ShrunkCodes
+    >>> from ctem.tables.relations.pair_keeper import ShrunkCodes
     >>> Weights in ShrunkCodes.__mro__ or hasattr(ShrunkCodes, "log_weights")
     True
     """
@@ -93,7 +93,7 @@ class Weights(Protocol):
 class Paired(Protocol):
     """Counts of the codes of one column with the labels of another.
 
-    >>> from ctem.tables.columns.pair_keeper import CodeCounts
+    >>> from ctem.tables.relations.pair_keeper import CodeCounts
     >>> hasattr(CodeCounts, "shrunk")
     True
     """
@@ -137,7 +137,7 @@ class ApartProbabilities:
         counted: of the labels that share code 0.
         apart: how many these are.
 
-    >>> from ctem.tables.columns.pair_keeper import ByCounts
+    >>> from ctem.tables.relations.pair_keeper import ByCounts
     >>> nothing = torch.tensor([-1]).numpy()  # is shown
     >>> by_shares = ByCounts(torch.tensor([0.25, 0.75]).numpy(), nothing, nothing, ())
     >>> ApartProbabilities(torch.tensor([[0.6, 0.4]]).log(), by_shares, 2).table()[1].exp()

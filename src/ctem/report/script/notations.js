@@ -1,4 +1,4 @@
-/* ---- how the numbers of a column are told, and typed into a box: tables/frames/writings.py and telling.py ---- */
+/* ---- how the numbers of a column are told, and typed into a box: tables/io/writings.py and telling.py ---- */
 
 const DAY = 86400, MS = 86400000, LAST = 8.64e15; // seconds and milliseconds of a day, and the last moment of a Date
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctem.tables.answers.distributions import ColumnDistribution
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import read_frame
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import read_frame
 
 __all__ = ["Conditional", "on_classes"]
 

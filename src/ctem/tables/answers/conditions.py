@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from ctem.densities.anyorder.numbers import FAR
-from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
-from ctem.tables.columns.identifiers import LeftOut
-from ctem.tables.columns.lookup import in_words
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells, counts_of, is_gap, object_cells
-from ctem.tables.frames.zones import moment_of
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
+from ctem.tables.encoding.lookup import in_words
+from ctem.tables.io.cells import Cells, counts_of, is_gap, object_cells
+from ctem.tables.io.zones import moment_of
+from ctem.tables.schema import Schema
 
 __all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]
 
@@ -112,8 +111,8 @@ class NumberCondition:
         intervals: (m, 2) closed intervals of X, increasing; ends are lattice points where there is a lattice.
         atoms: which atoms are allowed, and one more for "missing".
 
-    >>> from ctem.tables.columns.monotone import MonotoneMap
-    >>> from ctem.tables.columns.lattices import Lattice
+    >>> from ctem.tables.margins.monotone import MonotoneMap
+    >>> from ctem.tables.margins.lattices import Lattice
     >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
     >>> NumberCondition(numbers, np.array([[-np.inf, 0.0]]), np.array([False])).encoded((2,))
     {2: tensor([[-8.,  0.]], dtype=torch.float64)}
@@ -160,7 +159,7 @@ def compiled(
 ) -> dict[str, LabelCondition | NumberCondition]:
     """The conditions on columns, by name; those that a constant column meets are left out.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"]])))
     >>> compiled({"x0": ["Oslo"]}, schema)["x0"].allowed
     array([False,  True, False])

@@ -19,17 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.densities.fast.potential import FastDensity
-from ctem.densities.presence import gaps
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution, log_total_tilt
 from ctem.tables.answers.surprise import Rarity, log_units, of_shared_codes, surprises
-from ctem.tables.columns.bounds import Map
-from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import CHUNK, ahead, chunks, joined, merged, spread, taken
+from ctem.tables.encoding.codecs import Labels, Numbers
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import CHUNK, ahead, chunks, joined, merged, spread, taken
+from ctem.tables.margins.bounds import Map
+from ctem.tables.schema import Schema
 
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
@@ -93,7 +91,7 @@ class TableDensity:
 
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(np.random.default_rng(0).normal(size=(200, 2)))
     >>> schema = Schema.fit(frame)
     >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0, 1]])
@@ -132,18 +130,11 @@ class TableDensity:
         x[:, [j for name, owner in pairs if name not in known for j in owner]] = torch.nan
         return x
 
-    def log_prob(self, frame: Frame, fast: FastDensity | None = None) -> Vector:
-        """log ρ of every row, missing cells marginalised; complete rows by a fast potential where one is given."""
+    def log_prob(self, frame: Frame) -> Vector:
+        """log ρ of every row, missing cells marginalised."""
 
         def answer(x: Tensor, log_det: Vector) -> Vector:
-            if fast is None:
-                return np.asarray(self.density.log_prob(x).cpu().numpy() + log_det.sum(1))
-            whole = ~gaps(x, self.density.parents).any(1)
-            out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-            for rows, density in ((whole, fast), (~whole, self.density)):
-                if bool(rows.any()):
-                    out[rows] = density.log_prob(x[rows])
-            return np.asarray(out.cpu().numpy() + log_det.sum(1))
+            return np.asarray(self.density.log_prob(x).cpu().numpy() + log_det.sum(1))
 
         return self._answers(frame, answer)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
-from ctem.tables.frames.cells import Cells, counts_of
-from ctem.tables.frames.frame import Field
-from ctem.tables.frames.telling import told
+from ctem.tables.io.cells import Cells, counts_of
+from ctem.tables.io.frame import Field
+from ctem.tables.io.telling import told
 
 __all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
 
@@ -65,7 +65,7 @@ class ColumnDistribution:
         return self.numeric and self.cells.type not in ("label", "bool") and not self.cells.missing.all()
 
     def told(self, field: Field) -> ColumnDistribution:
-        """The same, whose values are told as the table has them (``ctem.tables.frames.telling``)."""
+        """The same, whose values are told as the table has them (``ctem.tables.io.telling``)."""
         return replace(self, cells=told(field, self.cells))
 
     def mean(self) -> Cells:

@@ -30,12 +30,12 @@ from ctem.tables.answers.conditions import (
     is_range,
 )
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.columns.identifiers import LeftOut
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells, is_gap
-from ctem.tables.frames.frame import TableType
-from ctem.tables.frames.given import given_values, partial_frame
-from ctem.tables.frames.zones import given_moments
+from ctem.tables.encoding.codecs import LeftOut
+from ctem.tables.io.cells import Cells, is_gap
+from ctem.tables.io.frame import TableType
+from ctem.tables.io.given import given_values, partial_frame
+from ctem.tables.io.zones import given_moments
+from ctem.tables.schema import Schema
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
 
@@ -50,7 +50,7 @@ LOOKS = 2  # passes before the first look, since few islands do not know their s
 def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
     """Conditions that are single values, and those that are ranges or sets; by name.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(9, 2))))
     >>> split_given({"x0": 1.0, "x1": (0, None)}, schema)
     ({'x0': 1.0}, {'x1': (0, None)})
@@ -98,7 +98,7 @@ class TableEvent:
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
     >>> from ctem.densities.anyorder.density import AnyOrderDensity
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(np.array([["Oslo"], ["Bergen"], ["Oslo"], ["Bergen"]]))
     >>> schema = Schema.fit(frame)
     >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0]])

@@ -27,8 +27,8 @@ from ctem.densities.anyorder.fitting import FOLDS
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.realism import Realism
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
 
 __all__ = [
     "Fold",

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.heldout import EVERY, blind
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame
-from ctem.tables.frames.rows import taken
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
 
 __all__ = ["Intervals", "tail"]
 

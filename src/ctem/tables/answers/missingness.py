@@ -22,9 +22,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, silu
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.spaces import Category, Space
-from ctem.tables.columns.schema import Schema
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Frame, TableType
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame, TableType
+from ctem.tables.schema import Schema
 from ctem.training import Recipe, train
 
 __all__ = ["GapNet", "Missingness", "fit_missingness", "gap_groups"]
@@ -82,7 +82,7 @@ class Missingness:
         groups: columns that are missing together, in the order in which the network decides.
         net: the network.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
     >>> X[X[:, 0] > 0, 1] = np.nan  # the second column is missing where the first is positive
     >>> frame = read_frame(X)
@@ -155,7 +155,7 @@ def fit_missingness(
         max_steps: of training, at most.
         deadline: end soon after this moment of ``time.perf_counter``.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(np.array([[1.0], [2.0], [3.0]]))
     >>> fit_missingness(Schema.fit(frame), frame, seed=0) is None
     True
@@ -198,7 +198,7 @@ class _Loss:
 def gap_groups(schema: Schema, columns: Mapping[str, Cells]) -> Groups:
     """The columns with gaps that a sample has, those of the same gaps together, the fewest gaps first.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(np.array([[1.0, np.nan, np.nan, 2.0], [2.0, 5.0, 4.0, np.nan], [3.0, 1.0, 2.0, np.nan]]))
     >>> gap_groups(Schema.fit(frame), frame.columns)
     (('x1', 'x2'), ('x3',))

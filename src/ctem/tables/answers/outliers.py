@@ -14,12 +14,12 @@ from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
-from ctem.tables.columns.codecs import Codec, Numbers
-from ctem.tables.columns.rhythms import DAY, Rhythm
-from ctem.tables.frames.cells import Cells
-from ctem.tables.frames.frame import Field, Frame
-from ctem.tables.frames.rows import taken
-from ctem.tables.frames.telling import told
+from ctem.tables.encoding.codecs import Codec, Numbers
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Field, Frame
+from ctem.tables.io.rows import taken
+from ctem.tables.io.telling import told
+from ctem.tables.margins.rhythms import DAY, Rhythm
 
 __all__ = [
     "Outlier",
@@ -208,7 +208,7 @@ def outlier_columns(found: Sequence[Outlier]) -> dict[str, list[Any]]:
 def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
     """The columns of ``outlier_columns`` and the rows themselves, in the library of X; pandas for an array.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([[1.0, 2.0], [3.0, 4.0]])
     >>> outlier_table([Outlier(1, 4.5, {}, -9.0, 0.01)], X, read_frame(X)).columns.tolist()
     ['row', 'score', 'p_value', 'why', 'x0', 'x1']

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Labels, Numbers
+from ctem.tables.schema import Schema
 
 __all__ = ["Rarity", "by_column", "log_units", "measure", "of_shared_codes", "surprises"]
 
@@ -79,7 +79,7 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor
 
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 2))))
     >>> density = AnyOrderDensity(AnyOrderNet(ProductBase(schema.space)), 0.01, [[0, 1]])
     >>> surprises(schema, density, torch.tensor([[0.0, 4.0]])).argmax(1)
@@ -97,7 +97,7 @@ def by_column(schema: Schema, terms: Tensor) -> Tensor:
     """Terms of encoded columns (n, d), added up for the columns of the table (n, columns).
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.array([[1, 7], [2, 7]])))  # the second is constant
     >>> by_column(schema, torch.ones(1, 1))
     tensor([[1., 0.]])
@@ -111,7 +111,7 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
     A code that labels share has the mean of −log share(v) over them.
 
     >>> import numpy as np
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 1))))
     >>> measure(schema, torch.zeros(1, 1)).abs() < 0.5
     tensor([[True]])
@@ -126,7 +126,7 @@ def measure(schema: Schema, x: Tensor) -> Tensor:
 def log_units(schema: Schema) -> Vector:
     """log σ of the columns of the table, 0 for labels.
 
-    >>> from ctem.tables.frames.frame import read_frame
+    >>> from ctem.tables.io.frame import read_frame
     >>> X = np.random.default_rng(0).normal(5, 3, size=(200, 1))
     >>> np.exp(log_units(Schema.fit(read_frame(X)))).round()
     array([3.])
@@ -143,7 +143,7 @@ def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:
     Arguments:
         x, log_det: of ``Schema.encode``.
 
-    >>> from ctem.tables.columns.inference import InferredColumn
+    >>> from ctem.tables.inference.kinds import InferredColumn
     >>> codec = Labels("label", ("a", "b", "c"), (0, 1, 1), (1.0, 0.25, 0.75))
     >>> schema = Schema({"city": InferredColumn(codec, "category", "")})
     >>> of_shared_codes(schema, torch.tensor([[1.0], [1.0]]), torch.tensor([[0.25], [0.75]]).log()).flatten()

@@ -1,0 +1,288 @@
+"""CSV files in their dialects: what is between cells, whether the first line has names, and in which encoding."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import importlib
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ctem.tables.io import csv_rows
+from ctem.tables.io.csv_rows import block_rows, line_of, lines
+
+__all__ = ["Dialect", "in_utf8", "read_csv"]
+
+DELIMITERS = ",;\t|"
+PEEKED = 20  # lines that are looked at
+EXCEL = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?', re.IGNORECASE)
+NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
+Batches = Iterator[Any]  # of pyarrow record batches; pyarrow is optional
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is laid out, as the user says; None leaves it to the file.
+
+    Arguments:
+        header: whether the first line names the columns.
+        separator: the character between cells; " " is one blank or several.
+        encoding: of the text, a name that Python knows; UTF-8 when None.
+
+    >>> Dialect(separator="\\\\t").separator
+    '\\t'
+    """
+
+    header: bool | None = None
+    separator: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "separator", {"\\t": "\t", "tab": "\t"}.get(self.separator or "", self.separator)
+        )
+        sep = self.separator
+        if sep is not None and (len(sep) != 1 or not sep.isascii() or sep.isalnum() or sep in '"\r\n'):
+            raise ValueError(
+                f"--sep: expected one character such as ',' or ';', \\t for a tab or ' ' for blanks; got {sep!r}."
+            )
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            raise ValueError(
+                f"--encoding: expected a name such as ISO-8859-1 or UTF-16; got {self.encoding!r}."
+            ) from None
+
+    def check_unused(self, name: str) -> None:
+        """An error if something is said of the layout of a file that is no CSV.
+
+        >>> Dialect().check_unused("t.parquet")
+        """
+        if self != Dialect():
+            raise ValueError(
+                f"{name}: expected a CSV file with --sep, --no-header or --encoding; it is none."
+            )
+
+
+def in_utf8(encoding: str = "ISO-8859-1") -> str:
+    """What to do about text of another encoding.
+
+    >>> in_utf8("UTF-16")
+    'If it is text of another encoding, say which: --encoding UTF-16'
+    """
+    return f"If it is text of another encoding, say which: --encoding {encoding}"
+
+
+def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[list[str], Batches]:
+    """The names in the first line of a stream, and record batches of the cells below as text.
+
+    >>> names, batches = read_csv("demo", io.BytesIO(b"a;b\\r007;NA\\r"))
+    >>> names, [batch.to_pydict() for batch in batches]
+    (['a', 'b'], [{'a': ['007'], 'b': ['NA']}])
+    """
+    said = dialect or Dialect()
+    if said.encoding is not None:
+        stream = io.BufferedReader(_Recoded(name, stream, said.encoding))
+    first, rest, line = _first_line(name, stream)
+    separator = said.separator
+    if excel := EXCEL.fullmatch(first):
+        separator = separator or excel[1].decode("latin-1")
+        first, rest, more = _first_line(name, rest)
+        line += more
+    text = _text(name, first)
+    delimiter = separator or max(DELIMITERS, key=re.sub(r'"[^"]*"', "", text).count)
+    cells = _cells(name, text, delimiter)
+    if not any(cell.strip() for cell in cells):
+        raise ValueError(f"{name}, line {line}: expected the names of columns; the line is empty.")
+    if said.header is False:
+        rest, line = _Rest(first.removeprefix(codecs.BOM_UTF8) + b"\n", rest), line - lines(first) - 1
+    blocks = block_rows(name, rest, delimiter, len(cells), line + 1)
+    start = next(blocks, (line + 1, b""))
+    if said.header is not False:
+        _check_names(name, cells, said)
+    _check_separator(name, text, start[1], said, delimiter, len(cells))
+    names = [f"x{j}" for j in range(len(cells))] if said.header is False else cells
+    if not start[1].strip(b"\r\n"):
+        raise ValueError(f"{name}: expected rows below the line of names; got none.")
+    return names, _batches(name, names, delimiter, start, blocks)
+
+
+def _batches(
+    name: str, names: list[str], delimiter: str, start: tuple[int, bytes], blocks: Iterator[tuple[int, bytes]]
+) -> Batches:
+    """The cells of every block as record batches."""
+    line, content = start
+    while True:
+        if content.strip(b"\r\n"):
+            yield from _parsed(name, names, delimiter, line, content).to_batches()
+        line, content = next(blocks, (0, b""))
+        if not content:
+            return
+
+
+def _parsed(name: str, names: list[str], delimiter: str, line: int, content: bytes) -> Any:
+    """A table of text; an error has the line of a row with too many cells or too few."""
+    pa, pacsv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
+    content = _single_blanks(content) if delimiter == " " else content
+    try:
+        return pacsv.read_csv(
+            pa.BufferReader(content),
+            # one thread, which knows the numbers of rows
+            pacsv.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
+            pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pacsv.ConvertOptions(
+                column_types={each: pa.string() for each in names}, null_values=[""], strings_can_be_null=True
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        found = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", str(error), re.DOTALL)
+        if found is None:
+            raise
+        number, expected, got, text = found.groups()
+        where = line + line_of(content, delimiter, int(number))
+        raise ValueError(
+            f"{name}, line {where}: expected {expected} columns, got {got}: {text[: csv_rows.LOOKED]!r}."
+        ) from None
+
+
+def _single_blanks(content: bytes) -> bytes:
+    """Rows whose cells have blanks between them, with one blank each, and none at the ends of a line."""
+    content = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", content)
+    return re.sub(rb'("(?:[^"]|"")*+")|[ \t]+', lambda found: found[1] or b" ", content)
+
+
+class _Rest:
+    """What follows some bytes that were read too many, or are read again."""
+
+    def __init__(self, start: bytes, stream: Any):
+        self.start, self.stream = start, stream
+
+    def read(self, size: int = -1) -> bytes:
+        if not self.start:
+            return self.stream.read(size)
+        size = len(self.start) if size < 0 else size
+        found, self.start = self.start[:size], self.start[size:]
+        return found
+
+    def readline(self, size: int) -> bytes:
+        found = re.match(rb"[^\n]*\n?", self.start[:size])
+        line = found[0] if found else b""
+        self.start = self.start[len(line) :]
+        return line if line.endswith(b"\n") or self.start else line + self.stream.readline(size - len(line))
+
+
+class _Recoded(io.RawIOBase):
+    """A stream of another encoding in UTF-8."""
+
+    def __init__(self, name: str, stream: Any, encoding: str):
+        self.name, self.stream, self.encoding = name, stream, encoding
+        self.decoder, self.held, self.ended = codecs.getincrementaldecoder(encoding)(), b"", False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.held and not self.ended:
+            more = self.stream.read(2**16)
+            self.ended = not more
+            try:
+                self.held = self.decoder.decode(more, self.ended).encode()
+            except UnicodeError as error:
+                raise ValueError(f"{self.name}: expected text in {self.encoding} ({error}).") from None
+        size = min(len(buffer), len(self.held))
+        buffer[:size], self.held = self.held[:size], self.held[size:]
+        return size
+
+
+def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:
+    """The line of names, which quotes may break into several, the stream after it, and on which line it ends.
+
+    Lines may end in CR alone.
+    """
+    most = csv_rows.BLOCK
+    line = stream.readline(most)
+    while line.count(b'"') % 2 and len(line) < most and (more := stream.readline(most)):
+        line += more
+    pieces = line.rstrip(b"\r\n").split(b"\r")
+    count = 1
+    while b"\r".join(pieces[:count]).count(b'"') % 2 and count < len(pieces):
+        count += 1
+    first = b"\r".join(pieces[:count])
+    if count < len(pieces):
+        return first, _Rest(line[len(first) + 1 :], stream), lines(first) + 1
+    if len(line) >= most:
+        raise ValueError(f"{name}: expected a first line of at most {most} bytes, with the names; got more.")
+    if first.count(b'"') % 2:
+        raise ValueError(f"{name}, line 1: a quote is opened in the line of names and never closed.")
+    return first, stream, lines(first) + 1
+
+
+def _text(name: str, line: bytes) -> str:
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{name}: expected CSV in UTF-8, Parquet or Arrow; the first line is not text. "
+            + in_utf8("UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else "ISO-8859-1")
+        ) from None
+
+
+def _cells(name: str, text: str, delimiter: str) -> list[str]:
+    """The cells of a line."""
+    text = _single_blanks(text.encode()).decode() if delimiter == " " else text
+    try:
+        return next(csv.reader([text], delimiter=delimiter), [""])
+    except csv.Error as error:
+        raise ValueError(
+            f"{name}: expected a line of names; the first one cannot be read ({error})."
+        ) from None
+
+
+def _check_names(name: str, cells: list[str], said: Dialect) -> None:
+    """An error where the first line is a row rather than names: a name twice, or numbers in no order alone."""
+    advice = "If the first line is a row and has no names, say --no-header"
+    twice = next((cell for cell in cells if cells.count(cell) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{name}: expected each column name once; {twice!r} comes {cells.count(twice)} times. "
+            f"Rename them. {advice}."
+        )
+    numbers = [float(cell) for cell in cells if NUMBER.fullmatch(cell)]
+    whole = len(cells) > 1 and all(number.is_integer() for number in numbers)
+    if (
+        said.header
+        or not numbers
+        or (all(a < b for a, b in pairwise(numbers)) and (len(numbers) > 1 or whole))
+    ):
+        return  # years, and the numbers that pandas gives to columns, go up
+    if len(numbers) == len(cells):
+        raise ValueError(
+            f"{name}: expected names in the first line; got numbers: {', '.join(map(repr, cells[:3]))}. "
+            f"{advice}; if they are names, --header."
+        )
+    first = next(cell for cell in cells if NUMBER.fullmatch(cell))
+    warnings.warn(
+        f"{name}: {first!r} is taken for the name of a column. {advice}; if it is a name, --header.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _check_separator(
+    name: str, first: str, content: bytes, said: Dialect, delimiter: str, columns: int
+) -> None:
+    """An error where every line is one cell, of as many words each: blanks may be meant to separate cells."""
+    if said.separator is not None or columns > 1 or delimiter in first:
+        return
+    below = [line.decode(errors="replace") for line in content.splitlines()[:PEEKED] if line.strip()]
+    words = {len(line.split()) for line in (first, *below)}
+    if below and '"' not in "".join((first, *below)) and words != {1} and len(words) == 1:
+        raise ValueError(
+            f"{name}: expected a comma, semicolon, tab or bar between cells; every line has {words.pop()} words. "
+            "Say --sep ' ' if blanks separate cells, --sep , if a line is one cell."
+        )

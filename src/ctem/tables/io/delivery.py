@@ -1,0 +1,69 @@
+"""Tables that are drawn or filled in, in the library that the user asks for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Self
+
+from ctem.tables.io.files import as_arrow
+
+__all__ = ["Delivers", "delivered"]
+
+LIBRARIES = {"pandas": "pandas", "polars": "polars", "arrow": "pyarrow"}
+
+
+def delivered(table: Any, library: str | None, names: tuple[str, ...]) -> Any:
+    """A table in another library; as it is when that is None.
+
+    Arguments:
+        library: "pandas", "polars" or "arrow".
+        names: of the columns, which an array has not.
+
+    >>> import numpy as np
+    >>> delivered(np.array([[1, 2]]), "pandas", ("a", "b")).columns.tolist()
+    ['a', 'b']
+    """
+    if library is None:
+        return table
+    if library not in LIBRARIES:
+        raise ValueError(
+            f"output: expected one of {', '.join(map(repr, LIBRARIES))}, or None; got {library!r}."
+        )
+    if type(table).__module__.partition(".")[0] == LIBRARIES[library]:
+        return table
+    made = as_arrow(table, names)
+    if library == "pandas":
+        return made.to_pandas(date_as_object=False)
+    return importlib.import_module("polars").from_arrow(made) if library == "polars" else made
+
+
+class Delivers:
+    """The part of an estimator that gives tables back, in the library that ``set_output`` names.
+
+    >>> from ctem import CTEM
+    >>> isinstance(CTEM().set_output(transform="polars"), Delivers)
+    True
+    """
+
+    _sklearn_output_config: dict[str, str]
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Give tables back in this library: "pandas", "polars", or "default", the one that was fitted; as scikit-learn.
+
+        >>> from ctem import CTEM
+        >>> CTEM().set_output(transform="polars")._output(None)
+        'polars'
+        """
+        if transform not in (None, "default", "pandas", "polars"):
+            raise ValueError(
+                f"transform: expected 'default', 'pandas' or 'polars'; got {transform!r}. sample(output='arrow') "
+                "gives a pyarrow table."
+            )
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def _output(self, output: str | None) -> str | None:
+        """The library that is asked for now, or was by ``set_output``; None for that of fit."""
+        said = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        return output if output is not None or said == "default" else said

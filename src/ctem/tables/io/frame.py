@@ -1,0 +1,337 @@
+"""Tables in and out: NumPy arrays, pandas, polars and pyarrow, each answered in its own type.
+
+``read_frame`` turns a table into a ``Frame`` of plain columns and remembers in a ``TableType``, which is plain JSON,
+what came in; ``build_frame`` makes a table of that type from columns: same library, names, dtypes and categories.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from ctem.tables.io.arrow import read_arrow, write_arrow
+from ctem.tables.io.cells import (
+    Cells,
+    Dtype,
+    cast_numbers,
+    object_array,
+    object_cells,
+    plain_cells,
+    text_cells,
+    whole_numbers,
+)
+from ctem.tables.io.dtypes import check_dtype
+from ctem.tables.io.natives import read_pandas, read_polars, write_pandas, write_polars
+from ctem.tables.io.records import from_records
+from ctem.tables.io.writings import Writing
+
+__all__ = ["Field", "Frame", "TableType", "as_written", "build_frame", "read_frame"]
+
+READ = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_arrow}
+BACKENDS = ("numpy", *READ)
+LONG = 2**16  # rows from which on columns are read side by side
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table: the name we use, the name that came in, its dtype in plain JSON, and how text in it is read.
+
+    >>> Field("x0", "x0", {"numpy": "<f8"}).name
+    'x0'
+    """
+
+    name: str
+    original: str | int
+    dtype: Dtype
+    written: dict[str, Any] | None = None  # a ``Writing`` as JSON; None for what is as it looks
+
+
+@dataclass(frozen=True)
+class TableType:
+    """What came in: the library, and name and dtype of every column.
+
+    >>> table_type = read_frame(np.zeros((3, 2))).table_type
+    >>> table_type.backend, table_type.names
+    ('numpy', ('x0', 'x1'))
+    >>> TableType.from_json(table_type.to_json()) == table_type
+    True
+    """
+
+    backend: str
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names, as text."""
+        return tuple(field.name for field in self.fields)
+
+    def without(self, names: Collection[str]) -> TableType:
+        """The same, less some columns.
+
+        >>> read_frame(np.zeros((3, 2))).table_type.without(["x0"]).names
+        ('x1',)
+        """
+        return replace(self, fields=tuple(field for field in self.fields if field.name not in names))
+
+    def to_json(self) -> dict[str, Any]:
+        """This record as plain JSON."""
+        return {"backend": self.backend, "fields": [asdict(field) for field in self.fields]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableType:
+        """The record that ``to_json`` wrote; anything else is refused."""
+        try:
+            backend, fields = data["backend"], tuple(Field(**field) for field in data["fields"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"kind: expected a backend and fields of name, original, dtype; {error!r}."
+            ) from None
+        if backend not in BACKENDS:
+            raise ValueError(f"kind: expected a backend of {', '.join(BACKENDS)}; got {backend!r}.")
+        for field in fields:
+            _check_field(backend, field)
+        if len({field.name for field in fields}) < len(fields) or not fields:
+            raise ValueError("kind: expected at least one column, each name once.")
+        return cls(backend, fields)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table as plain columns.
+
+    >>> frame = read_frame(np.array([[1.0, np.nan], [2.0, 3.0]]))
+    >>> len(frame), frame.columns["x1"].missing
+    (2, array([ True, False]))
+    """
+
+    table_type: TableType
+    columns: dict[str, Cells]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def read_frame(X: Any) -> Frame:
+    """A table as a Frame; every cell is checked here, once.
+
+    Taken: 2-D NumPy arrays (or lists) of numbers, booleans, text, dates or objects, pandas and polars DataFrames,
+    pyarrow Tables, lists of dicts. Missing: nan, None, NaT, pd.NA, null, and what a masked array hides. Infinities are
+    refused.
+
+    >>> import pandas as pd
+    >>> read_frame(pd.DataFrame({"city": ["Oslo", None]})).columns["city"].to_list()
+    ['Oslo', None]
+    """
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise TypeError(
+            "X: sparse data was passed, but dense data is required. Use '.toarray()' to convert to a dense array."
+        )
+    X = from_records(X)
+    try:
+        table = nw.from_native(X, eager_only=True, allow_series=True, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        raise _duplicates(X.columns) from None
+    if isinstance(table, nw.Series):
+        raise ValueError(_one_dimensional(f"1D array instead: a {type(X).__name__}"))
+    frame = _read_table(table) if isinstance(table, nw.DataFrame) else _read_array(X)
+    for name, cells in frame.columns.items():
+        check_finite(name, cells)
+    return frame
+
+
+def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
+    """A table of the recorded type from columns.
+
+    >>> frame = read_frame(np.array([[1, 2], [3, 4]], dtype=np.int16))
+    >>> build_frame(frame.table_type, frame.columns)
+    array([[1, 2],
+           [3, 4]], dtype=int16)
+    """
+    absent = [name for name in table_type.names if name not in columns]
+    if absent:
+        raise ValueError(f"columns: expected {list(table_type.names)}; {absent[0]!r} is not there.")
+    cells = [as_written(field, columns[field.name]) for field in table_type.fields]
+    if table_type.backend == "numpy":
+        return _build_array(table_type, cells)
+    pairs = list(zip(table_type.fields, cells, strict=True))
+    if table_type.backend == "polars":
+        named = [write_polars(f.name, f.dtype, c).rename(str(f.original)) for f, c in pairs]
+        return _library("polars").DataFrame(named)
+    if table_type.backend == "pyarrow":
+        made = [write_arrow(f.name, f.dtype, c) for f, c in pairs]
+        return _library("pyarrow").Table.from_arrays(made, names=[str(f.original) for f in table_type.fields])
+    pd = _library("pandas")
+    frame = pd.concat([write_pandas(f.name, f.dtype, c) for f, c in pairs], axis=1)
+    frame.columns = pd.Index([f.original for f in table_type.fields])
+    return frame
+
+
+def as_written(field: Field, cells: Cells) -> Cells:
+    """Cells with numbers, dates and times as text, where the field is written so.
+
+    >>> as_written(Field("n", "n", {"numpy": "<i8"}), Cells("int", np.array([1]), np.zeros(1, bool))).to_list()
+    [1]
+    """
+    return cells if field.written is None else Writing.from_json(field.written).labels(cells)
+
+
+def _read_table(table: nw.DataFrame[Any]) -> Frame:
+    backend = table.implementation.name.lower()
+    if backend not in READ:
+        raise TypeError(f"X: expected a NumPy array, pandas, polars or pyarrow table; got one of {backend}.")
+    native = table.to_native()
+    originals = list(native.column_names if backend == "pyarrow" else native.columns)
+    _check_shape(table.shape)
+    names = [_text_name(original) for original in originals]
+    if len(set(names)) < len(names):
+        raise _duplicates(names)
+    each = [
+        native.iloc[:, j] if backend == "pandas" else native[original] for j, original in enumerate(originals)
+    ]
+    if len(table) < LONG:
+        found = list(map(READ[backend], names, each))
+    else:
+        with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
+            found = list(pool.map(READ[backend], names, each))
+    fields = [
+        Field(name, original if isinstance(original, str) else int(original), dtype)
+        for name, original, (dtype, _) in zip(names, originals, found, strict=True)
+    ]
+    columns = {name: cells for name, (_, cells) in zip(names, found, strict=True)}
+    return Frame(TableType(backend, tuple(fields)), columns)
+
+
+def _read_array(X: Any) -> Frame:
+    if X is None or isinstance(X, str | bytes | dict | set) or hasattr(X, "collect"):
+        hint = "; collect() it first" if hasattr(X, "collect") else ""
+        raise TypeError(
+            f"X: expected a 2-D NumPy array, pandas, polars or pyarrow table; got {type(X).__name__}{hint}."
+        )
+    array = _as_array(X)
+    if array.dtype.kind == "c":
+        raise ValueError("X: Complex data not supported; give real and imaginary parts as two columns.")
+    if array.ndim != 2:
+        raise ValueError(_one_dimensional(f"{array.ndim}D array instead, shape {array.shape}"))
+    _check_shape(array.shape)
+    fields, columns = [], {}
+    masked = np.ma.getmaskarray(X) if isinstance(X, np.ma.MaskedArray) else None
+    for j in range(array.shape[1]):
+        name = f"x{j}"
+        dtype, columns[name] = _read_vector(name, array[:, j], None if masked is None else masked[:, j])
+        fields.append(Field(name, name, dtype))
+    return Frame(TableType("numpy", tuple(fields)), columns)
+
+
+def _as_array(X: Any) -> np.ndarray[Any, Any]:
+    if isinstance(X, np.ndarray) or not isinstance(X, list | tuple):
+        return np.asarray(X)
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise ValueError("X: expected rows of one length; got a ragged list.") from None
+    mixed = array.dtype.kind == "U" and not all(isinstance(cell, str) for row in X for cell in row)
+    return np.asarray(X, object) if mixed else array  # NumPy would turn numbers beside text into text
+
+
+def _read_vector(
+    name: str, values: np.ndarray[Any, Any], masked: np.ndarray[Any, Any] | None
+) -> tuple[Dtype, Cells]:
+    """A column of an array; cells that a masked array hides are missing, whatever lies under the mask."""
+    if values.dtype == object:
+        seen = values.copy()
+        seen[slice(0) if masked is None else masked] = None
+        dtype, cells = object_cells(name, seen)
+        return {"numpy": "object", **dtype}, cells
+    found = plain_cells(values, masked)
+    if found is None:
+        found = text_cells(name, values)
+        found = found if masked is None else replace(found, missing=masked)
+    return {"numpy": values.dtype.str}, found
+
+
+def _build_array(table_type: TableType, cells: list[Cells]) -> np.ndarray[Any, Any]:
+    dtype = table_type.fields[0].dtype["numpy"]
+    vectors = [_vector(f, c) for f, c in zip(table_type.fields, cells, strict=True)]
+    return np.column_stack(vectors).astype(object if dtype == "object" else np.dtype(dtype), copy=False)
+
+
+def _vector(field: Field, cells: Cells) -> np.ndarray[Any, Any]:
+    if field.dtype["numpy"] == "object":
+        return object_array(field.dtype, cells)
+    dtype = np.dtype(field.dtype["numpy"])
+    if dtype.kind == "U":
+        return np.array([label or "" for label in cells.to_list()], dtype)
+    if dtype.kind in "Mm":
+        counts = whole_numbers(cells, np.dtype(np.int64)).view(f"{dtype.kind}8[{cells.unit}]")
+        return np.where(cells.missing, np.array("NaT", dtype), counts.astype(dtype))
+    return cast_numbers(field.name, cells, dtype)
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    for count, word in ((shape[1], "feature"), (shape[0], "sample")):
+        if count == 0:
+            raise ValueError(
+                f"X: Found array with 0 {word}(s) (shape={tuple(shape)}) while a minimum of 1 is required."
+            )
+
+
+def check_finite(name: str, cells: Cells) -> None:
+    """Refuse infinity, by its column and row.
+
+    >>> check_finite("n", Cells("float", np.array([1.0, np.nan]), np.array([False, True])))
+    """
+    if cells.type != "float":
+        return
+    bad = np.isinf(cells.values) & ~cells.missing
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"column {name!r}, row {row}: expected a finite number or NaN (missing); got infinity "
+            f"({cells.values[row]}). Drop the row or mark the cell missing."
+        )
+
+
+def _check_field(backend: str, field: Field) -> None:
+    plain = isinstance(field.name, str) and type(field.original) in (str, int)
+    if not plain or str(field.original) != field.name:
+        raise ValueError(f"kind: expected a text name, as it was; got {field.name!r}, {field.original!r}.")
+    check_dtype(field.name, backend, field.dtype)
+    if field.written is not None:
+        Writing.from_json(field.written)
+
+
+def _text_name(original: Any) -> str:
+    if isinstance(original, str | int | np.integer) and not isinstance(original, bool):
+        return str(original)
+    raise TypeError(
+        f"X: expected column names of text or whole numbers; got {original!r}. Rename the columns."
+    )
+
+
+def _duplicates(names: Iterable[Any]) -> ValueError:
+    counts = Counter(map(str, names))
+    name = max(counts, key=lambda key: counts[key])
+    return ValueError(f"X: expected each column name once; {name!r} comes {counts[name]} times. Rename them.")
+
+
+def _one_dimensional(what: str) -> str:
+    return (
+        f"X: Expected 2D array, got {what}. Reshape your data either using array.reshape(-1, 1) if it has a single "
+        "column or array.reshape(1, -1) if it is a single row."
+    )
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ImportError(
+            f"the table that was fitted came from {name}; install {name} to get one back."
+        ) from None

@@ -1,0 +1,395 @@
+"""Which columns of text hold numbers, dates or times, and how those are written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame, TableType
+from ctem.tables.io.writings import DAY, MARKERS, SPANS, Writing, span_seconds
+
+__all__ = ["Reading", "read_written", "recognised", "written_dates"]
+
+SURE = ("?",)  # what marks a gap in a column of labels; other markers may be labels
+PREFIXES = ("", "$", "€", "£", "¥", "₹", "US$", "R$", "USD", "EUR", "GBP", "CHF", "kr", "Rs")
+UNITS = (
+    *(
+        "%",
+        "‰",
+        "°",
+        "°C",
+        "°F",
+        "€",
+        "$",
+        "£",
+        "kr",
+        "EUR",
+        "USD",
+        "kg",
+        "g",
+        "mg",
+        "t",
+        "lb",
+        "lbs",
+        "oz",
+        "km",
+        "m",
+    ),
+    *(
+        "cm",
+        "mm",
+        "mi",
+        "ft",
+        "in",
+        "mph",
+        "km/h",
+        "h",
+        "hr",
+        "hrs",
+        "hours",
+        "min",
+        "mins",
+        "minutes",
+        "s",
+        "sec",
+        "ms",
+    ),
+    *("days", "years", "yrs", "kB", "MB", "GB", "K", "V", "W", "kW", "kWh", "Hz", "l", "ml"),
+)
+MARKS = (
+    (".", ""),
+    (".", ","),
+    (",", ""),
+    (",", "."),
+    (".", " "),
+    (",", " "),
+    (",", "\u00a0"),
+    (".", "'"),
+    (".", "’"),
+)
+ORDERS = {
+    "ymd": ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d"),
+    "mdy": ("%m/%d/%Y", "%m-%d-%Y", "%m.%d.%Y", "%m/%d/%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
+    "dmy": (
+        "%d/%m/%Y",
+        "%d.%m.%Y",
+        "%d-%m-%Y",
+        "%d/%m/%y",
+        "%d.%m.%y",
+        "%d %b %Y",
+        "%d %B %Y",
+        "%d-%b-%Y",
+        "%d-%b-%y",
+    ),
+}
+TIMES = (
+    "",
+    " %H:%M",
+    " %H:%M:%S",
+    "T%H:%M",
+    "T%H:%M:%S",
+    " %H:%M:%S.%f",
+    "T%H:%M:%S.%f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+)
+MONTHS = (
+    *("%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y"),
+    *("%b-%Y", "%b %Y", "%b. %Y", "%b, %Y", "%B %Y", "%B-%Y", "%B, %Y", "%Y %b", "%Y-%b", "%Y %B"),
+)
+YEARS = (1700, 2200)  # of months: other numbers of four digits may be parts of a code
+BOOLEANS = (("True", "False"), ("TRUE", "FALSE"), ("true", "false"))
+FEW = 10  # different whole numbers, written as text, that may be codes
+TRIED = 50  # cells, before all are
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the user says of how text is written; None and nothing leave it to the text.
+
+    Arguments:
+        decimal: the mark within numbers, "." or ",".
+        dates: the order of day, month and year: "dmy", "mdy" or "ymd".
+        na: more text, or numbers, that mark a missing cell.
+
+    >>> Reading.of({"decimal": ","}).decimal
+    ','
+    """
+
+    decimal: str | None = None
+    dates: str | None = None
+    na: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any] | None) -> Reading:
+        """From a dict with some of decimal, dates and na."""
+        said = dict(said or {})
+        if unknown := [key for key in said if key not in ("decimal", "dates", "na")]:
+            raise ValueError(f"reading: expected some of 'decimal', 'dates' and 'na'; got {unknown[0]!r}.")
+        made = cls(said.get("decimal"), said.get("dates"), tuple(map(str, said.get("na") or ())))
+        if made.decimal not in (None, ".", ","):
+            raise ValueError(f"reading: expected decimal '.' or ','; got {made.decimal!r}.")
+        if made.dates not in (None, *ORDERS):
+            raise ValueError(f"reading: expected dates of {', '.join(ORDERS)}; got {made.dates!r}.")
+        return made
+
+
+def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Frame:
+    """The frame with columns of text as the numbers, dates and times that they hold.
+
+    Arguments:
+        reading: what the user says of all columns.
+        kinds: of some columns, as the user said: "category" and "ordinal" stay text.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> X = np.array([["12 %", "a"], ["7 %", "?"], ["30 %", "b"]])
+    >>> found = recognised(read_frame(X), Reading(), {})
+    >>> found.columns["x0"].values, found.columns["x1"].missing
+    (array([12,  7, 30]), array([False,  True, False]))
+    """
+    found = {
+        field.name: _writing(frame.columns[field.name], reading, kinds.get(field.name))
+        for field in frame.table_type.fields
+    }
+    return _converted(frame, {name: writing for name, writing in found.items() if writing is not None})
+
+
+def read_written(frame: Frame, table_type: TableType) -> Frame:
+    """The frame with columns of text read as those of the fit were.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> fitted = recognised(read_frame(np.array([["12 %", "a"], ["7 %", "b"], ["30 %", "b"]])), Reading(), {})
+    >>> read_written(read_frame(np.array([["5 %", "a"]])), fitted.table_type).columns["x0"].values.tolist()
+    [5]
+    """
+    known = {
+        field.name: Writing.from_json(field.written)
+        for field in table_type.fields
+        if field.written is not None
+    }
+    return _converted(frame, {name: writing for name, writing in known.items() if name in frame.columns})
+
+
+def _converted(frame: Frame, writings: Mapping[str, Writing]) -> Frame:
+    columns, fields = dict(frame.columns), []
+    for field in frame.table_type.fields:
+        writing = writings.get(field.name)
+        if writing is None or not _applies(writing, columns[field.name]):
+            fields.append(field)
+            continue
+        columns[field.name] = _read(field.name, columns[field.name], writing)
+        fields.append(replace(field, written=writing.to_json()))
+    return Frame(replace(frame.table_type, fields=tuple(fields)), columns)
+
+
+def _applies(writing: Writing, cells: Cells) -> bool:
+    return cells.type == "label" or (writing.kind == "label" and cells.type in ("int", "float"))
+
+
+def _read(name: str, cells: Cells, writing: Writing) -> Cells:
+    if cells.type == "label":
+        return writing.cells(name, cells)
+    codes = [
+        float(code) for code in writing.missing if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", code)
+    ]
+    return replace(cells, missing=cells.missing | np.isin(cells.values, codes))
+
+
+def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None:
+    """The notation of a column; None where it is plain."""
+    if cells.type in ("int", "float"):
+        return Writing("label", missing=reading.na) if reading.na else None
+    if cells.type != "label" or cells.declared or not all(isinstance(label, str) for label in cells.labels):
+        return None
+    used = [str(cells.labels[code]) for code in np.unique(cells.values[~cells.missing]).tolist()]
+    markers = (*MARKERS, *reading.na)
+    texts = [text.strip() for text in used if text.strip() not in markers]
+    gaps = tuple(sorted({text.strip() for text in used} & set(markers)))
+    if kind not in ("category", "ordinal") and texts:
+        readers = (_month, _clock, _span, _boolean)
+        made = _number(texts, reading, kind) or _date(texts, reading)
+        made = made or next((found for reader in readers if (found := reader(texts)) is not None), None)
+        if made is not None:
+            first = replace(made, formats=made.formats[:1])  # an example of what is most common
+            example = next((text for text in texts if first.parsed(text) is not None), texts[0])
+            return replace(made, example=example, missing=gaps)
+    sure = tuple(text for text in gaps if text in (*SURE, *reading.na))
+    return Writing("label", example=sure[0], missing=sure) if sure else None
+
+
+def _number(texts: list[str], reading: Reading, kind: str | None) -> Writing | None:
+    if any(re.match(r"[+-]?0\d", text) for text in texts) or not any(map(str.isdigit, texts[0])):
+        return None  # 00084 is a code
+    bare = all(re.fullmatch(r"[+-]?\d+", text) for text in texts)
+    if bare and len(texts) <= FEW and kind != "real":
+        return None
+    inside = [_inside(text) for text in texts]
+    brackets, affixes = inside != texts, set(_affixes(inside[0]))
+    for prefix, suffix in sorted(affixes, key=lambda pair: -len(pair[0]) - len(pair[1])):
+        for decimal, thousands in MARKS:
+            if reading.decimal in (None, decimal):
+                made = Writing("number", "", prefix, suffix, decimal, thousands, brackets=brackets)
+                if _reads(made, texts):
+                    return replace(made, digits=_digits(inside, made), thousands=_used(texts, thousands))
+    return None
+
+
+def _inside(text: str) -> str:
+    """What is in the brackets of a negative number, as accountants write it; other text as it is."""
+    return text[1:-1].strip() if text[:1] == "(" and text[-1:] == ")" else text
+
+
+def _affixes(text: str) -> Iterator[tuple[str, str]]:
+    bare = text.lstrip("+-−").strip()
+    for prefix in PREFIXES:
+        if bare.startswith(prefix):
+            yield prefix, ""
+            for unit, space in product(UNITS, ("", " ", "\u00a0")):
+                if bare.endswith(space + unit):
+                    yield prefix, space + unit
+
+
+def _reads(made: Writing, texts: list[str]) -> bool:
+    return all(made.parsed(text) is not None for text in texts[:TRIED]) and all(
+        made.parsed(text) is not None for text in texts[TRIED:]
+    )
+
+
+def _digits(texts: list[str], made: Writing) -> int:
+    """The most digits after the decimal mark; −1 with exponents or very many."""
+    if any(re.search(r"\d[eE]", text) for text in texts):
+        return -1
+    most = max(len(text.removesuffix(made.suffix).partition(made.decimal)[2].strip()) for text in texts)
+    return most if most <= 9 else -1
+
+
+def _used(texts: list[str], thousands: str) -> str:
+    return (
+        thousands
+        if thousands and any(re.search(rf"\d{re.escape(thousands)}\d", text) for text in texts)
+        else ""
+    )
+
+
+def _date(texts: list[str], reading: Reading) -> Writing | None:
+    if not re.search(r"\d", texts[0]):
+        return None
+    offsets = {
+        found[0] if (found := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
+    }
+    suffix = offsets.pop() if len(offsets) == 1 else ""
+    orders = [reading.dates] if reading.dates else _likely(texts)
+    for order in orders:
+        forms = [day + time for day, time in product((*ORDERS["ymd"], *ORDERS[order]), TIMES)]
+        used = _used_formats(texts, Writing("date", suffix=suffix), forms)
+        if used:
+            fraction = _fraction(texts, suffix) if any("%f" in form for form in used) else -1
+            return _as_padded(Writing("date", suffix=suffix, formats=used, digits=fraction), texts)
+    return None
+
+
+def _fraction(texts: list[str], suffix: str) -> int:
+    """The most digits of a second's fraction."""
+    return max(len(text.removesuffix(suffix).rpartition(".")[2]) for text in texts if "." in text)
+
+
+def written_dates(texts: list[str]) -> Writing | None:
+    """The notation of dates and times, where all texts are such.
+
+    >>> written_dates(["2013-01-01T11:00:00Z"]).formats
+    ('%Y-%m-%dT%H:%M:%S',)
+    """
+    return _date(texts, Reading())
+
+
+def _month(texts: list[str]) -> Writing | None:
+    """Months of a year: "Jan-2015", "2015-01"; they are counted, so that each is as long as the others."""
+    if not re.search(r"\d", texts[0]):
+        return None
+    used = _used_formats(texts, Writing("month"), list(MONTHS))
+    made = Writing("month", formats=used)
+    if not used or not all(YEARS[0] <= int(made.parsed(text) or 0) // 12 < YEARS[1] for text in texts):
+        return None
+    return _as_padded(made, texts)
+
+
+def _as_padded(made: Writing, texts: list[str]) -> Writing:
+    """With zeros before days and months below ten, or without, as more of the texts have it."""
+    loose = replace(made, padded=False)
+    exact = [
+        sum(each.text(_as_value(each, text)) == text for text in texts[:TRIED]) for each in (made, loose)
+    ]
+    return made if exact[0] >= exact[1] else loose
+
+
+def _likely(texts: list[str]) -> list[str]:
+    """Orders of day and month to try: with dots and dashes the day comes first."""
+    return ["mdy", "dmy"] if any("/" in text for text in texts) else ["dmy", "mdy"]
+
+
+def _used_formats(texts: list[str], kind: Writing, forms: list[str]) -> tuple[str, ...]:
+    """The formats that the texts are in, the most common first; none if some text is in none of them."""
+    counts: dict[str, int] = {}
+    singles = {form: replace(kind, formats=(form,)) for form in forms}
+    for text in texts:
+        ordered = sorted(counts, key=lambda form: -counts[form]) + [
+            form for form in forms if form not in counts
+        ]
+        form = next((form for form in ordered if singles[form].parsed(text) is not None), None)
+        if form is None:
+            return ()
+        counts[form] = counts.get(form, 0) + 1
+    return tuple(sorted(counts, key=lambda form: -counts[form]))
+
+
+def _as_value(made: Writing, text: str) -> Any:
+    value = made.parsed(text)
+    if made.kind == "month":
+        return value
+    return Cells("moment", np.array([value], np.int64), np.zeros(1, bool), unit=made.unit).to_list()[0]
+
+
+def _clock(texts: list[str]) -> Writing | None:
+    seconds = all(text.count(":") == 2 for text in texts)
+    padded = all(text.index(":") == 2 for text in texts if ":" in text)
+    made = Writing("clock", padded=padded, seconds=seconds)
+    if _reads(made, texts):
+        return replace(made, cut=_cut(made, texts))
+    longer = replace(made, kind="duration")
+    return longer if _reads(longer, texts) else None
+
+
+def _span(texts: list[str]) -> Writing | None:
+    """Durations in units, of which one at least has two: "2h 46m", "50m"."""
+    parts = [re.findall(r"\d+( ?)([a-zA-Z]+)(,? ?)(?=\d|$)", text) for text in texts]
+    if max(map(len, parts)) < 2 or any(span_seconds(text) is None for text in texts):
+        return None
+    seen = [(unit, space, end) for each in parts for space, unit, end in each]
+    apart = Counter(end for each in parts for *_, end in each[:-1]).most_common(1)[0][0]
+    units = {
+        SPANS[unit.lower()]: f"{space}{unit}" for (unit, space, _), _ in reversed(Counter(seen).most_common())
+    }
+    ordered = [units[size] for size in sorted(units, reverse=True)]
+    made = Writing("duration", units=(*(f"{unit}{apart}" for unit in ordered[:-1]), ordered[-1]))
+    loose = replace(made, padded=False)
+    exact = [sum(each.text(each.parsed(text)) == text for text in texts) for each in (made, loose)]
+    return made if exact[0] >= exact[1] else loose
+
+
+def _boolean(texts: list[str]) -> Writing | None:
+    pair = next((pair for pair in BOOLEANS if set(texts) <= set(pair)), None)
+    return None if pair is None else Writing("bool", prefix=pair[0], suffix=pair[1])
+
+
+def _cut(made: Writing, texts: list[str]) -> int:
+    """Where the widest time without any cell ends: the day is cut open there."""
+    times = np.unique([int(made.parsed(text) or 0) * made.tick for text in texts])
+    after = np.diff(np.append(times, times[0] + DAY))
+    return int(times[(int(after.argmax()) + 1) % len(times)])

@@ -1,0 +1,386 @@
+"""How people write numbers, dates and times as text: read into numbers, and written back the same way.
+
+A :class:`Writing` belongs to one column. It is found by ``ctem.tables.io.recognition`` when a model is fitted, kept
+with the type of the table, and applied to every table that comes later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctem.tables.io.cells import Cells, counts_of, factorise
+
+__all__ = ["MARKERS", "SPANS", "Writing", "span_seconds"]
+
+MARKERS = ("", "?", "-", "--", ".", "NA", "N/A", "na", "n/a", "None", "none", "null", "NULL", "NaN", "nan", "#N/A",
+           "n.a.", "N.A.", "<NA>", "NaT", "#DIV/0!", "#VALUE!", "#REF!")  # fmt: skip
+KINDS = ("number", "date", "month", "clock", "duration", "bool", "label")
+DATED = ("date", "month")
+DAY = 86_400
+PARTS = {"y": "year", "m": "month", "d": "day", "b": "month"}
+MOST_DIGITS = 15
+SPANS = {  # seconds
+    **dict.fromkeys(("d", "day", "days"), DAY),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+}
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The notation of a column of text.
+
+    Arguments:
+        kind: "number"; "date"; "month" (of a year); "clock" (a time of day); "duration"; "bool"; or "label", text in
+            which only gaps are marked.
+        example: a cell as it came.
+        prefix, suffix: around every number or date: "$", " %", "+02:00"; of booleans, how true and false are spelled.
+        decimal, thousands: marks within numbers; thousands may be empty.
+        digits: after the decimal mark, as they are written back; −1 for as many as it takes.
+        formats: of dates and months, as in ``datetime.strptime``; the first one is written back.
+        padded: days, months and hours below ten are written with a zero.
+        seconds: of times, are written.
+        brackets: negative numbers are written in brackets: "($9.50)".
+        units: of durations such as "2h 46m", what follows each number, the longest first: "h ", "m".
+        cut: of times of day, where the day is cut open, in seconds: where there are no times.
+        missing: text that marks a missing cell.
+
+    >>> price = Writing("number", "$1,234.50", prefix="$", thousands=",", digits=2)
+    >>> price.parsed("$1,234.50"), price.text(-9.5)
+    (1234.5, '-$9.50')
+    """
+
+    kind: str
+    example: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    decimal: str = "."
+    thousands: str = ""
+    digits: int = -1
+    formats: tuple[str, ...] = ()
+    padded: bool = True
+    seconds: bool = False
+    cut: int = 0
+    missing: tuple[str, ...] = ()
+    brackets: bool = False
+    units: tuple[str, ...] = ()
+
+    def parsed(self, text: str) -> float | None:
+        """What a cell says, in the numbers of ``cells``; None if it says nothing in this notation."""
+        text = text.strip()
+        if self.kind == "number":
+            return self._number(text)
+        if self.kind in DATED:
+            return self._date(text)
+        if self.kind == "bool":
+            return {self.prefix: 1.0, self.suffix: 0.0}.get(text)
+        seconds = span_seconds(text) if self.units else _clock_seconds(text)
+        if seconds is None or (self.kind == "clock" and seconds >= DAY):
+            return None
+        return float(seconds if self.kind == "duration" else (seconds - self.cut) % DAY // self.tick)
+
+    def between(self, name: str, low: Any, high: Any) -> list[tuple[Any, Any]]:
+        """Of times of day from one to another, the ranges of numbers; over midnight if the second is earlier.
+
+        >>> evening = Writing("clock", "20:30", cut=14 * 3600)
+        >>> evening.between("at", "08:00", "17:00"), evening.between("at", "22:00", "01:00")
+        ([(0.0, 180.0), (1080.0, 1439.0)], [(480.0, 660.0)])
+        """
+        said = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
+        if any(each is not None and not isinstance(each, str) for each in said):
+            return [(low, high)]
+        last_second = said[1] in (None, "24:00", "24:00:00")
+        clock = ["00:00:00" if said[0] is None else said[0], "23:59:59" if last_second else said[1]]
+        first, last = (self.parsed(each) for each in clock)
+        if first is None or last is None:
+            strange = clock[0] if first is None else clock[1]
+            raise ValueError(f"column {name!r}: expected {self.in_words()}; got {strange!r}.")
+        return [(first, last)] if first <= last else [(0.0, last), (first, float(DAY // self.tick - 1))]
+
+    @property
+    def tick(self) -> int:
+        """Seconds that one step of a time of day is long."""
+        return 1 if self.seconds else 60
+
+    def cells(self, name: str, labels: Cells) -> Cells:
+        """Cells of numbers, moments or durations from cells of text; one that cannot be read is an error.
+
+        But for booleans: what is none stays the text that it is, a label that was never seen.
+        """
+        marks = self.missing if self.kind == "label" else (*self.missing, *MARKERS)
+        gone = labels.missing | np.isin(labels.values, _places(labels.labels, marks))
+        if self.kind == "label":
+            return replace(labels, missing=gone)
+        table = [self.parsed(str(label)) for label in labels.labels]
+        wrong = (
+            np.array([value is None for value in table] or [False])[np.where(gone, 0, labels.values)] & ~gone
+        )
+        if len(table) and wrong.any():
+            if self.kind == "bool":
+                return _with_text(labels, gone, table)
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"column {name!r}, row {labels.first + row}: expected {self.in_words()}, as in fit; "
+                f"got {labels.labels[labels.values[row]]!r}."
+            )
+        known = np.array([np.nan if value is None else value for value in table] or [np.nan])
+        return self._made(known[np.where(gone, 0, labels.values)], gone, labels.first)
+
+    def labels(self, cells: Cells) -> Cells:
+        """Cells of text from what ``cells`` made."""
+        if self.kind == "bool" and cells.type == "label":
+            texts = (label if isinstance(label, str) else self.text(label) for label in cells.labels)
+            return replace(cells, labels=tuple(texts))
+        if self.kind == "label" or cells.type == "label":
+            return cells
+        values = (counts_of(cells, "s") if self.kind == "duration" else cells.values).tolist()
+        if self.kind == "date":
+            values = cells.to_list()
+        known = [self.text(v) for v, gone in zip(values, cells.missing.tolist(), strict=True) if not gone]
+        codes, labels = factorise(known, cells.missing)
+        return Cells("label", codes, cells.missing, tuple(str(label) for label in labels))
+
+    def text(self, value: Any) -> str:
+        """One value as it is written."""
+        if self.kind == "number":
+            return self._digits(float(value))
+        if self.kind == "date":
+            return self._day(value)
+        if self.kind == "month":
+            return self._day(_first_day(int(value)))
+        if self.kind == "bool":
+            return self.prefix if value else self.suffix
+        if self.units:
+            return self._span(int(value))
+        seconds = int(value) if self.kind == "duration" else (int(value) * self.tick + self.cut) % DAY
+        hours, minutes = divmod(seconds // 60, 60)
+        shown = f"{hours:02d}:{minutes:02d}" if self.padded else f"{hours}:{minutes:02d}"
+        return f"{shown}:{seconds % 60:02d}" if self.seconds else shown
+
+    def in_words(self) -> str:
+        """What a cell of the column is."""
+        noun = {
+            "number": "a number",
+            "date": "a date",
+            "month": "a month",
+            "clock": "a time of day",
+            "duration": "a duration",
+            "bool": "a boolean",
+        }
+        return f"{noun.get(self.kind, 'text')} such as {self.example!r}"
+
+    def sentence(self) -> str:
+        """How the column is read.
+
+        >>> Writing("date", "3/21/2023", formats=("%m/%d/%Y",)).sentence()
+        "text such as '3/21/2023', read as dates by month, day, year"
+        """
+        gaps = " and ".join(map(repr, self.missing))
+        also = f"{gaps} count{'s' if len(self.missing) == 1 else ''} as missing" if gaps else ""
+        if self.kind == "label":
+            return also
+        order = ", ".join(
+            PARTS[letter.lower()] for letter in re.findall(r"%([YymdbB])", "".join(self.formats[:1]))
+        )
+        what = {
+            "number": "numbers",
+            "date": f"dates by {order}",
+            "month": f"months by {order}",
+            "clock": "times of day",
+            "duration": "durations",
+            "bool": "booleans",
+        }
+        ways = f"written in {len(self.formats)} ways" if len(self.formats) > 1 else ""
+        notes = "; ".join(filter(None, (ways, also)))
+        return f"text such as {self.example!r}, read as {what[self.kind]}" + (f" ({notes})" if notes else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """This record as plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Writing:
+        """The record that ``to_json`` wrote; anything else is refused.
+
+        >>> Writing.from_json(Writing("clock", "08:30").to_json()).kind
+        'clock'
+        """
+        lists = {name: data.get(name, ()) for name in ("formats", "missing", "units")}
+        made = cls(**{**data, **{name: tuple(items) for name, items in lists.items()}})
+        texts = [
+            made.example,
+            made.prefix,
+            made.suffix,
+            made.decimal,
+            made.thousands,
+            *made.formats,
+            *made.missing,
+            *made.units,
+        ]
+        fine = made.kind in KINDS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
+        fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
+        fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
+        fine &= (made.kind in DATED) == bool(made.formats)
+        fine &= all(_unit(each) in SPANS for each in made.units)
+        fine &= all(isinstance(items, list | tuple) for items in lists.values())
+        fine &= type(made.digits) is type(made.cut) is int
+        fine &= made.kind in ("clock", "duration") or (made.cut, made.seconds, made.units) == (0, False, ())
+        fine &= made.thousands in ("", ",", ".", " ", "\u00a0", "'", "’")
+        fine = fine and (made.kind == "label" or made.parsed(made.example) is not None)
+        if not fine or not all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets)):
+            raise ValueError(f"written: expected a notation of {', '.join(KINDS)}; got {dict(data)}.")
+        return made
+
+    def _made(self, values: NDArray[np.float64], gone: NDArray[np.bool_], first: int) -> Cells:
+        if self.kind == "number":
+            whole = self.digits == 0 and np.abs(values[~gone]).max(initial=0) < 2**53
+            if whole:
+                return Cells("int", np.where(gone, 0, values).astype(np.int64), gone, first=first)
+            return Cells("float", np.where(gone, np.nan, values), gone, first=first)
+        counts = np.where(gone, 0, values).astype(np.int64)
+        if self.kind == "bool":
+            return Cells("bool", counts.astype(bool), gone, first=first)
+        if self.kind == "date":
+            return Cells("moment", counts, gone, unit=self.unit, first=first)
+        if self.kind == "duration":
+            return Cells("duration", counts, gone, unit="s", first=first)
+        return Cells("int", counts, gone, first=first, text=self.text)
+
+    @property
+    def unit(self) -> str:
+        """Of dates: days, seconds or microseconds."""
+        joined = "".join(self.formats)
+        return "us" if "%f" in joined else "s" if "%H" in joined or "%I" in joined else "D"
+
+    def _number(self, text: str) -> float | None:
+        sign, bare = ("-", text[1:].lstrip()) if text[:1] in ("-", "−") else ("", text)
+        if self.brackets and text[:1] == "(" and text[-1:] == ")":
+            sign, bare = "-", text[1:-1].strip()
+        if not bare.startswith(self.prefix) or not bare.endswith(self.suffix):
+            return None
+        bare = bare[len(self.prefix) : len(bare) - len(self.suffix)].strip()
+        if not sign and bare[:1] in ("-", "−"):
+            sign, bare = "-", bare[1:]
+        if not number_pattern(self.decimal, self.thousands).fullmatch(bare):
+            return None
+        return float(sign + bare.replace(self.thousands or "\0", "").replace(self.decimal, "."))
+
+    def _digits(self, value: float) -> str:
+        shown = f"{abs(value):,.{self.digits}f}" if self.digits >= 0 else f"{abs(value):,.15g}"
+        shown = shown.replace(",", "\0").replace(".", self.decimal).replace("\0", self.thousands)
+        below = value < 0 and re.search("[1-9]", shown)
+        whole = f"{self.prefix}{shown}{self.suffix}"
+        return whole if not below else f"({whole})" if self.brackets else f"-{whole}"
+
+    def _span(self, seconds: int) -> str:
+        """Seconds in units, the longest first; those of which there are none only if padded."""
+        parts = []
+        for unit in self.units:
+            count, seconds = divmod(seconds, SPANS[_unit(unit)])
+            parts.append((count, f"{count}{unit}"))
+        shown = [text for count, text in parts if count or self.padded] or [parts[-1][1]]
+        return "".join(shown).rstrip(" ,")
+
+    def _date(self, text: str) -> float | None:
+        if not text.endswith(self.suffix):
+            return None
+        bare = text.removesuffix(self.suffix)
+        for form in self.formats:
+            try:
+                exact = _iso(form)
+                quick = exact is not None and exact.fullmatch(bare)
+                moment = dt.datetime.fromisoformat(bare) if quick else dt.datetime.strptime(bare, form)
+            except ValueError:
+                continue
+            if self.kind == "month":
+                return float(12 * moment.year + moment.month - 1)
+            return float((np.datetime64(moment, "us")).astype(f"M8[{self.unit}]").astype(np.int64))
+        return None
+
+    def _day(self, value: Any) -> str:
+        moment = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
+        form = self.formats[0]
+        shown = moment.strftime(form).replace(moment.strftime("%Y"), f"{moment.year:04d}", 1)
+        if "%f" in form and 0 <= self.digits < 6:
+            shown = shown[: len(shown) - 6 + self.digits]
+        return (shown if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", shown)) + self.suffix
+
+
+@cache
+def _iso(form: str) -> re.Pattern[str] | None:
+    """What a format of ISO makes, which Python reads twenty times as fast as other formats; None for those."""
+    if not re.fullmatch(r"%Y-%m-%d(?:[ T]%H:%M(?::%S(?:\.%f)?)?)?", form):
+        return None
+    digits = {"%Y": r"\d{4}", "%f": r"\d{6}"}
+    parts = re.sub(r"\.", r"[.]", form)
+    return re.compile(re.sub(r"%\w", lambda found: digits.get(found[0], r"\d\d"), parts), re.ASCII)
+
+
+def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | None]) -> Cells:
+    """Booleans, and text that is none."""
+    found = [
+        label if value is None else bool(value) for label, value in zip(labels.labels, known, strict=True)
+    ]
+    listed = list(dict.fromkeys([*found, True, False]))
+    codes = np.array([listed.index(each) for each in found])[np.where(gone, 0, labels.values)]
+    return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
+
+
+def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
+    """The pattern of an unsigned number with these marks.
+
+    >>> bool(number_pattern(",", ".").fullmatch("1.234,5")), bool(number_pattern(".", ",").fullmatch("3,14"))
+    (True, False)
+    """
+    point = re.escape(decimal)
+    plain = rf"(?:\d+(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
+    if not thousands:
+        return re.compile(plain)
+    return re.compile(rf"(?:[1-9]\d{{0,2}}(?:{re.escape(thousands)}\d{{3}})+(?:{point}\d*)?|{plain})")
+
+
+def _first_day(month: int) -> dt.datetime:
+    """The first day of a month, counted from January of the year 0 and held at the ends of the calendar."""
+    year, rest = divmod(min(max(month, 12), 12 * dt.MAXYEAR + 11), 12)
+    return dt.datetime(year, rest + 1, 1)
+
+
+def _clock_seconds(text: str) -> int | None:
+    found = re.fullmatch(r"(\d{1,4}):([0-5]\d)(?::([0-5]\d))?", text)
+    if not found:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def span_seconds(text: str) -> int | None:
+    """The seconds of a duration written in units, the longest first.
+
+    >>> span_seconds("2h 46m"), span_seconds("1 day, 3 hours"), span_seconds("46m 2h")
+    (9960, 97200, None)
+    """
+    if not re.fullmatch(r"\d+ ?[a-z]+(,? ?\d+ ?[a-z]+)*", text, re.IGNORECASE):
+        return None
+    parts = re.findall(r"(\d+) ?([a-z]+)", text, re.IGNORECASE)
+    sizes = [SPANS.get(_unit(unit), 0) for _, unit in parts]
+    if 0 in sizes or sizes != sorted(set(sizes), reverse=True):
+        return None
+    total = sum(int(count) * size for (count, _), size in zip(parts, sizes, strict=True))
+    return total if total < 2**53 else None
+
+
+def _unit(text: str) -> str:
+    return text.strip(" ,").lower()
+
+
+def _places(labels: Sequence[Any], wanted: Sequence[str]) -> list[int]:
+    return [i for i, label in enumerate(labels) if str(label).strip() in wanted]

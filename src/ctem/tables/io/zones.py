@@ -1,0 +1,149 @@
+"""Times with a zone and times without: one is never taken for the other.
+
+A column of times in a zone is kept as moments of UTC. Times without a zone, laid beside it, would be off by hours and
+nobody would see it, so they are refused with what to write instead.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ctem.tables.io.cells import Dtype
+from ctem.tables.io.frame import Frame, TableType
+
+__all__ = ["changed_each", "check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
+
+MOMENTS = ("timestamp", "date32", "date64", "Date", "Datetime", "date", "datetime")  # dtypes of the libraries
+
+
+def zone_of(dtype: Dtype) -> str:
+    """The zone that a column's times are in; empty for times without one and for what is no time.
+
+    >>> zone_of({"pandas": "datetime64[us, Asia/Tokyo]"}), zone_of({"arrow": "timestamp", "unit": "s", "zone": None})
+    ('Asia/Tokyo', '')
+    """
+    if isinstance(dtype.get("arrow"), dict):
+        return zone_of(dtype["arrow"])
+    found = re.fullmatch(r"datetime64\[\w+, (.+)\]", str(dtype.get("pandas", "")))
+    return found[1] if found else dtype.get("zone") or ""
+
+
+def holds_moments(dtype: Dtype) -> bool:
+    """Whether a column holds dates or times of a calendar.
+
+    >>> holds_moments({"pandas": "datetime64[us, Asia/Tokyo]"}), holds_moments({"polars": "Duration", "unit": "us"})
+    (True, False)
+    """
+    if isinstance(dtype.get("arrow"), dict):
+        return holds_moments(dtype["arrow"])
+    own = [str(dtype.get(key, "")) for key in ("pandas", "polars", "arrow", "object", "numpy")]
+    return any(name in MOMENTS or name.startswith(("datetime64", "<M8")) for name in own)
+
+
+def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
+    """An error where a column has times with a zone and in fit had them without, or the other way round.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> X = read_frame(np.array([["2020-01-01"]], "M8[s]"))
+    >>> check_zones(X, X.table_type)
+    """
+    fitted = {field.name: zone_of(field.dtype) for field in table_type.fields}
+    in_utc = [field.name for field in table_type.fields if _written_in_utc(field.written)]
+    for field in (field for field in frame.table_type.fields if field.name not in in_utc):
+        cells, zone = frame.columns[field.name], zone_of(field.dtype)
+        if (
+            cells.type == "moment"
+            and not cells.missing.all()
+            and bool(zone) != bool(fitted.get(field.name, zone))
+        ):
+            raise _mixed_up(
+                what, field.name, fitted[field.name], f"times in {zone}" if zone else "times without a zone"
+            )
+
+
+def _written_in_utc(written: Mapping[str, Any] | None) -> bool:
+    """Whether a column of text in fit held moments of UTC, as in 2013-01-01T11:00:00Z."""
+    return written is not None and written["kind"] == "date" and written["suffix"] in ("Z", "+00:00", "+0000")
+
+
+def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
+    """Conditions on columns with the times in them as Python's moments, of UTC where a column has a zone.
+
+    >>> from ctem.tables.io.frame import Field
+    >>> zoned = TableType("polars", (Field("t", "t", {"polars": "Datetime", "unit": "us", "zone": "Asia/Tokyo"}),))
+    >>> given_moments("given", {"t": dt.datetime.fromisoformat("2020-01-05T09:00+09:00")}, zoned)
+    {'t': datetime.datetime(2020, 1, 5, 0, 0)}
+    """
+    zones = {field.name: zone_of(field.dtype) for field in table_type.fields if holds_moments(field.dtype)}
+    found = dict(given)
+    for name in (name for name in zones if name in found):
+        found[name] = changed_each(found[name], partial(_in_utc, what, name, zone=zones[name]))
+    return found
+
+
+def changed_each(said: Any, change: Callable[[Any], Any]) -> Any:
+    """A value that is changed, or a range or a set with each of its values changed.
+
+    >>> changed_each((1, [2, 3]), lambda value: 10 * value)
+    (10, [20, 30])
+    """
+    if isinstance(said, tuple | list | set | frozenset):
+        return type(said)(changed_each(each, change) for each in said)
+    return change(said)
+
+
+def _in_utc(what: str, name: str, said: Any, zone: str) -> Any:
+    """A moment as Python has it, of UTC where its column has a zone."""
+    moment = moment_of(said)
+    if isinstance(moment, str):
+        raise ValueError(
+            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {said!r}."
+        )
+    if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
+        if zone:
+            return moment.astimezone(dt.UTC).replace(tzinfo=None)
+        raise _mixed_up(what, name, zone, f"{said} with a zone")
+    if zone and isinstance(moment, dt.date):
+        raise _mixed_up(what, name, zone, f"{said} without one")
+    return moment
+
+
+def moment_of(said: Any) -> Any:
+    """Text as the moment that it says in ISO's way, if it does, and moments of libraries as Python's; else as it is.
+
+    >>> moment_of("2020-03"), moment_of(np.datetime64("2020-03-01")), moment_of("soon")
+    (datetime.datetime(2020, 3, 1, 0, 0), datetime.datetime(2020, 3, 1, 0, 0), 'soon')
+    """
+    if isinstance(said, np.datetime64):
+        return said if np.isnat(said) else said.astype("M8[us]").item()
+    if hasattr(said, "to_pydatetime"):
+        return said.to_pydatetime(warn=False) if said == said else said
+    if isinstance(said, dt.date) and not isinstance(said, dt.datetime):
+        return dt.datetime(said.year, said.month, said.day)
+    if not isinstance(said, str) or not said:
+        return said
+    try:
+        return dt.datetime.fromisoformat(said)
+    except ValueError:
+        pass
+    try:
+        return np.datetime64(said).astype("M8[us]").item()
+    except ValueError:
+        return said
+
+
+def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:
+    if zone:
+        return ValueError(
+            f"{what}: column {name!r} holds times in {zone}; got {got}. "
+            f"Say which zone they are in, as in pd.Timestamp('2020-01-05 09:00', tz={zone!r})."
+        )
+    return ValueError(
+        f"{what}: column {name!r} holds times without a zone; got {got}. Give them as fit had them, without."
+    )
