@@ -54,6 +54,10 @@ class ShrunkCodes:
         prior: what counts back off to, of the same shape.
         code: of every label.
         strength, discount: how the counts of every label are shrunk.
+
+    >>> index, half = PairIndex(np.array([0]), np.array([1]), np.array([3]), 1, 2), np.full((1, 2), 0.5)
+    >>> ShrunkCodes(index, half, half, np.zeros(1, int), np.ones(1), np.zeros(1)).log_weights(np.array([0])).exp()
+    tensor([[0.2500, 1.7500]], dtype=torch.float64)
     """
 
     index: PairIndex
