@@ -25,7 +25,12 @@ from ctem.training.processes import team
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
 WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
-PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
+PLANS = {
+    "quick": Plan(rounds=1, draws=2.0, steps=500),
+    "default": Plan(),
+    "best": Plan(rounds=3, rate=0.05, trees=1500, steps=3000),
+}
+NETWORKS = 2  # of an energy that has any
 REQUESTED = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
@@ -104,9 +109,20 @@ def fit_density(
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if tilted and not density.history.interrupted:
-        plan, until = PLANS[arguments["effort"]], None if max_time is None else began + ENDING * max_time
+        plan = _plan(arguments["effort"], arguments["energy"])
+        until = None if max_time is None else began + ENDING * max_time
         density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     return density
+
+
+def _plan(effort: str, energy: str) -> Plan:
+    """How long an energy is learned, and of what it is made."""
+    plan = PLANS[effort]
+    if energy == "networks":
+        return plan._replace(rounds=0, networks=NETWORKS)
+    if energy == "both":
+        return plan._replace(networks=NETWORKS)
+    return plan
 
 
 def _tilted(
