@@ -126,7 +126,9 @@ PAGES = (
     ),
     Page(
         "referee",
-        {"referee-*": "nothing was chosen on the truth; mirroring of images on validation images; one run"},
+        {
+            "referee-*": "the way couplings are learned: on the truth of other seeds; mirroring of images on validation images; one run"
+        },
         split="metric",
     ),
     Page(
