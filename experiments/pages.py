@@ -46,6 +46,7 @@ class Page(NamedTuple):
     notes: str | None = None  # the file in experiments/notes that tells how the settings were chosen
 
 
+COUPLINGS = "how couplings are learned on the truth of other seeds, mirroring on validation images; one run"
 OUT_OF_FOLD = "a draft on the truth, then out-of-fold nats"
 PEERS = "peers' defaults, changed once in their favour"
 DEFAULTS = "defaults, chosen on validation rows; one run"
@@ -123,6 +124,11 @@ PAGES = (
         {"mixed": "width, rate and steps on the truth; stopping on held-out rows"},
         pictures=("mixed-marginal.png", "mixed-labels.png"),
         notes="mixed",
+    ),
+    Page(
+        "referee",
+        {"referee-*": COUPLINGS},
+        split="metric",
     ),
     Page(
         "images",

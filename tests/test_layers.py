@@ -34,6 +34,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "persistence.models",
     "estimators",
     "report",
+    "checking",
     "cli",
     "__main__",
     "datasets",

@@ -40,11 +40,13 @@ from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
 from ctem.tables.answers.realism import Realism
 from ctem.tables.io.delivery import Delivers, delivered
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
 from ctem.tables.io.given import matched, positions, renamed
 from ctem.tables.io.observed import filled
 from ctem.tables.io.recognition import read_written
 from ctem.tables.io.records import from_records
+from ctem.tables.io.textual import text_types
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
 from ctem.training.cut import still_improving
@@ -74,14 +76,15 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
         unknown: what a new value of a listed column is: "reserve" (as likely as Good and Turing estimate from values
             that were seen once, so that scores stay finite) or "refuse" (an error).
-        reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
+        reading: how text is written, where that is not clear: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
         rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
             "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
         objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
-        energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
-            rows) or None.
+        energy: what g is, learned against draws of b and kept if it gains on held-out rows: "trees" (boosted, the
+            pooled form of the paper's comparisons), "networks" (the paper's, with its loss), "both" (trees, then
+            networks), "auto" (trees, which gain most for their time) or None.
         width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
         members: networks.
         orders: of the columns, in the mixture.
@@ -191,8 +194,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Fit to a NumPy, pandas, polars or pyarrow table, or to one that does not fit into memory.
 
         Arguments:
-            X: a table; or the path or URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars
-                LazyFrame, a DuckDB relation, an iterator of tables (``ctem.tables.io.large``).
+            X: a table; or the path of a CSV, Parquet or Arrow file, which is read as the command line reads it; or the
+                URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars LazyFrame, a DuckDB relation,
+                an iterator of tables (``ctem.tables.io.large``). All that takes a table takes a path as well.
             sample_weight: of the rows of a table; those of weight 0 are left out.
             X_val: rows to stop training and to choose by, instead of some of X.
             memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
@@ -283,7 +287,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
 
         nan where there is none: discrete columns, numbers so frequent that they have a probability, and missing cells.
-        An energy of trees is constant between its cuts, so that this is the gradient of the networks' density.
+        Trees are constant between their cuts: an energy of trees adds nothing to the gradient.
         """
         check_is_fitted(self)
         return self._table.grad_log_prob(self._read(X))
@@ -311,7 +315,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
                 ranges; None is a missing cell, with ``missing="state"``.
             with_missing: gaps as the data have them, each by what the other cells of the row hold, in columns that
                 are not given (``ctem.tables.answers.missingness``). With ``missing="state"`` rows have them anyway.
-            output: "pandas", "polars" or "arrow"; as ``set_output`` says, or as the table of fit, when None.
+            output: "pandas", "polars" or "arrow"; as set by ``set_output``, or as the table of fit, when None.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
@@ -402,7 +406,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             found = self._table.conditional(self.as_frame(X, others), j)
-        return Conditional(found.told(self.table_type_.fields[j]))
+        return Conditional(found.displayed(self.table_type_.fields[j]))
 
     def impute(self, X: Any, method: str = "sample", n_draws: int = 1, random_state: Any = None) -> Any:
         """X with its missing cells filled in; what was observed stays bit for bit.
@@ -425,8 +429,13 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
-        X = from_records(X)
-        own, frame = read_written(read_frame(X), self.table_type_), self._read(X)
+        return self._imputed(*self._read_once(X), method, n_draws, random_state)
+
+    def _imputed(
+        self, X: Any, table: Frame, frame: Frame, method: str, n_draws: int = 1, random_state: Any = None
+    ) -> Any:
+        """The table X with its missing cells filled in, which was read as it is and in the columns of fit."""
+        own = read_written(table, self.table_type_)
         own = own if frame.table_type.backend != "numpy" else frame
         output, names = self._output(None), own.table_type.names
         if method != "sample":
@@ -444,12 +453,12 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         They are ordered by their ``p_values``, and by their ``outlier_scores`` where these are equal.
 
         Arguments:
-            n: how many rows, at most; 10 when neither this nor alpha is said.
+            n: how many rows, at most; 10 when neither this nor alpha is given.
             alpha: those whose ``p_values`` is at most this; of ordinary rows, about this share is called strange.
             as_frame: a table of the library of X (pandas for an array) with columns row, score, p_value and why, and
                 the rows themselves; else a list of ``Outlier``.
         """
-        frame = self.as_frame(X)
+        X, _, frame = self._read_once(X)
         if n is not None:
             check_count("n", n)
         if alpha is not None:
@@ -474,7 +483,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
 
         Every cell adds how unlikely it is given the cells before it, numbers in robust standard deviations of their
-        column and repeated values smoothed, so that neither a column's unit nor its rounding says who is strange; or
+        column and repeated values smoothed, so that neither a column's unit nor its rounding decides who is strange; or
         how rare so unlikely a cell is in its column, if that is more. A missing cell adds 0, as an average one does,
         so that rows with gaps compare with complete ones. ``ctem.tables.answers.surprise`` has the formula.
 
@@ -487,7 +496,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def realism(self, X: Any, random_state: Any = None) -> Realism | None:
         """How well sampled rows pass for those of X (``ctem.tables.answers.realism``); None for too few rows of X.
 
-        1 if boosted trees cannot tell them apart, 0 if always; beside it the same of real rows among themselves.
+        1 if boosted trees cannot separate them, 0 if always; beside it the same of real rows among themselves.
         """
         return table_realism(self._table, self.as_frame(X), self._generator(random_state))
 
@@ -500,10 +509,13 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
         history = self.density_.history
-        learned = zip(self.schema_.describe(), self._table.others_say(), self._table.believed(), strict=True)
+        learned = zip(
+            self.schema_.describe(), self._table.nats_from_others(), self._table.believed(), strict=True
+        )
         return {
             "columns": [
-                {**asdict(column), "others_say": nats, "believed": share} for column, nats, share in learned
+                {**asdict(column), "nats_from_others": nats, "believed": share}
+                for column, nats, share in learned
             ],
             "rows": self.n_samples_seen_,
             "objective": self.objective,
@@ -564,7 +576,16 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         Arguments:
             needed: columns that are missed if they are not there; all of the density when None.
         """
+        return self._read_once(X, needed)[2]
+
+    def _read_once(self, X: Any, needed: Collection[str] | None = None) -> tuple[Any, Frame, Frame]:
+        """The table that X is or names, as a frame, and that in the columns of fit."""
+        check_is_fitted(self)
+        X = from_records(read_path(X, text_types(self.table_type_)))
         frame = read_frame(X)
+        return X, frame, self._as_fitted(X, frame, needed)
+
+    def _as_fitted(self, X: Any, frame: Frame, needed: Collection[str] | None = None) -> Frame:
         if hasattr(self, "feature_names_in_") and frame.table_type.backend != "numpy":
             wanted = self.table_type_.names if needed is None else needed
             return matched(frame, self.table_type_, [n for n in wanted if n not in self.schema_.left_out])
@@ -572,7 +593,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         return renamed(frame, self.table_type_)
 
     def _cut(self) -> str:
-        """What is said of a fit that ``max_time`` cut while it still improved; nothing of others."""
+        """A remark on a fit that ``max_time`` cut while it still improved; nothing of others."""
         return "" if self.max_time is None else still_improving(self.density_.history)
 
     def _missingness(self) -> Missingness | None:

@@ -8,25 +8,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import fit_anyorder
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
-from ctem.tables.answers.heldout import aside_rows
+from ctem.tables.answers.heldout import energy_held_out
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
+from ctem.training.borrowed import checked_sample_weight
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
 WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
-PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
-SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
+PLANS = {
+    "quick": Plan(rounds=1, draws=2.0, steps=500),
+    "default": Plan(),
+    "best": Plan(rounds=3, rate=0.05, trees=1500, steps=3000),
+}
+NETWORKS = 2  # of an energy that has any
+REQUESTED = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
 def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
@@ -39,7 +44,7 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
     """
     if sample_weight is None:
         return frame, None
-    weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
+    weights = checked_sample_weight(sample_weight, np.empty((len(frame), 1)))
     with np.errstate(over="ignore"):
         finite = np.isfinite(weights.sum())
     if not finite:
@@ -52,7 +57,7 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
 
 
 def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:
-    """The settings that suit a table of so many rows, with what was said in the arguments of ``CTEM``.
+    """The settings that suit a table of so many rows, with what the arguments of ``CTEM`` request.
 
     >>> from ctem import CTEM
     >>> from ctem.tables.io.frame import read_frame
@@ -62,7 +67,7 @@ def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Set
     """
     reals = len(schema.space.reals)
     found = Settings.suited(rows, schema.space.dim, arguments["effort"], reals=reals)
-    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in SAID})
+    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in REQUESTED})
 
 
 def fit_density(
@@ -91,9 +96,9 @@ def fit_density(
     >>> from ctem import CTEM
     >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).numpy())
-    >>> schema, said = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
+    >>> schema, arguments = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
     >>> x = schema.encode(frame).x
-    >>> fit_density(said, schema, settings_for(said, schema, 50), x, None, None, seed=0).base.space.dim
+    >>> fit_density(arguments, schema, settings_for(arguments, schema, 50), x, None, None, seed=0).base.space.dim
     1
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
@@ -104,9 +109,20 @@ def fit_density(
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if tilted and not density.history.interrupted:
-        plan, until = PLANS[arguments["effort"]], None if max_time is None else began + ENDING * max_time
+        plan = _plan(arguments["effort"], arguments["energy"])
+        until = None if max_time is None else began + ENDING * max_time
         density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     return density
+
+
+def _plan(effort: str, energy: str) -> Plan:
+    """How long an energy is learned, and of what it is made."""
+    plan = PLANS[effort]
+    if energy == "networks":
+        return plan._replace(rounds=0, networks=NETWORKS)
+    if energy == "both":
+        return plan._replace(networks=NETWORKS)
+    return plan
 
 
 def _tilted(
@@ -121,9 +137,11 @@ def _tilted(
 ) -> AnyOrderDensity:
     """The density times an energy, if one gains on rows that neither has seen; else the density itself."""
     if held_out is None:
-        aside = torch.from_numpy(np.concatenate(aside_rows(len(x), density.net.members, seed))).to(x.device)
-        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, aside, False)
-        rows, held_out, weights = x[seen], x[aside], None if weights is None else weights[seen.cpu()]
+        held = torch.from_numpy(np.concatenate(energy_held_out(len(x), density.net.members, seed))).to(
+            x.device
+        )
+        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, held, False)
+        rows, held_out, weights = x[seen], x[held], None if weights is None else weights[seen.cpu()]
     else:
         rows = x
     energy = team().agreed(

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ctem import __version__
 from ctem.estimators.estimator import CTEM
-from ctem.persistence.atomic import is_regular, replacing
+from ctem.persistence.atomic import write_whole
 from ctem.report.explorer import explorer_section
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
@@ -60,15 +60,16 @@ def write_report(
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: no folder {target.parent}; make it first.")
     found = examine(model, X, held_out, n_samples, seed, name)
-    _write(target, page(found, _origin(model, found, seed), seed, explorer_section(model, found)))
+    text = page(found, _origin(model, found, seed), seed, explorer_section(model, found))
+    write_whole(target, text.encode("utf-8", "xmlcharrefreplace"), "report")
     return target
 
 
 def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
-    said = model.get_params(deep=False)
+    arguments = model.get_params(deep=False)
     settings = {
-        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
+        key: arguments[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
     }
     level = getattr(model.density_, "level", None)
     whose = "the rows of" if found.same_rows else "not the rows of"
@@ -78,7 +79,7 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "rows of the fit": f"{model.n_samples_seen_:,}, {whose} this report",
         "data, SHA-256 of encoded rows": model.data_hash_,
-        "seed of the fit": "none was said" if model.random_state is None else model.random_state,
+        "seed of the fit": "none" if model.random_state is None else model.random_state,
         "seed and draws of the report": f"{seed}, {found.n_samples:,}",
         "settings": _list({key: value for key, value in settings.items() if value is not None}),
         "networks and training": _list(asdict(model.settings_)),
@@ -89,12 +90,3 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
 
 def _list(facts: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in facts.items())
-
-
-def _write(target: Path, text: str) -> None:
-    try:
-        with replacing(target) as file:
-            file.write(text.encode("utf-8", "xmlcharrefreplace"))
-    except OSError as error:
-        kept = "; what was there is untouched" if is_regular(target) else ""
-        raise OSError(f"report: {target} could not be written ({error.strerror or error}){kept}.") from None

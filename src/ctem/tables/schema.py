@@ -31,12 +31,14 @@ from ctem.tables.relations.exactness import exact, sums_of
 from ctem.tables.relations.formulas import CodecRuler, Formula
 from ctem.tables.relations.kept_orders import KeptOrder
 from ctem.tables.relations.kept_rules import KeptRule
+from ctem.tables.relations.label_pairs import LabelPair
+from ctem.tables.relations.pair_keeper import LabelColumn, PairKeeper
 from ctem.tables.relations.quantities import quantity_of
 from ctem.tables.relations.relations import relations
 from ctem.tables.relations.rule_keeper import RuleKeeper
 from ctem.tables.relations.wishes import read_wishes
 
-__all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
+__all__ = ["Description", "Encoded", "Schema", "readings", "requested_kinds"]
 
 VERSION = 1
 BEYOND = 9.0  # where an atom at the very end of a column lies, among encoded numbers
@@ -97,6 +99,7 @@ class Schema:
     formulas: tuple[Formula, ...] = ()
     rules: tuple[KeptRule, ...] = ()
     orders: tuple[KeptOrder, ...] = ()
+    pairs: tuple[LabelPair, ...] = ()
 
     @classmethod
     def fit(
@@ -110,7 +113,7 @@ class Schema:
         """Read the kind of every column off its values.
 
         Arguments:
-            kinds: said by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
+            kinds: requested by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
             missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
@@ -120,10 +123,11 @@ class Schema:
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
         if unknown not in ("reserve", "refuse"):
             raise ValueError(f"unknown: expected 'reserve' or 'refuse'; got {unknown!r}.")
-        said = said_of(frame, kinds)
+        requested = requested_kinds(frame, kinds)
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
-            name: infer_column(name, cells, said.get(name), *how) for name, cells in frame.columns.items()
+            name: infer_column(name, cells, requested.get(name), *how)
+            for name, cells in frame.columns.items()
         }
         for name, words in readings(frame).items():
             columns[name] = replace(columns[name], reason=f"{words}; {columns[name].reason}")
@@ -138,6 +142,10 @@ class Schema:
         found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
         for name, words in found.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
+        for pair in found.pairs:
+            codec = columns[pair.column].codec
+            assert isinstance(codec, Labels)
+            columns[pair.column] = replace(columns[pair.column], codec=codec.told_apart())
         present = {
             n: cells for n, cells in frame.columns.items() if not isinstance(columns[n].codec, LeftOut)
         }
@@ -316,13 +324,13 @@ class Schema:
     @cached_property
     def keeper(self) -> RuleKeeper | None:
         """The rules as the density takes them; None where there are none."""
-        if not self.rules and not self.orders:
+        if not self.rules and not self.orders and not self.pairs:
             return None
-        pairs = zip(self.owner, self.columns.items(), strict=True)
+        pairs = list(zip(self.owner, self.columns.items(), strict=True))
         made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
-        return RuleKeeper(
-            self.rules, self.orders, {name: each for name, each in made.items() if each is not None}
-        )
+        known = {name: each for name, each in made.items() if each is not None}
+        listed = {name: LabelColumn(c.codec, g[0]) for g, (name, c) in pairs if isinstance(c.codec, Labels)}
+        return RuleKeeper(self.rules, self.orders, known, PairKeeper(self.pairs, listed))
 
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
@@ -340,7 +348,9 @@ class Schema:
             "formulas": [each.to_json() for each in self.formulas],
         }
         rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
-        return found | {key: some for key, some in (("rules", rules), ("orders", orders)) if some}
+        pairs = [each.to_json() for each in self.pairs]
+        more = (("rules", rules), ("orders", orders), ("pairs", pairs))
+        return found | {key: some for key, some in more if some}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -404,33 +414,35 @@ def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tup
 
 def _kept(
     data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
-) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...]]:
-    """The rules and orders of a file; both are left out of it where there are none."""
+) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...], tuple[LabelPair, ...]]:
+    """The rules, orders and pairs of a file; they are left out of it where there are none."""
     made = {name: quantity_of(each.codec, ()) for name, each in columns.items()}
     known = {name: each for name, each in made.items() if each is not None}
     numbers = [name for name, each in known.items() if each.kind != "label"]
     try:
         rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
         TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
-        return rules, tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
+        orders = tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
+        codecs = {name: each.codec for name, each in columns.items()}
+        return rules, orders, tuple(LabelPair.from_json(each, codecs) for each in data.get("pairs", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
 
-def said_of(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
+def requested_kinds(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
     """What the user says of columns that are in the table.
 
     >>> from ctem.tables.io.frame import read_frame
-    >>> said_of(read_frame([[1.0], [2.0]]), {"x1": "real"})
+    >>> requested_kinds(read_frame([[1.0], [2.0]]), {"x1": "real"})
     Traceback (most recent call last):
     ...
     ValueError: kinds: 'x1' is not in the table, which has 'x0'.
     """
-    said = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
-    strange = [name for name in said if name not in frame.columns]
+    requested = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
+    strange = [name for name in requested if name not in frame.columns]
     if strange:
         raise ValueError(f"kinds: {strange[0]!r} is not in the table, which has {_some(frame.columns)}.")
-    return said
+    return requested
 
 
 def readings(frame: Frame) -> dict[str, str]:
@@ -441,8 +453,9 @@ def readings(frame: Frame) -> dict[str, str]:
     >>> readings(recognised(read_frame([["12 %"], ["7 %"]]), Reading(), {}))
     {'x0': "text such as '12 %', read as numbers"}
     """
-    written = {field.name: field.written for field in frame.table_type.fields}
-    return {name: Writing.from_json(how).sentence() for name, how in written.items() if how is not None}
+    written = {field.name: field.written for field in frame.table_type.fields if field.written is not None}
+    words = {name: Writing.from_json(how).sentence() for name, how in written.items()}
+    return {name: sentence for name, sentence in words.items() if sentence}
 
 
 def _some(names: Mapping[str, Any]) -> str:

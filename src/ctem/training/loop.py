@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ctem.spaces import as_rows
 from ctem.training.adamw import AdamW
+from ctem.training.borrowed import each_add_, each_mul_, each_sub
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
 from ctem.training.processes import team
@@ -33,7 +34,7 @@ Loss = Callable[[Any, Tensor, torch.Generator], Tensor]
 Refresh = Callable[[Tensor, int], None]
 Look = Callable[[History, nn.Module], bool | None]
 APART = 1_000_003  # between the seeds of the parts of a batch
-LOOKS = 8  # evaluations before it can be said what is worthwhile
+LOOKS = 8  # evaluations before it is known what is worthwhile
 
 
 def train(
@@ -231,9 +232,9 @@ class _Run:
         self.optimizer.step()
         if self.average is not None:
             averaged = [p.data for p in self.average.parameters() if p.requires_grad]
-            change = torch._foreach_sub([p.data for p in self.parameters], averaged)
-            torch._foreach_mul_(change, self.fresh)
-            torch._foreach_add_(averaged, change)
+            change = each_sub([p.data for p in self.parameters], averaged)
+            each_mul_(change, self.fresh)
+            each_add_(averaged, change)
         return value
 
     def _backward(self, generator: torch.Generator) -> Tensor:
@@ -308,11 +309,11 @@ class _Run:
         if self.best is not None:
             tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors |= {f"adam.{k}": v for k, v in self.optimizer.state().items()}
-        mine = {
+        state = {
             _named("generator", s): g.get_state() for s, g in zip(self.shards, self.generators, strict=True)
         }
-        mine[_named("dropout", self.team.rank)] = self.dropout.state
-        for each in self.team.gathered(mine):
+        state[_named("dropout", self.team.rank)] = self.dropout.state
+        for each in self.team.gathered(state):
             tensors |= each
         return tensors, {"step": self.step, "history": asdict(self.history)}
 

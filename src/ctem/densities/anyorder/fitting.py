@@ -246,8 +246,8 @@ def split_rows(
     unseen = [order[k::folds] for k in range(members)]
     if weights is not None:
         unseen = [own[_by_weight(weight[0, own], seed)] for own in unseen]
-    mine = torch.stack([own[:size] for own in unseen])
-    return Split(rows, kept.repeat(1, copies), *_repeated(rows[mine]))
+    places = torch.stack([own[:size] for own in unseen])
+    return Split(rows, kept.repeat(1, copies), *_repeated(rows[places]))
 
 
 def _by_weight(weight: Tensor, seed: int) -> Tensor:

@@ -63,13 +63,13 @@ class Unseen(NamedTuple):
 
 
 def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
-    """The share of each column, and what the others say about it; columns that are not heard stay so.
+    """The share of each column, and the nats that the others give about it; columns that are not heard stay so.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)  # untrained: the margin itself
     >>> found = found_worth(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()))
-    >>> round(found.share[0], 4), found.told
+    >>> round(found.share[0], 4), found.nats
     (0.5, (0.0, 0.0))
     """
     ask = _Asked(net, unseen)
@@ -78,15 +78,14 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
     gains = _Gains(torch.cat([anyhow, nearly]), torch.cat([_even(anyhow), _even(nearly)]) / 2)
     rows = (~nearly.isnan()).sum(0)
     best, raw = gains.best(), gains.at(torch.ones_like(gains.weight[0]))
-    gain, heard = gains.at(best), torch.tensor(net.worth.heard, device=raw.device)
+    gain, unheard = gains.at(best), ~torch.tensor(net.worth.heard, device=raw.device)
     likely = _of_mean(gains.best(PRIOR / rows.clamp_min(1)), ask.judged)
-    few = rows * LITTLE < EVIDENCE
+    few, useless = rows * LITTLE < EVIDENCE, (raw < 0) & (rows * gain < EVIDENCE)
     whole = torch.where(few, likely > NEARLY, rows * (gain - raw) < EVIDENCE)
-    nothing = ~few & (raw < 0) & (rows * gain < EVIDENCE) | ~heard
     share = torch.where(few, likely, _of_mean(best, ask.judged))
-    share = torch.where(nothing, 0.0, torch.where(whole, 1.0, share))
-    told = _Gains(nearly, _even(nearly)).at(torch.where(nothing, 0.0, best)).clamp_min(0)
-    return net.worth._replace(share=tuple(share.tolist()), told=tuple(told.tolist()))
+    share = torch.where(useless & ~few | unheard, 0.0, torch.where(whole, 1.0, share))
+    nats = _Gains(nearly, _even(nearly)).at(torch.where(useless | unheard, 0.0, best)).clamp_min(0)
+    return net.worth._replace(share=tuple(share.tolist()), nats=tuple(nats.tolist()))
 
 
 def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:

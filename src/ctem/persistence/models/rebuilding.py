@@ -35,7 +35,8 @@ from ctem.persistence.models.consistency import (
 from ctem.persistence.models.energies import rebuilt_energy
 from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.writing import tensors_of
-from ctem.persistence.reading import Header, read, short
+from ctem.persistence.reading import read
+from ctem.persistence.sealed import Header, part, short
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -73,7 +74,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     arguments = dict(header["settings"])
     if set(arguments) != SETTINGS:
         raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(arguments)}.")
-    arguments["kinds"] = _wishes(arguments.pop("columns"))
+    arguments["kinds"] = _requested_kinds(arguments.pop("columns"))
     check_arguments(arguments)
     if arguments["missing"] not in ("hidden", "state") or not isinstance(header["named"], bool):
         raise ValueError("settings: expected missing='hidden' or 'state', and named true or false.")
@@ -102,20 +103,20 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     return fitted
 
 
-def _held_out(said: Header | None, density: AnyOrderDensity) -> HeldOut | None:
-    if said is None:
+def _held_out(record: Header | None, density: AnyOrderDensity) -> HeldOut | None:
+    if record is None:
         return None
-    found = HeldOut.from_json(said)
-    check_as_written("held_out", said, found.to_json())
+    found = HeldOut.from_json(record)
+    check_as_written("held_out", record, found.to_json())
     check_held_out(found, density.net.members)
     return found
 
 
-def _wishes(said: Header | None) -> dict[str, Any] | None:
-    """Kinds that the user said: names of kinds, or the ends of a real column."""
-    if said is None:
+def _requested_kinds(record: Header | None) -> dict[str, Any] | None:
+    """The requested kinds: names of kinds, or the ends of a real column."""
+    if record is None:
         return None
-    return {name: kind if isinstance(kind, str) else _bounded(kind) for name, kind in said.items()}
+    return {name: kind if isinstance(kind, str) else _bounded(kind) for name, kind in record.items()}
 
 
 def _bounded(ends: Header) -> Real:
@@ -123,47 +124,47 @@ def _bounded(ends: Header) -> Real:
     return Real(low=low, high=high)
 
 
-def _origin(said: Header) -> Origin:
-    independent = float(said["metrics"]["baseline"])
+def _origin(record: Header) -> Origin:
+    independent = float(record["metrics"]["baseline"])
     if (
         not math.isfinite(independent)
-        or not 0 <= int(said["seed"]) < 2**64
-        or not 2 <= int(said["rows"]) < 2**64
+        or not 0 <= int(record["seed"]) < 2**64
+        or not 2 <= int(record["rows"]) < 2**64
     ):
-        raise ValueError(f"provenance: expected a seed, rows ≥ 2 and a baseline; got {said}.")
-    return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), independent)
+        raise ValueError(f"provenance: expected a seed, rows ≥ 2 and a baseline; got {record}.")
+    return Origin(int(record["seed"]), int(record["rows"]), str(record["data_sha256"]), independent)
 
 
 def _any_order(
     schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
 ) -> AnyOrderDensity:
-    told, dim, parents = header["density"], schema.space.dim, schema.parents
-    net = _any_order_net(base, told["network"], tensors, schema.ties)
-    net.believe(_worth(told["worth"], net))
-    if not 1 <= len(told["orders"]) <= MOST_ORDERS:
-        raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
-    orders = [list(order) for order in told["orders"]]
+    record, dim, parents = header["density"], schema.space.dim, schema.parents
+    net = _any_order_net(base, record["network"], tensors, schema.ties)
+    net.believe(_worth(record["worth"], net))
+    if not 1 <= len(record["orders"]) <= MOST_ORDERS:
+        raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(record['orders'])}.")
+    orders = [list(order) for order in record["orders"]]
     _check_orders(orders, dim, parents)
-    late = [float(value) for value in told["late"]]
+    late = [float(value) for value in record["late"]]
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
-    level, history = _checked_level(told["level"]), _history(header["history"])
+    level, history = _checked_level(record["level"]), _history(header["history"])
     about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
     plain = AnyOrderDensity(net, level, orders, **about, history=history)
-    return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
+    return rebuilt_energy(plain, schema, record["energy"], part(tensors, "energy."), _log_z)
 
 
-def _worth(told: Header | None, net: AnyOrderNet) -> Worth:
+def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
     """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
     dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
-    if told is None:
+    if record is None:
         return Worth.of_all(dim)
-    nats = None if told["told"] is None else _numbers_of(told["told"], dim, LARGEST)
-    heard = tuple(told["heard"])
+    nats = None if record["nats"] is None else _numbers_of(record["nats"], dim, LARGEST)
+    heard = tuple(record["heard"])
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
         raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
-    reach = number("reach", told["reach"], 0, NEVER)
-    return Worth(_numbers_of(told["share"], dim, 1.0), heard, nats, reach)
+    reach = number("reach", record["reach"], 0, NEVER)
+    return Worth(_numbers_of(record["share"], dim, 1.0), heard, nats, reach)
 
 
 def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:
@@ -178,7 +179,7 @@ def _missingness(
     """Where cells are missing; every column in one group at most, and a network of the sizes of its tensors."""
     if groups is None:
         return None
-    names, own = [name for group in groups for name in group], _part(tensors, "gaps.")
+    names, own = [name for group in groups for name in group], part(tensors, "gaps.")
     known = [name for name in schema.columns if name not in schema.left_out]
     if not groups or not all(groups) or len(set(names)) < len(names) or not set(names) <= set(known):
         raise ValueError("missingness: expected groups of columns, each column once.")
@@ -223,7 +224,7 @@ def _any_order_net(
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
     types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
     _check_options(options, types)
-    own = _part(tensors, "net.")
+    own = part(tensors, "net.")
     members, inputs, width = own["first.weight"].shape
     found = {"members": members, "width": width, "blocks": _blocks(own)}
     _check_sizes(base.space, options, found, inputs, own)
@@ -237,10 +238,6 @@ def _any_order_net(
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
     _load(net, own)
     return net
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
 
 
 def _blocks(tensors: Mapping[str, Tensor]) -> int:

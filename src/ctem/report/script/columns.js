@@ -70,17 +70,17 @@ class MonotoneMap {
 
 /* A clock that runs fast through the busy hours of a day or a week: rhythms.py. */
 class Rhythm {
-  constructor({ curve, period, start, edges, below }) {
-    Object.assign(this, { curve: new MonotoneMap(curve), period, start, table: [edges, below] });
+  constructor({ inner, period, start, edges, below }) {
+    Object.assign(this, { inner: new MonotoneMap(inner), period, start, table: [edges, below] });
   }
 
   withLogSlope(X) {
-    const [Y, logRate] = this.through(X, 0), [x, logSlope] = this.curve.withLogSlope(Y);
+    const [Y, logRate] = this.through(X, 0), [x, logSlope] = this.inner.withLogSlope(Y);
     return [x, logSlope + logRate];
   }
 
   inverse(x) {
-    return this.through(this.curve.inverse(x), 1)[0];
+    return this.through(this.inner.inverse(x), 1)[0];
   }
 
   /* The share of the rows that come at times no busier than that of X. */
@@ -100,8 +100,8 @@ class Rhythm {
 }
 
 class PreferredValues {
-  constructor({ curve, knots, heights }) {
-    this.smooth = mapOf(curve);
+  constructor({ inner, knots, heights }) {
+    this.smooth = mapOf(inner);
     this.table = [knots, heights];
   }
 
@@ -170,7 +170,7 @@ class Bounded {
   }
 }
 
-const mapOf = (data) => new (data.inner ? Bounded : data.heights ? PreferredValues : data.period ? Rhythm : MonotoneMap)(data);
+const mapOf = (data) => new (data.margin !== undefined ? Bounded : data.heights ? PreferredValues : data.period ? Rhythm : MonotoneMap)(data);
 
 const REACH = 8; // encoded numbers lie within ±8
 
@@ -221,7 +221,7 @@ class LabelColumn {
 class NumberColumn {
   constructor(data) {
     Object.assign(this, data);
-    this.map = mapOf(data.curve);
+    this.map = mapOf(data.transform);
     this.notation = notationOf(data);
     this.atomic = this.atoms.length > 0;
   }

@@ -43,13 +43,13 @@ class NoValueError(ValueError):
     """
 
 
-def is_range(said: Any) -> bool:
+def is_range(condition: Any) -> bool:
     """Whether a condition is a range or a set, and not one value.
 
     >>> is_range((30, 40)), is_range(["Oslo"]), is_range("Oslo")
     (True, True, False)
     """
-    return isinstance(said, tuple | list | set | frozenset | range | np.ndarray)
+    return isinstance(condition, tuple | list | set | frozenset | range | np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,13 @@ class LabelCondition:
     allowed: NDArray[np.bool_]
 
     def encoded(self, owner: tuple[int, ...]) -> dict[int, Tensor]:
-        """Log-weights of the codes: the share of a code's values that is allowed."""
+        """Log-weights of the codes: the share of a code's values that is allowed; or of slots that tell all apart."""
+        if self.codec.apart:
+            log_weight = torch.full((self.codec.slots,), -torch.inf, dtype=torch.float64)
+            log_weight[self.codec.slot_of_value[self.allowed[:-1]]] = 0.0
+            if self.codec.state and self.allowed[-1]:
+                log_weight[-1] = 0.0
+            return {owner[0]: log_weight}
         share = np.zeros(self.codec.size)
         np.add.at(share, np.array(self.codec.codes), np.array(self.codec.shares) * self.allowed[:-1])
         whole = np.bincount(self.codec.codes, ~self.allowed[:-1], self.codec.size) == 0
@@ -80,6 +86,8 @@ class LabelCondition:
 
     def decode(self, x: Tensor, generator: Generator) -> Cells:
         """Values from codes, of those that share a code one that is allowed."""
+        if self.codec.apart:
+            return self.codec.decode(x, generator)
         codes, allowed = np.array(self.codec.codes), self.allowed[:-1]
         some = np.isin(codes, codes[allowed])
         kept = np.flatnonzero(allowed | ~some)  # codes that are never drawn keep their values
@@ -147,7 +155,7 @@ class NumberCondition:
 
 
 def compiled(
-    said: Mapping[str, Any], schema: Schema, what: str = "given"
+    conditions: Mapping[str, Any], schema: Schema, what: str = "given"
 ) -> dict[str, LabelCondition | NumberCondition]:
     """The conditions on columns, by name; those that a constant column meets are left out.
 
@@ -157,7 +165,7 @@ def compiled(
     array([False,  True, False])
     """
     found: dict[str, LabelCondition | NumberCondition] = {}
-    for name, condition in said.items():
+    for name, condition in conditions.items():
         items, codec = _items(name, condition, what), schema.columns[name].codec
         if isinstance(codec, Constant):
             _check_constant(name, items, codec, what)
@@ -173,17 +181,17 @@ def compiled(
 
 
 def check_state(name: str, codec: Codec, what: str) -> None:
-    """Refuse None, a missing cell, where the model does not say how likely one is.
+    """Refuse None, a missing cell, where the model does not know how likely one is.
 
     >>> check_state("city", Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0)), "given")
     Traceback (most recent call last):
     ...
-    ValueError: given: column 'city': None asks for a missing cell, but the model does not say how likely those are; ...
+    ValueError: given: column 'city': None asks for a missing cell, but the model does not know how likely ...
     """
     known = codec.values if isinstance(codec, Constant) else isinstance(codec, LeftOut) or not codec.state
     if known:
         raise ValueError(
-            f"{what}: column {name!r}: None asks for a missing cell, but the model does not say how likely those are; "
+            f"{what}: column {name!r}: None asks for a missing cell, but the model does not know how likely those are; "
             "leave the column out, or fit with missing='state' to a table in which it has some."
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ def fit_numbers(
     cells: Cells,
     distinct: NDArray[Any],
     counts: NDArray[Any],
-    said: Real,
+    requested: Real,
     state: bool,
     reserve: bool,
 ) -> tuple[Numbers, str]:
@@ -58,7 +59,7 @@ def fit_numbers(
     'whole numbers; never below 0'
     """
     codes = sentinels(cells, distinct, counts)
-    ends = _ends(name, cells, distinct[~codes], said)
+    ends = _ends(name, cells, distinct[~codes], requested)
     if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
         raise ValueError(
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
@@ -72,10 +73,10 @@ def fit_numbers(
     )
     rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
     try:
-        transform = _transform(rest, lattice)
+        transform = _transform(rest, lattice, atoms.tolist())
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
-    cut = with_ends(transform, lattice, ends[:2], ends.said)
+    cut = with_ends(transform, lattice, ends[:2], ends.requested)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new, (float(rest[0]), float(rest[-1])))
     why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
@@ -83,24 +84,24 @@ def fit_numbers(
     return codec, "; ".join(words)
 
 
-def _transform(X: NDArray[np.float64], lattice: Lattice) -> Smooth | PreferredValues:
+def _transform(X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float]) -> Smooth | PreferredValues:
     """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
     even = _spread(X, lattice.width)
     smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice)
-    other = PreferredValues.fit(smooth, X, lattice.width) if lattice.width else smooth
+    other = PreferredValues.fit(smooth, X, lattice.width, atoms) if lattice.width else smooth
     return fit_ranges(smooth, other, even)
 
 
 class Ends(NamedTuple):
-    """Between which values a column lies, and whether the user said so.
+    """Between which values a column lies, and whether the user requested it.
 
-    >>> Ends(0.0, math.inf, said=False).in_words()
+    >>> Ends(0.0, math.inf, requested=False).in_words()
     'never below 0'
     """
 
     low: float
     high: float
-    said: bool
+    requested: bool
 
     def in_words(self) -> str:
         """Where the density ends."""
@@ -108,20 +109,24 @@ class Ends(NamedTuple):
             words = f"never beyond {self.low:g} … {self.high:g}"
         else:
             words = f"never below {self.low:g}" if math.isfinite(self.low) else f"never above {self.high:g}"
-        return f"{words}, as said" if self.said else words
+        return f"{words}, as requested" if self.requested else words
 
 
-def _ends(name: str, cells: Cells, distinct: NDArray[Any], said: Real) -> Ends:
-    """The ends that the user said, or those that the values suggest."""
+def _ends(name: str, cells: Cells, distinct: NDArray[Any], requested: Real) -> Ends:
+    """The ends that the user requests, or those that the values suggest."""
     low, high = natural_ends(distinct, cells.type)
-    if (said.low, said.high) == (None, None):
-        return Ends(low, high, said=False)
+    if (requested.low, requested.high) == (None, None):
+        return Ends(low, high, requested=False)
     if cells.unit:
         raise ValueError(f"column {name!r} holds {in_words(cells.type)}: Real(low=…, high=…) is for numbers.")
-    ends = Ends(low if said.low is None else said.low, high if said.high is None else said.high, said=True)
+    ends = Ends(
+        low if requested.low is None else requested.low,
+        high if requested.high is None else requested.high,
+        requested=True,
+    )
     if distinct[0] < ends.low or distinct[-1] > ends.high:
         raise ValueError(
-            f"column {name!r} holds {distinct[0]:g} … {distinct[-1]:g}: expected all within {said!r} of kinds=."
+            f"column {name!r} holds {distinct[0]:g} … {distinct[-1]:g}: expected all within {requested!r} of kinds=."
         )
     return ends
 
@@ -236,6 +241,9 @@ def _steps_in_words(cells: Cells, lattice: Lattice) -> str:
         return f"numbers of which some are equal, the others at least {lattice.width:g} apart"
     step = _span(lattice.width) if lattice.unit else f"{lattice.width:g}"
     source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
+    known = cells.values[~cells.missing]
+    if source is None and bool((known == np.rint(known)).all()):  # as pandas has whole numbers beside gaps
+        source = "whole numbers"
     if source is None:
         return f"rounded to {step}"
     return source if step in ("1", "1 day") else f"{source} in steps of {step}"

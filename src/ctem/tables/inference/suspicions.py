@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ctem.tables.inference.rules import codes_of, rules
 from ctem.tables.inference.sentinels import sentinels
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
 from ctem.tables.io.recognition import ORDERS, TIMES
 from ctem.tables.io.writings import MARKERS, Writing, number_pattern
 
-__all__ = ["Suspicion", "remarks", "suspicions"]
+__all__ = ["Suspicion", "remarks", "suspicions", "unsure_dates"]
 
 MOSTLY, SOME = 0.8, 5  # of the rows of a column of text, and different values, where others are out of place
 LONG_AGO, FAR_AHEAD = np.datetime64("1700-01-01"), np.datetime64("2100-01-01")
@@ -59,7 +60,7 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
 
     >>> cells = Cells("int", np.array([31, 25, 47, 52, 999]), np.zeros(5, bool))
     >>> print(*suspicions({"age": cells}, {"age": "real"}))
-    'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
+    'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} marks it.
     """
     alone = [each for name, cells in columns.items() for each in _about(name, cells, kinds[name])]
     return [
@@ -71,8 +72,32 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
     ]
 
 
+def unsure_dates(frame: Frame) -> Iterator[Suspicion]:
+    """Dates by day and month of which nobody can tell which is which, since no number is above 12.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> from ctem.tables.io.recognition import Reading, recognised
+    >>> print(*unsure_dates(recognised(read_frame([["03/04/2023"], ["05/06/2023"]]), Reading(), {})))
+    'x0' is read by month, day, year ('03/04/2023'), but may be by day, month, year: if so, reading={'dates': 'dmy'}.
+    """
+    orders = {"%m": "month, day, year", "%d": "day, month, year"}
+    for field in frame.table_type.fields:
+        writing = Writing.from_json(field.written or {"kind": "label"})
+        form = "".join(writing.formats[:1])
+        if not re.match(r"%[dm][/-]%[dm]", form):
+            continue
+        cells = frame.columns[field.name]
+        days = cells.values[~cells.missing].view(f"M8[{cells.unit}]").astype("M8[D]")
+        months = days.astype("M8[M]")
+        day = (days - months).astype(int) + 1
+        if (day <= 12).all() and (day != months.astype(int) % 12 + 1).any():
+            other, word = ("%d", "dmy") if form[:2] == "%m" else ("%m", "mdy")
+            words = f"{field.name!r} is read by {orders[form[:2]]} ({writing.example!r}), but may be by {orders[other]}"
+            yield Suspicion("date", (field.name,), words, f"if so, reading={{'dates': {word!r}}}")
+
+
 def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | None = None) -> list[str]:
-    """What a fit should say of columns: text that is mostly numbers or dates, and what is left out of the density.
+    """Remarks of a fit on columns: text that is mostly numbers or dates, and what is left out of the density.
 
     Arguments:
         columns, kinds: as of ``suspicions``.
@@ -82,14 +107,14 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
     >>> print(*remarks({"due": Cells("label", np.arange(10), np.zeros(10, bool), days)}, {"due": "category"}))
     'due' holds dates, but also '2023-02-31' in 1 row (row 9), which no calendar has: mark those with na, or make ...
     """
-    told, apart = [str(each) for each in _names(columns)], list[str]()
+    texts, apart = [str(each) for each in _names(columns)], list[str]()
     for name, cells in columns.items():
         distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
         mixed = [str(each) for each in _mixed(name, cells, distinct, counts, kinds[name], rows)]
-        told += mixed
+        texts += mixed
         if kinds[name] in ("identifier", "text") and not mixed:
             apart.append(name)
-    return [*told, *_apart(apart)]
+    return [*texts, *_apart(apart)]
 
 
 def _names(columns: Mapping[str, Cells]) -> Iterator[Suspicion]:
@@ -153,7 +178,7 @@ def _odd_numbers(
     for i in np.flatnonzero(coded).tolist():
         code = _shown(cells, distinct[i])
         words = f"{name!r} holds {code} in {_rows(counts[i])}, which looks like a code for missing"
-        yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} says so")
+        yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} marks it")
     if cells.type != "moment":
         return
     days = distinct[~coded].view(f"M8[{cells.unit}]")
@@ -254,7 +279,7 @@ def _rules(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> Iterator[S
     for rule in rules({name: codes_of(cells) for name, cells in few.items()}):
         names = (rule.of, rule.column)
         if rule.mutual:
-            words, advice = f"{rule.of!r} and {rule.column!r} say the same", "one of them is enough"
+            words, advice = f"{rule.of!r} and {rule.column!r} hold the same", "one of them is enough"
         else:
             words, advice = f"{rule.column!r} follows from {rule.of!r}", "samples should keep to that"
         if len(rule.broken):

@@ -142,12 +142,12 @@ class MonotoneMap:
         positive = curve.scale >= np.finfo(np.float64).tiny and min(curve.slopes, default=0) > 0
         if len(sizes) != 1 or sizes.pop() < 2 or not (np.isfinite(flat).all() and rising and positive):
             raise ValueError(
-                "curve: expected increasing knots and scores, positive scale and slopes, all finite."
+                "map: expected increasing knots and scores, positive scale and slopes, all finite."
             )
         far = max(map(abs, curve.scores)) > FARTHEST or max(map(abs, curve.knots)) > 1 + LARGEST_ASINH
         steep = not STEEPEST**-1 <= min(curve.slopes) <= max(curve.slopes) <= STEEPEST
         if far or steep or not {*curve.bends} <= {*BENDS}:
-            raise ValueError("curve: expected knots, scores, slopes and bends that a column can have.")
+            raise ValueError("map: expected knots, scores, slopes and bends that a column can have.")
         return curve
 
     def _forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
