@@ -168,7 +168,7 @@ def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     many = [name for name, codec in listed.items() if codec.can_be_apart]
     if not many:
         return ()
-    listed = {name: codec.told_apart() if name in many else codec for name, codec in listed.items()}
+    listed = {name: codec.kept_apart() if name in many else codec for name, codec in listed.items()}
     names = list(dict.fromkeys([*many, *listed]))[:MOST_COLUMNS]
     n = min(len(cells[name]) for name in names)  # a sketch has values beside its rows
     slot = {name: slots(name, listed[name], cells[name])[:n] for name in names}
@@ -183,7 +183,7 @@ def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
 def slots(name: str, codec: Labels, cells: Cells) -> Places:
     """The slot of every cell (``ctem.densities.anyorder.apart``); −1 where it is missing or was never seen.
 
-    >>> city = Labels("label", ("a", "b", "c"), (0, 1, 0), (0.5, 1.0, 0.5)).told_apart()
+    >>> city = Labels("label", ("a", "b", "c"), (0, 1, 0), (0.5, 1.0, 0.5)).kept_apart()
     >>> slots("city", city, Cells("label", np.array([0, 1]), np.zeros(2, bool), ("c", "b")))
     array([1, 2])
     """
