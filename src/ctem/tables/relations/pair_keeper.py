@@ -164,7 +164,8 @@ class LabelCounts:
         shares = np.array(own.codec.shares)[np.argsort(own.codec.slot_of_value)][: own.codec.shared]
         self.shares = shares / shares.sum()
         self.index = PairIndex(slots[rare], labels[rare], counts[rare], given.codec.slots, own.codec.shared)
-        self.back_off = self.index.back_off(left_out_shares(self.index))
+        again = self.index.repeated()
+        self.back_off = again.back_off(left_out_shares(again))
         self.kept = self.index.count - self.back_off.discount
         self.running = np.append(0.0, np.cumsum(self.kept))
 
