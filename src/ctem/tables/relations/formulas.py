@@ -18,7 +18,7 @@ from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
 from ctem.tables.margins.bounds import Bounded
 
-__all__ = ["CodecRuler", "Formula", "find_formulas", "measured", "width_of"]
+__all__ = ["CodecUnits", "Formula", "find_formulas", "measured", "width_of"]
 
 ROWS, FEWER = 4000, 1000  # that formulas are counted in; and for sums first
 LEAST, SHARE = 20, 0.01  # rows in which a formula holds, at least, and their share
@@ -270,8 +270,8 @@ def measured(codec: Numbers, cells: Cells) -> Vector:
     return codec.lattice.measure(cells) + _shift(codec)
 
 
-class CodecRuler:
-    """What encoded rows stand for, by the codecs of a table (``ctem.densities.anyorder.ties.Ruler``).
+class CodecUnits:
+    """What encoded rows stand for, by the codecs of a table (``ctem.densities.anyorder.ties.Units``).
 
     Arguments:
         codecs: for each encoded real column, its codec.
@@ -280,8 +280,8 @@ class CodecRuler:
     >>> from ctem.tables.margins.lattices import Lattice
     >>> from ctem.tables.margins.monotone import MonotoneMap
     >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
-    >>> ruler = CodecRuler({0: Numbers(Lattice("float", step=0.1, width=0.1), curve)}, {})
-    >>> ruler.values(torch.tensor([[0.5]]), 0)  # sinh 0.5 = 0.521, on the lattice
+    >>> units = CodecUnits({0: Numbers(Lattice("float", step=0.1, width=0.1), curve)}, {})
+    >>> units.values(torch.tensor([[0.5]]), 0)  # sinh 0.5 = 0.521, on the lattice
     tensor([0.5000], dtype=torch.float64)
     """
 
