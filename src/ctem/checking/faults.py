@@ -94,5 +94,5 @@ def overfitted(f: Counted, train: Tensor, test: Tensor) -> str | None:
         return None
     return (
         f"The energy is overfitted: training rows are {gap:.2f} ± {error:.2f} nats likelier than held-out ones: "
-        "a likelihood of training rows, or samples near them, say nothing about new rows."
+        "a likelihood of training rows, or samples near them, show nothing about new rows."
     )

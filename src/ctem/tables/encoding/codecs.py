@@ -427,7 +427,7 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     if not _flag(data.get("apart", False)):
         return codec
     if not codec.can_be_apart:
-        raise ValueError("codec: expected values that share code 0, and no other, to tell apart.")
+        raise ValueError("codec: expected values that share code 0, and no other, to keep apart.")
     return codec.kept_apart()
 
 

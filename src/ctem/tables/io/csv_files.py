@@ -186,7 +186,10 @@ def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:
     """
     most = csv_rows.BLOCK
     line = stream.readline(most)
-    while line.count(b'"') % 2 and len(line) < most and (more := stream.readline(most)):
+    while line.count(b'"') % 2 and len(line) < most:
+        more = stream.readline(most)
+        if not more:
+            break
         line += more
     pieces = line.rstrip(b"\r\n").split(b"\r")
     count = 1

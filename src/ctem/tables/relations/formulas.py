@@ -151,7 +151,10 @@ class _Search:
             new, again = (hits[terms] & ~covered).sum(), (hits[terms] & covered).sum()
             return float(left[terms] + NATS * (new + AGAIN * again) / total)
 
-        while left and len(worth) - len(left) < MOST and value(best := max(left, key=value)) >= WORTH:
+        while left and len(worth) - len(left) < MOST:
+            best = max(left, key=value)
+            if value(best) < WORTH:
+                return
             named = tuple((self.names[i], sign) for i, sign in best)
             share = float(hits[best].sum() / total)
             yield Formula(self.names[j], named, share if share >= SHARE else 0.0)
