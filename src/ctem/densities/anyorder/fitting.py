@@ -13,6 +13,7 @@ is the mean of the networks', mixed with the margin as far as out-of-fold rows s
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,15 +123,18 @@ def fit_anyorder(
     some = late.to(x.dtype) if bool(late.any()) else None
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
     phases = phases if max_time is None else phases.within(max_time, anything)
-    first = phases.learn(anything)
+    data, first, began = phases.data, phases.learn(anything), time.perf_counter()
     level = _judged(net, data, anything, seed)
-    chance = {} if first.interrupted else _of_chance(net, data, anything, level, seed)
+    phases = phases.judged_in(time.perf_counter() - began)
+    hurried = first.interrupted or phases.cut(first)
+    chance = {} if hurried else _of_chance(net, data, anything, level, seed)
     if chance and sum(chance.values()) >= settings.least_gain:
         anything = _without(chance, net, anything)
         first = phases.learn_on(anything, first) if any(net.worth.heard) else first
         level = _judged(net, data, anything, seed)
     at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
+    passes = passes if phases.passes is None else min(passes, phases.passes)
     chain = Chain(at, parents, when, None if rules is None else rules.after)
     orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
     about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
