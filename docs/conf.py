@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "docs" / "_ext"), str(ROOT / "src"), str(ROOT)]
 
-from ctem.version import __version__
+from ctem import __version__
 
 project = "ctem"
 author = "The ctem developers"

@@ -18,10 +18,10 @@ from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.densities.anyorder.worth import Worth
 from ctem.densities.chain import Chain
+from ctem.densities.images.firstorder import FirstOrder
+from ctem.densities.images.unet import ImageNet
 from ctem.densities.spacetime.differences import Differences
 from ctem.densities.spacetime.network import LevelNet
-from ctem.images.firstorder import FirstOrder
-from ctem.images.unet import ImageNet
 from ctem.spaces import Category, Ordinal, Real, Space
 
 FINITE = Space([Category(2), Ordinal(3), Category(4)])

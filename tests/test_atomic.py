@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ctem import atomic
-from ctem.atomic import check_target, replacing
+from ctem.persistence import atomic
+from ctem.persistence.atomic import check_target, replacing
 
 
 def write(path, content=b"new"):
@@ -74,7 +74,9 @@ def test_a_device_stays_a_device():
 
 
 def test_a_descriptor_is_gone_on_with_not_begun_again(tmp_path):
-    script = "from ctem.atomic import replacing\nwith replacing('/dev/stdout') as f: f.write(b'new')"
+    script = (
+        "from ctem.persistence.atomic import replacing\nwith replacing('/dev/stdout') as f: f.write(b'new')"
+    )
     (tmp_path / "log").write_bytes(b"old ")
     with (tmp_path / "log").open("ab") as log:
         subprocess.run([sys.executable, "-c", script], stdout=log, check=True)

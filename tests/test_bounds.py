@@ -9,12 +9,12 @@ import torch
 from small import SMALL
 
 from ctem import CTEM, Real
-from ctem.tables.columns.bounds import Bounded, bounded_from_json, natural_ends
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.preferred import PreferredValues
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import read_frame
+from ctem.tables.margins.bounds import Bounded, bounded_from_json, natural_ends
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.preferred import PreferredValues
+from ctem.tables.schema import Schema
 
 SQRT_2PI = math.sqrt(2 * math.pi)
 

@@ -340,7 +340,10 @@ def test_what_is_said_goes_to_standard_error(folder, tmp_path):
 def test_a_fit_that_was_cut_while_it_improved_says_so_and_so_does_info(folder, tmp_path, monkeypatch):
     words = "still improving: training ended at its limit while held-out rows still gained"
     for cut in (words, ""):
-        for module in ("ctem.estimator.still_improving", "ctem.questions.still_improving"):
+        for module in (
+            "ctem.estimators.estimator.still_improving",
+            "ctem.estimators.questions.still_improving",
+        ):
             monkeypatch.setattr(module, lambda history, cut=cut: cut)
         _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4)
         assert (words in err) == bool(cut)

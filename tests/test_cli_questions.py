@@ -15,7 +15,7 @@ from test_cli import ctem, rows, table
 from ctem import CTEM
 from ctem.densities.anyorder import Settings
 from ctem.densities.anyorder.objective import HiddenColumns
-from ctem.privacy import audit
+from ctem.report.privacy import audit
 from ctem.tables.answers.realism import realism
 
 CITY = 'Røros, "the" old'

@@ -13,11 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ctem import CTEM
-from ctem.persistence.consistency import check_numbers, check_ranges
+from ctem.persistence.models.consistency import check_numbers, check_ranges
 from ctem.persistence.reading import digest
 from ctem.spaces import Real
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 from tests.small import TINY
 
 N = 200

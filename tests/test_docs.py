@@ -25,7 +25,7 @@ PAGES = [
 ]
 MATCHING = ("kernels", "losses", "noise", "connectivity", "spacetime")
 PAPERS_HALF = [
-    *("kinds", "spaces", "bases", "energies", "energy_model", *(f"matching.{name}" for name in MATCHING)),
+    *("spaces", "bases", "energies", "energy_model", *(f"matching.{name}" for name in MATCHING)),
     *("training", "samplers", "samplers.diagnostics", "partition"),
 ]
 LARGEST = 1_000_000  # bytes of a page, without its pictures

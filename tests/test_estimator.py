@@ -11,7 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM, Category, Ordinal, Real
-from ctem.learning import settings_for
+from ctem.fitting.learning import settings_for
 
 
 def fitted(X, **settings):

@@ -13,8 +13,8 @@ from ctem import CTEM
 from ctem.report import write_report
 from ctem.report.explorer import row_cells
 from ctem.tables.answers.conditions import compiled
-from ctem.tables.columns.codecs import Constant, Labels
-from ctem.tables.columns.lookup import cells_of
+from ctem.tables.encoding.codecs import Constant, Labels
+from ctem.tables.encoding.lookup import cells_of
 from ctem.tables.io.frame import Frame, read_frame
 from ctem.tables.io.rows import taken
 

@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
-from ctem.images.firstorder import FirstOrder, HiddenPixels
-from ctem.images.unet import ImageNet
+from ctem.densities.images.firstorder import FirstOrder, HiddenPixels
+from ctem.densities.images.unet import ImageNet
 from ctem.training import Recipe, train
 
 BASE = skewed(BITS)

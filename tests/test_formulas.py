@@ -7,8 +7,8 @@ import torch
 
 from ctem import CTEM, inspect
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 from tests.small import SMALL, TINY
 
 N = 600

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from ctem import CTEM, inspect
 from ctem.cli import app
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")
 N = 120

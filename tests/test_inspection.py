@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import ctem
 from ctem import CTEM, cli
 from ctem.report import write_report
-from ctem.tables.columns.rules import rules
+from ctem.tables.inference.rules import rules
 
 N = 400
 

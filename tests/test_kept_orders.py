@@ -11,9 +11,9 @@ from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.limits import Bounds
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
-from ctem.tables.columns.kept_orders import KeptOrder
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.relations.kept_orders import KeptOrder
+from ctem.tables.schema import Schema
 
 N = 1500
 PAIRS = [("start", "end"), ("least", "most"), ("hits", "shots"), ("share", "whole")]

@@ -10,10 +10,10 @@ from safetensors import safe_open
 from small import TINY
 
 from ctem import CTEM, inspect
-from ctem.tables.columns.breaches import breaches
-from ctem.tables.columns.kept_rules import KeptRule
-from ctem.tables.columns.schema import Schema
+from ctem.tables.breaches import breaches
 from ctem.tables.io.frame import read_frame
+from ctem.tables.relations.kept_rules import KeptRule
+from ctem.tables.schema import Schema
 
 N, DRAWN = 1500, 2000
 

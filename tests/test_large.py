@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from ctem import CTEM
 from ctem.cli import app
-from ctem.streaming import Encoder, Pool, Span, shuffled, survey
-from ctem.tables.columns import sketches
-from ctem.tables.columns.schema import Schema
-from ctem.tables.columns.sketches import Sketch, completed, rank_error, row_keys
+from ctem.fitting.streaming import Encoder, Pool, Span, shuffled, survey
+from ctem.tables.encoding import sketches
+from ctem.tables.encoding.sketches import Sketch, completed, rank_error, row_keys
 from ctem.tables.io.frame import read_frame
 from ctem.tables.io.large import open_large
+from ctem.tables.schema import Schema
 
 LITTLE = "5.6MB"  # for 20,000 rows of the table below, and some more
 QUICK = {**SMALL, "max_steps": 60, "batch_size": 256}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
+from ctem.densities.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 from ctem.matching.losses import brier, log_score
 from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Real, Space

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from ctem import CTEM, cli
 from ctem.persistence.reading import digest
 from ctem.tables.answers.missingness import fit_missingness, gap_groups
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 N = 2000
 PLACES = ("north", "south", "east")

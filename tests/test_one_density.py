@@ -11,12 +11,13 @@ import pytest
 import torch
 from small import SMALL
 
-from ctem import CTEM, estimator
+from ctem import CTEM
 from ctem.densities.anyorder import Settings
-from ctem.learning import settings_for
+from ctem.estimators import estimator
+from ctem.fitting.learning import settings_for
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.surprise import surprises
-from ctem.tables.columns.codecs import Labels, Numbers
+from ctem.tables.encoding.codecs import Labels, Numbers
 
 DRAWS = 4000
 STEP = 1e-3  # of a finite difference, in encoded units: float32 sums then give slopes to about 1e-3

@@ -13,9 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from test_preferred import preferring
 
-from ctem import CTEM, Category, atomic, persistence
-from ctem.persistence.reading import OLDEST, digest
-from ctem.tables.columns.preferred import PreferredValues
+from ctem import CTEM, Category
+from ctem.persistence import atomic
+from ctem.persistence.reading import FORMAT, OLDEST, digest, provenance
+from ctem.tables.margins.preferred import PreferredValues
 
 STEPS = {"max_steps": 10, "width": 8, "members": 2, "batch_size": 32, "random_state": 3}
 SMALL = {**STEPS, "blocks": 1, "orders": 2}
@@ -100,7 +101,7 @@ def test_a_default_of_float64_changes_no_bit(tmp_path):
 
 
 def test_provenance_says_what_made_the_model_of_what(model, path):
-    origin = persistence.provenance(path)
+    origin = provenance(path)
     assert origin["seed"] == model.seed_
     assert origin["data_sha256"] == model.data_hash_
     assert origin["torch"] == torch.__version__
@@ -119,7 +120,7 @@ def test_no_path_of_this_machine_is_saved(tmp_path):
 def test_a_file_of_an_older_format_is_refused_with_the_reason(path, version):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(version)})
-    for look in (CTEM.load, persistence.provenance):
+    for look in (CTEM.load, provenance):
         with pytest.raises(
             ValueError, match=rf"has format {version}, from ctem 0\.1, .* is gone\. Fit it again"
         ):
@@ -139,7 +140,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is(path):
             CTEM.load(path)
 
 
-@pytest.mark.parametrize("version", range(OLDEST, persistence.FORMAT))
+@pytest.mark.parametrize("version", range(OLDEST, FORMAT))
 def test_another_format_than_the_one_that_was_saved_is_refused(path, version):
     tensors, metadata = parts(path)
     save_file(tensors, path, {**metadata, "version": str(version)})
@@ -206,17 +207,15 @@ def test_curves_of_an_older_format_have_straight_tails(path, model):
 def test_an_unfinished_file_is_refused(path):
     tensors, metadata = parts(path)
     write(path, tensors, metadata, {})
-    for look in (CTEM.load, persistence.provenance):
+    for look in (CTEM.load, provenance):
         with pytest.raises(ValueError, match="is not a whole ctem model"):
             look(path)
 
 
 def test_a_newer_format_asks_for_a_newer_ctem(path):
     tensors, metadata = parts(path)
-    save_file(tensors, path, {**metadata, "version": str(persistence.FORMAT + 1)})
-    expected = (
-        rf"has format '{persistence.FORMAT + 1}'; this ctem reads {OLDEST} … {persistence.FORMAT}. Update"
-    )
+    save_file(tensors, path, {**metadata, "version": str(FORMAT + 1)})
+    expected = rf"has format '{FORMAT + 1}'; this ctem reads {OLDEST} … {FORMAT}. Update"
     with pytest.raises(ValueError, match=expected):
         CTEM.load(path)
 
@@ -359,7 +358,7 @@ def test_a_changed_header_without_its_hash_is_damage(path):
     header = json.loads(metadata["model"])
     header["density"]["level"] *= 2
     save_file(tensors, path, {**metadata, "model": json.dumps(header)})
-    for look in (CTEM.load, persistence.provenance):
+    for look in (CTEM.load, provenance):
         with pytest.raises(ValueError, match="is damaged: its content is not what was saved"):
             look(path)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ctem.tables.columns.inference import infer_column
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.preferred import PreferredValues, map_from_json
+from ctem.tables.inference.kinds import infer_column
 from ctem.tables.io.frame import read_frame
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.preferred import PreferredValues, map_from_json
 
 
 def preferring(n, seed=0):

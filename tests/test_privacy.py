@@ -8,7 +8,7 @@ from small import EXACT, SMALL
 
 from ctem import CTEM
 from ctem.densities.anyorder import fitting
-from ctem.privacy import Privacy, _distances, _nearest, audit
+from ctem.report.privacy import Privacy, _distances, _nearest, audit
 
 
 def people(n, seed):

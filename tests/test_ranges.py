@@ -11,9 +11,9 @@ from sklearn.neighbors import KernelDensity
 from small import SMALL
 
 from ctem import CTEM
-from ctem.tables.columns.codecs import codec_from_json
-from ctem.tables.columns.lattices import Lattice
-from ctem.tables.columns.numbers import _transform
+from ctem.tables.encoding.codecs import codec_from_json
+from ctem.tables.inference.numbers import _transform
+from ctem.tables.margins.lattices import Lattice
 
 ROWS = 3000
 ALLOWED = 0.02  # nats behind the best, beside two standard errors

@@ -11,7 +11,7 @@ from small import SMALL
 
 from ctem import CTEM
 from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
-from ctem.ray import score, spread
+from ctem.estimators.ray import score, spread
 from ctem.tables.io.large import open_large
 
 HERE, RAY = Crew("here", quiet=True), Crew("ray", workers=2, quiet=True)
@@ -45,7 +45,7 @@ def ray():
 
 
 ANSWERS = {
-    "score": Scoring(False, True, None, None),
+    "score": Scoring(True, None, None),
     "impute": Imputing("sample", 1),
     "outliers": Finding(0.05),
 }

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from ctem import CTEM
 from ctem.cli import app
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import build_frame, read_frame
 from ctem.tables.io.recognition import Reading, read_written, recognised
 from ctem.tables.io.writings import Writing
+from ctem.tables.schema import Schema
 
 N = 120
 BRIEF = {**SMALL, "max_steps": 10, "width": 8}

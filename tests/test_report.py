@@ -14,7 +14,6 @@ from sklearn.metrics import mutual_info_score
 from small import SMALL
 
 from ctem import CTEM
-from ctem.privacy import audit
 from ctem.report import write_report
 from ctem.report.axes import lay_out, nice, plain_text, shown
 from ctem.report.charts import histograms
@@ -22,10 +21,11 @@ from ctem.report.compare import compare_column, mutual_information
 from ctem.report.findings import ColumnFacts
 from ctem.report.markup import signed
 from ctem.report.pictures import marginal_figure
+from ctem.report.privacy import audit
 from ctem.report.sections import _column_row
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 HOSTILE_NAME = "<script>alert(1)</script>"
 HOSTILE_VALUE = "\"'><img src=//evil.example/x onerror=alert(2)>\u202e\x00\n</td>"

@@ -11,14 +11,14 @@ import torch
 from small import SMALL
 
 from ctem import CTEM, inspect
-from ctem.tables.columns.codecs import codec_from_json
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.numbers import _spread
-from ctem.tables.columns.preferred import PreferredValues
-from ctem.tables.columns.ranges import fit_ranges
-from ctem.tables.columns.rhythms import DAY, WEEK, Rhythm
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import codec_from_json
+from ctem.tables.inference.numbers import _spread
 from ctem.tables.io.frame import read_frame
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.preferred import PreferredValues
+from ctem.tables.margins.ranges import fit_ranges
+from ctem.tables.margins.rhythms import DAY, WEEK, Rhythm
+from ctem.tables.schema import Schema
 
 ROWS, DRAWN = 2000, 4000
 ALLOWED = 0.02  # total variation beyond what chance explains: hours are learned in blocks

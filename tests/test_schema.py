@@ -15,12 +15,12 @@ from scipy.stats import norm
 from test_frames import ARROW, PANDAS, POLARS
 
 from ctem.spaces import Category, Ordinal, Real, Space
-from ctem.tables.columns.codecs import Constant, Labels, Numbers
-from ctem.tables.columns.inference import infer_column
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Constant, Labels, Numbers
+from ctem.tables.inference.kinds import infer_column
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import build_frame, read_frame
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.schema import Schema
 
 N = 600
 KINDS = {"pandas": PANDAS, "polars": POLARS, "pyarrow": ARROW}

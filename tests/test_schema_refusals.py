@@ -10,8 +10,8 @@ import torch
 from test_schema import HOSTILE, pandas_table
 
 from ctem.spaces import Category, Ordinal, Real
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 FIT_ERRORS = {
     "missing": (lambda f: Schema.fit(f, missing="drop"), "missing: expected 'hidden' or 'state'; got 'drop'"),

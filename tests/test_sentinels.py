@@ -7,8 +7,8 @@ import torch
 from small import SMALL
 
 from ctem import CTEM
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 N = 400
 

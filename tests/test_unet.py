@@ -9,9 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
+from ctem.densities.images.objectives import Contours, LevelFlips
+from ctem.densities.images.unet import ImageNet
 from ctem.densities.spacetime.differences import Differences
-from ctem.images.objectives import Contours, LevelFlips
-from ctem.images.unet import ImageNet
 from ctem.matching.noise import Noise
 from ctem.matching.spacetime import ColumnComparisons, LevelComparisons
 from ctem.partition import log_z_levels

@@ -8,8 +8,8 @@ from small import SMALL
 
 from ctem import CTEM, CTEMOutlier
 from ctem.datasets import load_penguins
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 BRIEF = {**SMALL, "max_steps": 5, "width": 8}
 

@@ -92,7 +92,7 @@ def _module(name: str, alone: bool) -> list[str]:
     lines = [] if alone else _heading(name, "-")
     lines += [f".. automodule:: {name}", "   :no-members:", ""]
     lines += _links(borrowed)
-    if name == "ctem.estimator":
+    if name == "ctem.estimators.estimator":
         lines += _methods(ctem.CTEM)
     for each, thing in own:
         lines += _directive(name, each, thing)

@@ -7,9 +7,9 @@
 Objectives: ``soft`` and ``constant`` target at one shared noise level, ``paper`` (constant target, its levels, learning
 rate and batch, as many epochs as the time allows), ``spacetime`` (soft target, levels joined, so that one pass is
 normalised up to training error) and ``slopes`` (a clock per pixel, from first-order comparisons of all hidden pixels at
-once, ``ctem.images.firstorder``: exact likelihood by the chain rule, samples without MCMC). Time is given in seconds,
-and steps follow from it. Each objective writes a results file, main numbers first, and what was drawn into --build;
-pictures show all objectives whose arrays are there.
+once, ``ctem.densities.images.firstorder``: exact likelihood by the chain rule, samples without MCMC). Time is given in
+seconds, and steps follow from it. Each objective writes a results file, main numbers first, and what was drawn into
+--build; pictures show all objectives whose arrays are there.
 
 The paper does not say how it binarised: here a pixel is ink if its grey value is at least half. Likelihoods are on the
 fixed binarisation of the benchmark, whose test rows are sorted by class: 1000 of them are drawn at random.

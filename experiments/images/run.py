@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ctem import Category, ProductBase, Recipe, Space, train
 from ctem.densities.chain import Chain
+from ctem.densities.images.firstorder import FirstOrder, HiddenPixels
+from ctem.densities.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
+from ctem.densities.images.unet import ImageNet
 from ctem.densities.spacetime.differences import Differences
-from ctem.images.firstorder import FirstOrder, HiddenPixels
-from ctem.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
-from ctem.images.unet import ImageNet
 from ctem.matching.noise import Noise
 from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFlips, anneal_bits, denoise_bits
 from ctem.training.checkpoints import read_checkpoint, write_checkpoint

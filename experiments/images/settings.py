@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ctem import Recipe
 from ctem.datasets import load_binarized_mnist, load_mnist
-from ctem.images.objectives import PAPER_LEVELS, Angular
+from ctem.densities.images.objectives import PAPER_LEVELS, Angular
 from ctem.matching.losses import Rule, Schedule, brier, log_score
 
 OURS = Recipe(batch_size=256, learning_rate=1e-3, ema=0.999, weight_decay=0.01, clip=10.0)

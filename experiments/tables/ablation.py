@@ -28,8 +28,8 @@ from ctem.densities.anyorder import AnyOrderDensity, AnyOrderNet, Settings, fit_
 from ctem.densities.anyorder.layers import Linear
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.tables.answers.density import TableDensity, find_device
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 from experiments.sweep import UNSAID, Task, Values, sweep, sweep_arguments, tasks, toy_table
 from experiments.tables.nats import our_nats, split
 

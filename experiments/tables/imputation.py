@@ -296,7 +296,7 @@ def used(task: Task, args) -> Values:
 
 
 def classified(train, test, target: str, truth, seed: int, args) -> Values:
-    from ctem.privacy import audit
+    from ctem.report.privacy import audit
 
     began, model = time.perf_counter(), density(seed, args).fit(train)
     p = model.predict_proba(test, target)[:, model.classes(target).index(sorted(train[target].unique())[-1])]

@@ -32,10 +32,10 @@ from ctem import CTEM
 from ctem.bases import ProductBase
 from ctem.datasets import load_table
 from ctem.densities.anyorder import AnyOrderNet, HiddenColumns, Settings
-from ctem.streaming import Span, shuffled, survey
-from ctem.tables.columns.schema import Schema
+from ctem.fitting.streaming import Span, shuffled, survey
 from ctem.tables.io.frame import read_frame
 from ctem.tables.io.large import open_large
+from ctem.tables.schema import Schema
 from ctem.training import Recipe, together, train
 from experiments.results import ROOT, arguments, staged, summarise, write
 

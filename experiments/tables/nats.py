@@ -37,9 +37,9 @@ from torch import Tensor
 from ctem import CTEM
 from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_table
-from ctem.tables.columns.codecs import Numbers
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Numbers
 from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 from experiments.sweep import (
     TINY,
     UNSAID,

@@ -15,11 +15,11 @@ from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 from ctem import Recipe, train
-from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.monotone import MonotoneMap
-from ctem.tables.columns.preferred import PreferredValues
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Labels, Numbers
 from ctem.tables.io.frame import read_frame
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.preferred import PreferredValues
+from ctem.tables.schema import Schema
 from ctem.training import Loss
 from experiments.sweep import need
 

@@ -5,25 +5,26 @@
 
 The names below are where most work starts; everything else is in the module that it belongs to: ``ctem.matching``
 (kernels, noise, losses), ``ctem.energies``, ``ctem.training``, ``ctem.samplers``, ``ctem.partition`` (log Z),
-``ctem.densities``, ``ctem.images``, ``ctem.tables``, ``ctem.report``, ``ctem.datasets`` and ``ctem.benchmarks``.
+``ctem.densities``, ``ctem.tables``, ``ctem.report``, ``ctem.datasets`` and ``ctem.benchmarks``.
 """
 
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ctem.version import __version__
-
 # torch's allocator on ARM gives memory back after 10 ms, and every training step then pays for it anew: a sixth of the
 # time. It reads this when torch is first imported.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from ctem.bases import ProductBase
     from ctem.energies import MLP, grad_log_density
     from ctem.energy_model import EnergyModel
-    from ctem.estimator import CTEM
-    from ctem.imputer import CTEMImputer
+    from ctem.estimators.estimator import CTEM
+    from ctem.estimators.imputer import CTEMImputer
+    from ctem.estimators.outliers import CTEMOutlier
     from ctem.matching.kernels import (
         Gaussian,
         Grid,
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     )
     from ctem.matching.losses import brier, log_score, pair_loss
     from ctem.matching.noise import Noise
-    from ctem.outliers import CTEMOutlier
+    from ctem.report.privacy import audit
     from ctem.spaces import Angle, Category, Ordinal, Real, Space
-    from ctem.tables.columns.inspection import inspect
+    from ctem.tables.inspection import inspect
     from ctem.training import Recipe, train
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "Sphere",
     "Uniform",
     "__version__",
+    "audit",
     "brier",
     "grad_log_density",
     "inspect",
@@ -78,16 +80,17 @@ _HOME = {
     "ctem.bases": ["ProductBase"],
     "ctem.energies": ["MLP", "grad_log_density"],
     "ctem.energy_model": ["EnergyModel"],
-    "ctem.estimator": ["CTEM"],
-    "ctem.imputer": ["CTEMImputer"],
+    "ctem.estimators.estimator": ["CTEM"],
+    "ctem.estimators.imputer": ["CTEMImputer"],
     "ctem.matching.kernels": [
         *("Gaussian", "Grid", "HammingOne", "Mixture", "Product", "Redraw", "Sphere", "Uniform", "mean_std")
     ],
     "ctem.matching.losses": ["brier", "log_score", "pair_loss"],
     "ctem.matching.noise": ["Noise"],
-    "ctem.outliers": ["CTEMOutlier"],
+    "ctem.estimators.outliers": ["CTEMOutlier"],
+    "ctem.report.privacy": ["audit"],
     "ctem.spaces": ["Angle", "Category", "Ordinal", "Real", "Space"],
-    "ctem.tables.columns.inspection": ["inspect"],
+    "ctem.tables.inspection": ["inspect"],
     "ctem.training": ["Recipe", "train"],
 }
 _LATER = {name: home for home, names in _HOME.items() for name in names}
@@ -96,7 +99,7 @@ _LATER = {name: home for home, names in _HOME.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Names are imported when they are asked for: torch and scikit-learn take seconds, and ``ctem --help`` has none."""
     if name == "plot":
-        return import_module("ctem.plot")
+        return import_module("ctem.report.plot")
     if name not in _LATER:
         raise AttributeError(f"module 'ctem' has no attribute {name!r}.")
     return getattr(import_module(_LATER[name]), name)

@@ -1,7 +1,7 @@
 """Faults of the file system, made on purpose: at the n-th operation a process dies, or the disk is full.
 
-Every write of ctem goes through ``ctem.atomic``. The operations that are counted: a part is opened, half of its bytes
-are written, all of them are, it is synced, it takes its place, its folder is synced, a file is removed.
+Every write of ctem goes through ``ctem.persistence.atomic``. The operations that are counted: a part is opened, half of
+its bytes are written, all of them are, it is synced, it takes its place, its folder is synced, a file is removed.
 """
 
 import errno
@@ -9,7 +9,7 @@ import os
 import pathlib
 import signal
 
-from ctem import atomic
+from ctem.persistence import atomic
 
 
 class Faults:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ctem import __version__
 from ctem.cli.border import Border
-from ctem.version import __version__
 
 __all__ = ["app"]
 

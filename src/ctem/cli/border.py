@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from ctem.cli.flags import in_flags
-from ctem.terminal import say
+from ctem.tables.io.terminal import say
 
 __all__ = ["Border", "Stopped"]
 

@@ -14,12 +14,12 @@ from ctem.cli.flags import in_flags
 from ctem.cli.streams import fit_table, known_table
 from ctem.cli.words import column_kinds
 from ctem.densities.tilted import TiltedDensity
-from ctem.estimator import CTEM
-from ctem.persistence import provenance
-from ctem.privacy import audit
-from ctem.tables.columns.inspection import inspect as look
+from ctem.estimators.estimator import CTEM
+from ctem.persistence.reading import provenance
+from ctem.report.privacy import audit
+from ctem.tables.inspection import inspect as look
 from ctem.tables.io.csv_files import Dialect
-from ctem.terminal import print_columns, shown
+from ctem.tables.io.terminal import print_columns, shown
 
 __all__ = ["quality_in_words", "reading_of"]
 

@@ -11,7 +11,7 @@ from ctem.cli.streams import fit_table
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.files import reservoir
 from ctem.tables.io.large import LargeTable, open_large
-from ctem.terminal import say
+from ctem.tables.io.terminal import say
 
 __all__ = ["is_parquet"]
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctem.atomic import forget_parts
 from ctem.cli.large import is_parquet
 from ctem.cli.streams import (
     bar,
@@ -28,12 +27,13 @@ from ctem.cli.streams import (
     numbered,
     picked,
 )
-from ctem.estimator import CTEM
-from ctem.ray import loaded, spread
-from ctem.streaming import located
+from ctem.estimators.estimator import CTEM
+from ctem.estimators.ray import loaded, spread
+from ctem.fitting.streaming import located
+from ctem.persistence.atomic import forget_parts
 from ctem.tables.io.files import BATCH, Table, open_sink, pyarrow
 from ctem.tables.io.large import open_large
-from ctem.terminal import say
+from ctem.tables.io.terminal import say
 
 __all__ = ["Crew"]
 

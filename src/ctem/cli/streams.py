@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ctem.estimator import CTEM
+from ctem.estimators.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.csv_text import completed
@@ -28,7 +28,7 @@ from ctem.tables.io.files import (
     reservoir,
 )
 from ctem.tables.io.frame import build_frame
-from ctem.terminal import say
+from ctem.tables.io.terminal import say
 
 __all__ = ["Lowest"]
 

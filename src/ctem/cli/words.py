@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from ctem.spaces import Real
-from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, Numbers
 from ctem.tables.io.writings import Writing, span_seconds
 
 __all__ = ["column_kinds", "conditions", "from_text"]

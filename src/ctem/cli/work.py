@@ -16,7 +16,6 @@ import numpy as np
 import typer
 from sklearn.utils import check_random_state
 
-from ctem.atomic import check_target, is_regular
 from ctem.cli.border import Stopped
 from ctem.cli.facts import quality_in_words, reading_of
 from ctem.cli.large import rows_to_fit, some_rows
@@ -33,13 +32,14 @@ from ctem.cli.streams import (
     streams,
 )
 from ctem.cli.words import column_kinds, conditions
-from ctem.estimator import CTEM
+from ctem.estimators.estimator import CTEM
+from ctem.persistence.atomic import check_target, is_regular
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.files import BATCH, open_sink, pyarrow
+from ctem.tables.io.terminal import say
 from ctem.tables.io.writings import Writing
-from ctem.terminal import say
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
 

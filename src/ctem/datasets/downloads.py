@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ctem.atomic import replacing
+from ctem.persistence.atomic import replacing
 
 __all__ = ["BENCHMARKS", "check", "read", "root"]
 

@@ -17,17 +17,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from ctem.atomic import replacing
+from ctem import __version__
 from ctem.bases import FittedBase, ProductBase
 from ctem.energies import MLP, LookupEnergy
 from ctem.energy_model.defaults import RULES
 from ctem.energy_model.network import Shaped
 from ctem.energy_model.records import kernel_from, kernel_record, space_from, space_record
 from ctem.partition import LogZ
+from ctem.persistence.atomic import replacing
 from ctem.persistence.reading import digest, short
 from ctem.tables.answers.density import find_device
 from ctem.training import History, Recipe
-from ctem.version import __version__
 
 __all__ = ["load", "save"]
 

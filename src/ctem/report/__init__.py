@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from ctem.atomic import is_regular, replacing
-from ctem.estimator import CTEM
+from ctem import __version__
+from ctem.estimators.estimator import CTEM
+from ctem.persistence.atomic import is_regular, replacing
 from ctem.report.explorer import explorer_section
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
-from ctem.version import __version__
 
 __all__ = ["write_report"]
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.tables.columns.codecs import Codec, Labels, Numbers
-from ctem.tables.columns.lattices import Lattice
+from ctem.tables.encoding.codecs import Codec, Labels, Numbers
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.telling import as_told
+from ctem.tables.margins.lattices import Lattice
 
 __all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
 
@@ -34,7 +34,7 @@ Tick = tuple[float, str]
 class Ruled:
     """An axis of numbers or dates: slot i holds edges[i] ≤ X < edges[i+1], and the end slots all beyond.
 
-    >>> from ctem.tables.columns.monotone import MonotoneMap
+    >>> from ctem.tables.margins.monotone import MonotoneMap
     >>> codec = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
     >>> Ruled("x", codec, np.array([0.0, 1.0, 2.0])).ticks()
     [(0.0, '0'), (0.25, '0.5'), (0.5, '1'), (0.75, '1.5'), (1.0, '2')]
@@ -86,7 +86,7 @@ class Ruled:
 class Listed:
     """An axis of listed values: slot by code; a category by how common its values are, the rare ones together.
 
-    >>> from ctem.tables.columns.codecs import Labels
+    >>> from ctem.tables.encoding.codecs import Labels
     >>> codec = Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0))
     >>> lay_out("city", codec, Cells("label", np.array([1, 1, 0]), np.zeros(3, bool), codec.values)).labels
     ('Oslo', 'Bergen')
@@ -129,7 +129,7 @@ Axis = Ruled | Listed
 def lay_out(name: str, codec: Codec, cells: Cells) -> Axis | None:
     """The axis for a column, fitted to the given cells; None for a column that never varies.
 
-    >>> from ctem.tables.columns.codecs import Constant
+    >>> from ctem.tables.encoding.codecs import Constant
     >>> lay_out("n", Constant("int", (7,)), Cells("int", np.array([7]), np.zeros(1, bool))) is None
     True
     """

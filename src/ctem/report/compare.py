@@ -68,7 +68,7 @@ class Pair:
 def compare_column(axis: Axis, real: Cells, sampled: Cells) -> Marginal:
     """One column, real beside sampled.
 
-    >>> from ctem.tables.columns.codecs import Labels
+    >>> from ctem.tables.encoding.codecs import Labels
     >>> from ctem.report.axes import lay_out
     >>> cells = Cells("bool", np.array([True, False, True, True]), np.zeros(4, bool))
     >>> axis = lay_out("b", Labels("bool", (False, True), (0, 1), (1.0, 1.0)), cells)

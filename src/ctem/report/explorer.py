@@ -28,18 +28,17 @@ from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.residuals import LEAST, TAME
 from ctem.densities.tilted import TiltedDensity
-from ctem.estimator import CTEM
+from ctem.estimators.estimator import CTEM
 from ctem.report.axes import Ruled, lay_out, plain_text, shown
 from ctem.report.findings import Findings, Strange
 from ctem.report.markup import tag, text
-from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
-from ctem.tables.columns.formulas import CLOSEST, OFF
-from ctem.tables.columns.identifiers import LeftOut
-from ctem.tables.columns.lookup import cells_of, find
-from ctem.tables.columns.quantities import Quantity
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
+from ctem.tables.encoding.lookup import cells_of, find
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.telling import as_told
+from ctem.tables.relations.formulas import CLOSEST, OFF
+from ctem.tables.relations.quantities import Quantity
+from ctem.tables.schema import Schema
 
 __all__ = ["explorer_data", "explorer_section", "policy", "row_cells", "why_not"]
 

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctem.estimator import CTEM
-from ctem.privacy import Privacy, audit
+from ctem.estimators.estimator import CTEM
 from ctem.report.axes import Listed, lay_out, shown
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.report.patterns import Pattern, missing_patterns
+from ctem.report.privacy import Privacy, audit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.outliers import strangest_first
 from ctem.tables.answers.realism import Realism, realism
-from ctem.tables.columns.inspection import inspect_frame
+from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import chunks, taken

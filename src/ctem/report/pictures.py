@@ -21,7 +21,7 @@ Vector = NDArray[np.float64]
 def marginal_figure(marginal: Marginal, kind: str) -> str:
     """One column: bars of a category, a histogram of anything ordered.
 
-    >>> from ctem.tables.columns.codecs import Labels
+    >>> from ctem.tables.encoding.codecs import Labels
     >>> from ctem.report.axes import lay_out
     >>> from ctem.report.compare import compare_column
     >>> cells = Cells("bool", np.array([True, False]), np.zeros(2, bool))

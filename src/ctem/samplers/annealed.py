@@ -89,7 +89,7 @@ def anneal_bits(
     >>> from ctem.bases import ProductBase
     >>> from ctem.samplers import Denoise, LangevinFlips, PathFlips
     >>> from ctem.spaces import Category, Space
-    >>> from ctem.images.unet import ImageNet
+    >>> from ctem.densities.images.unet import ImageNet
     >>> base = ProductBase(Space([Category(2)] * 16))
     >>> f, g = ImageNet(base, (4, 4), (8, 16)), torch.Generator().manual_seed(0)
     >>> moves = [Denoise(base), LangevinFlips(4), PathFlips(2)]

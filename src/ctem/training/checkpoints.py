@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from ctem.atomic import forget_parts, locked, replacing
+from ctem.persistence.atomic import forget_parts, locked, replacing
 
 __all__ = ["claimed", "files_of", "fingerprint", "forget", "read_checkpoint", "write_checkpoint"]
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ctem.atomic import replacing
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import HiddenColumns
+from ctem.persistence.atomic import replacing
 from ctem.training import History, Recipe, train
 from ctem.training.loop import Refresh
 from ctem.training.processes import team

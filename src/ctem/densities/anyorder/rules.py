@@ -56,7 +56,7 @@ class Within(NamedTuple):
 class Rules(Protocol):
     """What the rules of a table say of encoded rows x (n, d) of which ``visible`` (n, d) is shown.
 
-    >>> from ctem.tables.columns.rule_keeper import RuleKeeper
+    >>> from ctem.tables.relations.rule_keeper import RuleKeeper
     >>> rules: Rules = RuleKeeper([], [], {})
     >>> rules.about(0)
     False

@@ -48,7 +48,7 @@ class Tie(NamedTuple):
 class Ruler(Protocol):
     """What encoded columns stand for.
 
-    >>> from ctem.tables.columns.formulas import CodecRuler
+    >>> from ctem.tables.relations.formulas import CodecRuler
     >>> ruler: Ruler = CodecRuler({}, {})
     """
 

@@ -1,4 +1,4 @@
-/* ---- columns: tables/columns/monotone.py, rhythms.py, preferred.py and codecs.py ---- */
+/* ---- columns: tables/margins/{monotone,rhythms,preferred}.py and tables/encoding/codecs.py ---- */
 
 const BENT = 1.0;  /* how far in u a tail bends */
 

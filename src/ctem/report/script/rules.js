@@ -1,4 +1,4 @@
-/* ---- rules and orders among columns: densities/anyorder/{rules,limits}.py and tables/columns/{rule_keeper,functions,quantities}.py ---- */
+/* ---- rules and orders among columns: densities/anyorder/{rules,limits}.py and tables/relations/{rule_keeper,functions,quantities}.py ---- */
 
 const SAME = 0.25, KEY = 1e-6, PRIOR = 2; // of a cell; of a key; rows
 const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6; // masses, and a step of float32

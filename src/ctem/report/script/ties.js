@@ -1,4 +1,4 @@
-/* ---- formulas among columns: densities/anyorder/ties.py and tables/columns/ties.py ---- */
+/* ---- formulas among columns: densities/anyorder/ties.py and tables/relations/formulas.py ---- */
 
 /* A part of a density that is even in the cell of a formula, which stands for the number X. */
 class CellPart {

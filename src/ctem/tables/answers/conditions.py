@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from ctem.densities.anyorder.numbers import FAR
-from ctem.tables.columns.codecs import Codec, Constant, Labels, Numbers
-from ctem.tables.columns.identifiers import LeftOut
-from ctem.tables.columns.lookup import in_words
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
+from ctem.tables.encoding.lookup import in_words
 from ctem.tables.io.cells import Cells, counts_of, is_gap, object_cells
 from ctem.tables.io.zones import moment_of
+from ctem.tables.schema import Schema
 
 __all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]
 
@@ -104,8 +103,8 @@ class NumberCondition:
         intervals: (m, 2) closed intervals of X, increasing; ends are lattice points where there is a lattice.
         atoms: which atoms are allowed, and one more for "missing".
 
-    >>> from ctem.tables.columns.monotone import MonotoneMap
-    >>> from ctem.tables.columns.lattices import Lattice
+    >>> from ctem.tables.margins.monotone import MonotoneMap
+    >>> from ctem.tables.margins.lattices import Lattice
     >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)))
     >>> NumberCondition(numbers, np.array([[-np.inf, 0.0]]), np.array([False])).encoded((2,))
     {2: tensor([[-8.,  0.]], dtype=torch.float64)}

@@ -22,12 +22,12 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.distributions import ColumnDistribution, column_distribution, log_total_tilt
 from ctem.tables.answers.surprise import Rarity, log_units, of_shared_codes, surprises
-from ctem.tables.columns.bounds import Map
-from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Labels, Numbers
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import CHUNK, ahead, chunks, joined, merged, spread, taken
+from ctem.tables.margins.bounds import Map
+from ctem.tables.schema import Schema
 
 __all__ = ["TableDensity", "find_device", "in_float32"]
 

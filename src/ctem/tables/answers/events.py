@@ -30,12 +30,12 @@ from ctem.tables.answers.conditions import (
     is_range,
 )
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.columns.identifiers import LeftOut
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import LeftOut
 from ctem.tables.io.cells import Cells, is_gap
 from ctem.tables.io.frame import TableType
 from ctem.tables.io.given import given_values, partial_frame
 from ctem.tables.io.zones import given_moments
+from ctem.tables.schema import Schema
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
 

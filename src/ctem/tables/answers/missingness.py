@@ -22,9 +22,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, silu
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.spaces import Category, Space
-from ctem.tables.columns.schema import Schema
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, TableType
+from ctem.tables.schema import Schema
 from ctem.training import Recipe, train
 
 __all__ = ["GapNet", "Missingness", "fit_missingness", "gap_groups"]

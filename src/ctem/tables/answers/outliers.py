@@ -14,12 +14,12 @@ from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
 from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
-from ctem.tables.columns.codecs import Codec, Numbers
-from ctem.tables.columns.rhythms import DAY, Rhythm
+from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Field, Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.io.telling import told
+from ctem.tables.margins.rhythms import DAY, Rhythm
 
 __all__ = [
     "Outlier",

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.tables.columns.codecs import Labels, Numbers
-from ctem.tables.columns.schema import Schema
+from ctem.tables.encoding.codecs import Labels, Numbers
+from ctem.tables.schema import Schema
 
 __all__ = ["Rarity", "by_column", "log_units", "measure", "of_shared_codes", "surprises"]
 
@@ -143,7 +143,7 @@ def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:
     Arguments:
         x, log_det: of ``Schema.encode``.
 
-    >>> from ctem.tables.columns.inference import InferredColumn
+    >>> from ctem.tables.inference.kinds import InferredColumn
     >>> codec = Labels("label", ("a", "b", "c"), (0, 1, 1), (1.0, 0.25, 0.75))
     >>> schema = Schema({"city": InferredColumn(codec, "category", "")})
     >>> of_shared_codes(schema, torch.tensor([[1.0], [1.0]]), torch.tensor([[0.25], [0.75]]).log()).flatten()

@@ -1,8 +1,8 @@
 """Tables in files and pipes: CSV, Parquet and Arrow, read and written a bounded number of rows at a time.
 
 ``open_source`` gives tables of ``BATCH`` rows whatever the layout of the file, ``open_sink`` takes them; "-" is
-standard input or output. A file appears when it is whole (``ctem.atomic``). Needs pyarrow. Cells of CSV are text
-(``ctem.tables.io.csv_text``): empty ones, NA, NaN, null and the like are missing.
+standard input or output. A file appears when it is whole (``ctem.persistence.atomic``). Needs pyarrow. Cells of CSV are
+text (``ctem.tables.io.csv_text``): empty ones, NA, NaN, null and the like are missing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from ctem.atomic import replacing
+from ctem.persistence.atomic import replacing
 from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
 from ctem.tables.io.csv_text import CsvWriter, typed
-from ctem.terminal import Shown
+from ctem.tables.io.terminal import Shown
 
 __all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir", "unified"]
 

@@ -1,0 +1,1 @@
+"""The estimators of tables, as scikit-learn has them: ``CTEM``, ``CTEMImputer``, ``CTEMOutlier``."""

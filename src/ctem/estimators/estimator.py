@@ -1,0 +1,393 @@
+r"""The estimator: a table in; a normalised log-density, samples, imputations, conditionals and outliers out.
+
+It behaves as estimators of scikit-learn do. ``ctem.tables.schema`` reads the columns,
+``ctem.densities.anyorder`` fits, ``ctem.tables.answers.density`` answers.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.tilted import TiltedDensity
+from ctem.estimators.notebook import InNotebook
+from ctem.fitting.arguments import check_arguments, check_count, plain_arguments
+from ctem.fitting.intake import Intake, intake
+from ctem.fitting.learning import fit_density
+from ctem.persistence.models.fitted import Fitted, Origin
+from ctem.persistence.models.rebuilding import load
+from ctem.persistence.models.writing import save
+from ctem.tables.answers.density import TableDensity, in_float32
+from ctem.tables.answers.heldout import HeldOut, check_held_out
+from ctem.tables.answers.missingness import Missingness, fit_missingness
+from ctem.tables.io.delivery import delivered
+from ctem.tables.io.frame import Frame, TableType, read_frame
+from ctem.tables.io.given import matched, positions, renamed
+from ctem.tables.io.observed import filled
+from ctem.tables.io.recognition import read_written
+from ctem.tables.io.records import from_records
+from ctem.tables.schema import Schema
+from ctem.training.checkpoints import claimed
+from ctem.training.cut import still_improving
+from ctem.training.devices import single_thread_after_fork
+from ctem.training.processes import team
+
+__all__ = ["CTEM"]
+
+Vector = NDArray[np.float64]
+FEW = 100  # rows below which dependence between columns can hardly be learned
+
+
+class CTEM(InNotebook, DensityMixin, BaseEstimator):  # type: ignore[misc]
+    """A density on tables of real, discrete and mixed columns, with missing cells.
+
+        log ρ(X) = log ρ(x) + log|dx/dX|,      ρ(x) = b(x) e^{g(x)} / Z,
+        b(x) = (1/C) Σ_c Π_j b(x_j | columns before j in order c)
+
+    x is the encoded row. Networks know b(x_j | x_V) for every column j and every set V of visible columns, and their
+    mean is taken. The energy g is learned by comparing rows with draws of b, and left out where it gains nothing. One
+    normalised density answers everything: scores, samples, marginals, conditionals, imputations, outliers. A missing
+    cell is a column that stays hidden. The reference measure is Lebesgue on real columns (dates: per day) and counting
+    on the others. Settings do not depend on the device; last bits of a fit do.
+
+    Arguments:
+        kinds: name → Real(), Category() or Ordinal(), for columns whose kind should not be inferred.
+        missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
+        unknown: what a new value of a listed column is: "reserve" (as likely as Good and Turing estimate from values
+            that were seen once, so that scores stay finite) or "refuse" (an error).
+        reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
+            ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
+        rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
+            "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
+        objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
+        effort: "quick", "default" or "best": how large the networks are and how long they learn.
+        energy: "auto" (an energy is learned against draws of the networks' density, and kept if it gains on held-out
+            rows) or None.
+        width, blocks: of every network; as the effort and the size of the table suggest when None, as all that follow.
+        members: networks.
+        orders: of the columns, in the mixture.
+        batch_size: rows of a step for every network; of the first phase, where batches grow.
+        learning_rate, weight_decay: of the training.
+        max_steps: at most this many training steps.
+        max_time: about this many seconds for the whole fit.
+        random_state: a seed; the same one gives the same bits on the same machine.
+        device: "auto" (CUDA where there is one), "cpu", "cuda".
+        checkpoint: files CHECKPOINT.* that a killed fit resumes from; they belong to one fit, and stay until they are
+            removed.
+        verbose: 1 prints what was inferred and shows a progress bar.
+
+    Attributes:
+        schema_, density_: the columns, and the density of encoded rows.
+        table_type_: library, names and dtypes of the table that came in.
+        history_: columns step, loss, held_out of the training.
+        settings_: what the settings came to.
+        independent_score_: mean log-density of independent columns on the rows of fit, by their weights.
+        held_out_: how rows that were held out did, and their scores, which p-values rest on; None in older files.
+        missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
+        n_samples_seen_: rows of the fit, those of weight 0 left out.
+        seed_, data_hash_: of the fit.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+
+    >>> rng = np.random.default_rng(0)
+    >>> side = rng.integers(2, size=400)
+    >>> X = np.column_stack([side, 4 * side + rng.normal(size=400)])
+    >>> model = CTEM(effort="quick", random_state=0).fit(X)
+    >>> model.score(X) > model.independent_score_
+    True
+    >>> model.sample(3).shape
+    (3, 2)
+    """
+
+    schema_: Schema
+    density_: AnyOrderDensity
+    table_type_: TableType
+    history_: dict[str, list[Any]]
+    settings_: Settings
+    independent_score_: float
+    held_out_: HeldOut | None
+    missingness_: Missingness | None
+    n_samples_seen_: int
+    seed_: int
+    data_hash_: str
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+
+    def __init__(
+        self,
+        *,
+        kinds: Mapping[str, Any] | None = None,
+        missing: str = "hidden",
+        unknown: str = "reserve",
+        reading: Mapping[str, Any] | None = None,
+        rules: Sequence[str] | None = None,
+        objective: str = "anyorder",
+        effort: str = "default",
+        energy: str | None = "auto",
+        width: int | None = None,
+        blocks: int | None = None,
+        members: int | None = None,
+        orders: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        max_steps: int | None = None,
+        max_time: float | None = None,
+        random_state: Any = None,
+        device: str = "auto",
+        checkpoint: str | Path | None = None,
+        verbose: int = 0,
+    ):
+        self.kinds = kinds
+        self.missing = missing
+        self.unknown = unknown
+        self.reading = reading
+        self.rules = rules
+        self.objective = objective
+        self.effort = effort
+        self.energy = energy
+        self.width = width
+        self.blocks = blocks
+        self.members = members
+        self.orders = orders
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.max_steps = max_steps
+        self.max_time = max_time
+        self.random_state = random_state
+        self.device = device
+        self.checkpoint = checkpoint
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, memory: str | float = "1GB"
+    ) -> CTEM:
+        """Fit to a NumPy, pandas, polars or pyarrow table, or to one that does not fit into memory.
+
+        Arguments:
+            X: a table; or the path or URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars
+                LazyFrame, a DuckDB relation, an iterator of tables (``ctem.tables.io.large``).
+            sample_weight: of the rows of a table; those of weight 0 are left out.
+            X_val: rows to stop training and to choose by, instead of some of X.
+            memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
+                (``ctem.fitting.streaming``): two passes, and a temporary file of encoded rows.
+        """
+        began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
+        check_arguments(self.get_params(deep=False))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        # self keeps the names of an earlier fit until everything is there
+        with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as found:
+            for text in found.remarks:
+                warnings.warn(text, UserWarning, stacklevel=2)
+            if self.max_time is not None:
+                arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
+            rows = found.x, found.weights, found.held_out
+            with in_float32(), claimed(self.checkpoint if team().first else None):
+                density = fit_density(
+                    arguments, found.schema, found.settings, *rows, seed, refresh=found.refresh
+                )
+        table = TableDensity(found.schema, density)
+        weights = None if found.weights is None else found.weights.double().cpu().numpy()
+        independent = float(np.average(table.independent(found.frame), weights=weights))
+        end = None if self.max_time is None else began + self.max_time
+        judged = check_held_out(table, found.frame, seed, found.kept, end, weights)
+        holes = self._learn_gaps(found, seed, end)
+        validate_data(self, found.table, skip_check_array=True)
+        self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed
+        self.independent_score_, self.table_type_ = independent, found.frame.table_type
+        self.n_samples_seen_, self.data_hash_ = found.rows, found.digest
+        self._adopt(density)
+        self.held_out_, self.missingness_ = judged, holes
+        if found.rows < FEW:
+            text = f"fitted on {found.rows} rows: below about {FEW}, little can be learned beyond independent columns."
+            warnings.warn(text, UserWarning, stacklevel=2)
+        if text := self._cut():
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=2)
+        return self
+
+    def _learn_gaps(self, found: Intake, seed: int, end: float | None) -> Missingness | None:
+        """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
+        if self.missing == "state":
+            return None
+        with in_float32():
+            return fit_missingness(found.schema, found.frame, seed, found.weights, self.max_steps, end)
+
+    def as_frame(self, X: Any, needed: Collection[str] | None = None) -> Frame:
+        """X as a ``tables.io.frame.Frame`` in the names of fit, after the checks that every method here makes."""
+        check_is_fitted(self)
+        return self._read(X, needed)
+
+    def score_samples(self, X: Any) -> Vector:
+        """log ρ of every row, per unit of each real column, shape (n,): ``log_density(X)``.
+
+        Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6) depend on the rows beside
+        it.
+        """
+        check_is_fitted(self)
+        return self._table.log_prob(self._read(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of ``score_samples``."""
+        return float(self.score_samples(X).mean())
+
+    def log_density(
+        self, X: Any, columns: Sequence[str | int] | None = None, given: Sequence[str | int] = ()
+    ) -> Vector:
+        """log ρ(columns | given) of every row, all other columns marginalised; shape (n,).
+
+        log ρ(a) + log ρ(b | a) = log ρ(a, b) exactly if every order of the model has a before b. Otherwise they differ
+        as far as the networks' conditionals disagree with each other: hundredths of a nat, up to half a nat and more
+        where rows are few.
+
+        Arguments:
+            X: a table with these columns at least; missing cells are marginalised too.
+            columns: names or positions; all that are not given when None.
+            given: names or positions.
+        """
+        check_is_fitted(self)
+        known = positions("given", given, self.table_type_.names)
+        others = [j for j in range(self.n_features_in_) if j not in known]
+        asked = others if columns is None else positions("columns", columns, self.table_type_.names)
+        if set(asked) & set(known):
+            raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
+        needed = [self.table_type_.names[j] for j in (*asked, *known)]
+        return self._table.log_conditional(self._read(X, needed), asked, known)
+
+    def log_density_grad(self, X: Any) -> Vector:
+        """∂ log ρ / ∂X, shape (n, columns), per unit of X (dates: per day).
+
+        nan where there is none: discrete columns, numbers so frequent that they have a probability, and missing cells.
+        An energy of trees is constant between its cuts, so that this is the gradient of the networks' density.
+        """
+        check_is_fitted(self)
+        return self._table.grad_log_prob(self._read(X))
+
+    def impute(self, X: Any, method: str = "sample", n_draws: int = 1, random_state: Any = None) -> Any:
+        """X with its missing cells filled in; what was observed stays bit for bit.
+
+        Arguments:
+            method: "sample" draws the missing cells of a row together, given its others; "mode" and "mean" take each
+                by itself, given the observed ones (labels and booleans have no mean: their mode).
+            n_draws: with "sample", more than one gives a list of tables: multiple imputation.
+            random_state: as in ``sample``.
+        """
+        check_is_fitted(self)
+        check_count("n_draws", n_draws)
+        if method not in ("sample", "mode", "mean"):
+            raise ValueError(f"method: expected 'sample', 'mode' or 'mean'; got {method!r}.")
+        if n_draws > 1 and method != "sample":
+            raise ValueError(
+                f"n_draws: expected 1 with method={method!r}, which is not random; got {n_draws}."
+            )
+        if self.missing == "state":
+            raise ValueError(
+                "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
+            )
+        X = from_records(X)
+        own, frame = read_written(read_frame(X), self.table_type_), self._read(X)
+        own = own if frame.table_type.backend != "numpy" else frame
+        output, names = self._output(None), own.table_type.names
+        if method != "sample":
+            return delivered(filled(own, self._table.expected(frame, method), X), output, names)
+        generator = self._generator(random_state)
+        drawn = (filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws))
+        tables = [delivered(table, output, names) for table in drawn]
+        return tables[0] if n_draws == 1 else tables
+
+    def describe(self) -> dict[str, Any]:
+        """What was inferred and how the fit went, as plain values for printing and reports."""
+        check_is_fitted(self)
+        history = self.density_.history
+        learned = zip(self.schema_.describe(), self._table.others_say(), self._table.believed(), strict=True)
+        return {
+            "columns": [
+                {**asdict(column), "others_say": nats, "believed": share} for column, nats, share in learned
+            ],
+            "rows": self.n_samples_seen_,
+            "objective": self.objective,
+            "effort": self.effort,
+            "settings": asdict(self.settings_),
+            "independent_score": self.independent_score_,
+            "held_out": None if self.held_out_ is None else self.held_out_.summary(),
+            "level": getattr(self.density_, "level", None),
+            "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
+            "steps": history.step[-1] if history.step else 0,
+            "best_step": history.best_step,
+            "best_loss": history.best_loss,
+            "seconds": history.seconds,
+            "still_improving": still_improving(history) or None,
+            "seed": self.seed_,
+            "data_hash": self.data_hash_,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file, atomically; see ``ctem.persistence``."""
+        check_is_fitted(self)
+        origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
+        named, arguments = hasattr(self, "feature_names_in_"), plain_arguments(self.get_params(deep=False))
+        about = self.table_type_, named, self.schema_, self.settings_, self.density_
+        save(Fitted(arguments, *about, origin, self.held_out_, self.missingness_), path)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> CTEM:
+        """The model that ``save`` wrote. Nothing in the file is run; a damaged or foreign one is refused."""
+        fitted = load(path, device)
+        model = cls(**fitted.arguments, device=device)
+        model.table_type_, model.schema_, model.settings_ = fitted.table_type, fitted.schema, fitted.settings
+        model.n_features_in_ = len(fitted.table_type.names)
+        if fitted.named:
+            model.feature_names_in_ = np.array(fitted.table_type.names, object)
+        model.seed_, model.n_samples_seen_, model.data_hash_, model.independent_score_ = fitted.origin
+        model._adopt(fitted.density)
+        model.held_out_, model.missingness_ = fitted.held_out, fitted.missingness
+        return model
+
+    @property
+    def _table(self) -> TableDensity:
+        """The answers of the density, kept because they remember what is typical."""
+        return self._answers
+
+    def _adopt(self, density: AnyOrderDensity) -> None:
+        """Take a density as one's own."""
+        single_thread_after_fork()
+        history = density.history
+        self.density_, self._answers = density, TableDensity(self.schema_, density)
+        self.history_ = {"step": history.step, "loss": history.loss, "held_out": history.held_out}
+
+    def _read(self, X: Any, needed: Collection[str] | None = None) -> Frame:
+        """X as a frame in the columns of fit: by name where there are names, else by position.
+
+        Arguments:
+            needed: columns that are missed if they are not there; all of the density when None.
+        """
+        frame = read_frame(X)
+        if hasattr(self, "feature_names_in_") and frame.table_type.backend != "numpy":
+            wanted = self.table_type_.names if needed is None else needed
+            return matched(frame, self.table_type_, [n for n in wanted if n not in self.schema_.left_out])
+        validate_data(self, X, skip_check_array=True, reset=False)
+        return renamed(frame, self.table_type_)
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        chosen = self.random_state if random_state is None else random_state
+        seed = int(check_random_state(chosen).randint(2**31 - 1))
+        return torch.Generator(self._table.device).manual_seed(seed)

@@ -1,0 +1,214 @@
+"""What a fit learns from: a table in memory, or a pool of rows of one that does not fit into it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from ctem.densities.anyorder.settings import Settings
+from ctem.fitting.learning import settings_for, weighted_rows
+from ctem.fitting.streaming import Pool, Span, held_out_span, shuffled, survey
+from ctem.tables.answers.density import find_device
+from ctem.tables.encoding.sketches import Sketch, completed
+from ctem.tables.inference.kinds import kind_names
+from ctem.tables.inference.suspicions import remarks
+from ctem.tables.io.frame import Frame, TableType, read_frame
+from ctem.tables.io.given import renamed
+from ctem.tables.io.large import LargeTable, is_large, open_large
+from ctem.tables.io.recognition import Reading, read_written, recognised
+from ctem.tables.io.records import from_records
+from ctem.tables.io.rows import taken
+from ctem.tables.io.terminal import print_columns
+from ctem.tables.io.zones import check_zones
+from ctem.tables.schema import Schema, readings
+from ctem.training.loop import Refresh
+from ctem.training.processes import team
+
+__all__ = ["Intake", "intake"]
+
+SHOWN = 2**16  # rows of a large table by which independent columns are judged
+KEYS = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Intake:
+    """The rows of a fit, read and encoded.
+
+    Arguments:
+        table: rows as they came, for their names.
+        frame: the rows, or a sample of them.
+        schema: the columns.
+        settings: what suits them.
+        x: encoded rows (n, d) on the device, or those that are in memory at first.
+        weights: of the rows of x (n,), or None.
+        kept: rows that are held out, or None for folds of the frame.
+        held_out: these rows, encoded.
+        rows: how many there are in all.
+        digest: SHA-256 of the encoded rows.
+        refresh: brings other rows into x, or None.
+        remarks: what a user should know of the columns before the fit.
+
+    >>> Intake.__dataclass_params__.frozen
+    True
+    """
+
+    table: Any
+    frame: Frame
+    schema: Schema
+    settings: Settings
+    x: Tensor
+    weights: Tensor | None
+    kept: Frame | None
+    held_out: Tensor | None
+    rows: int
+    digest: str
+    refresh: Refresh | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@contextmanager
+def intake(
+    estimator: Any,
+    arguments: Mapping[str, Any],
+    X: Any,
+    sample_weight: Any,
+    X_val: Any,
+    seed: int,
+    memory: str | float,
+) -> Iterator[Intake]:
+    """Read and encode what is to be fitted; temporary files are there as long as this lasts.
+
+    Arguments:
+        estimator: a new one, for scikit-learn's checks of the names.
+        arguments: of ``CTEM``.
+        X: a table, or a large one (``ctem.tables.io.large``).
+        sample_weight: of the rows of a table, or None.
+        X_val: rows to stop and to choose by, or None.
+        seed: of the sample and the order of a large table.
+        memory: of the rows of a large table.
+
+    >>> from ctem import CTEM
+    >>> model = CTEM(width=8)
+    >>> with intake(model, model.get_params(), np.eye(9), None, None, 0, "1GB") as found:
+    ...     found.x.shape
+    torch.Size([9, 9])
+    """
+    if not is_large(X):
+        yield _whole(estimator, arguments, from_records(X), sample_weight, X_val)
+        return
+    if sample_weight is not None:
+        raise ValueError("sample_weight: expected None with a path, a dataset or an iterator; give a table.")
+    with open_large(X) as large:
+        sketch = _surveyed(large, memory, seed, bool(arguments["verbose"]))
+        if sketch.rows <= sketch.limit:
+            yield _whole(estimator, arguments, large.as_came(sketch.sample()), None, X_val)
+            return
+        with _streamed(estimator, arguments, large, sketch, X_val) as found:
+            yield found
+
+
+def _surveyed(large: LargeTable, memory: str | float, seed: int, verbose: bool) -> Sketch:
+    """The sketch of all files, some of them read by each process."""
+    here = team()
+    mine = survey(large, memory, seed, verbose and here.first, here.rank, here.ranks)
+    first, *others = here.gathered(mine)
+    for each in others:
+        first.merge(each)
+    return first
+
+
+def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: Any, X_val: Any) -> Intake:
+    """A table in memory."""
+    frame = _frame(estimator, arguments, X)
+    frame, weights = weighted_rows(frame, sample_weight)
+    if len(frame) < 2:
+        raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
+    schema = _schema(arguments, frame, len(frame))
+    x = schema.encode(frame).x.to(find_device(arguments["device"]))
+    kept = None if X_val is None else _aside(X_val, frame.table_type)
+    held_out = None if kept is None else schema.encode(kept).x.to(x)
+    settings = settings_for(arguments, schema, len(x))
+    digest = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
+    told = _remarks(schema, frame)
+    return Intake(X, frame, schema, settings, x, weights, kept, held_out, len(frame), digest, remarks=told)
+
+
+@contextmanager
+def _streamed(
+    estimator: Any, arguments: Mapping[str, Any], large: LargeTable, sketch: Sketch, X_val: Any
+) -> Iterator[Intake]:
+    """Rows of a large table, some in memory and the others on disk."""
+    table, seed = large.as_came(sketch.sample()), sketch.seed
+    frame = _frame(estimator, arguments, table, sketch)
+    schema, sample = _schema(arguments, frame, sketch.rows), taken(frame, slice(0, len(table)))
+    told = _remarks(schema, frame, 0)
+    aside = Span(0, 0) if X_val is not None else held_out_span(sketch)
+    mine = aside.of(sketch.sampled(), seed)
+    own = _aside(X_val, frame.table_type) if X_val is not None else taken(sample, mine)
+    shown = taken(sample, np.flatnonzero(~mine)[:: max(1, len(table) // SHOWN)])
+    settings = settings_for(arguments, schema, sketch.rows)
+    draws = settings.steps * settings.batch_size * settings.members
+    share = min(1.0, draws / (sketch.rows - int(mine.sum())))
+    here = team()
+    span = Span(aside.high, aside.high + int((KEYS - aside.high) * share) if share < 1 else KEYS)
+    span = span.part(here.rank, here.ranks)
+    head, rows, limit = table[:2], sketch.rows, sketch.limit
+    text = [name for name in readings(frame) if sketch.columns[name].counts is None]
+    sketch.parts.clear()
+    del table, frame, sample  # before the pool takes their place
+    verbose = bool(arguments["verbose"]) and here.first
+    with shuffled(large, schema, shown.table_type, span, seed, verbose, text) as file:
+        digest = " ".join(here.gathered(file.digest))
+        digest = digest if here.ranks == 1 else hashlib.sha256(digest.encode()).hexdigest()
+        pool = Pool(file.rows, limit, settings.evaluate_every, schema.preparation, seed)
+        x = pool.first().to(find_device(arguments["device"]))
+        held_out = schema.encode(own).x.to(x)
+        yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool, told)
+
+
+def _aside(X_val: Any, table_type: TableType) -> Frame:
+    """The rows of X_val in the columns of fit: by name where they have names, else by position."""
+    try:
+        frame = read_frame(X_val)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"X_val: {str(error).removeprefix('X: ')}") from None
+    names, found = table_type.names, frame.table_type.names
+    if frame.table_type.backend == "numpy" and len(found) == len(names):
+        return renamed(frame, table_type)
+    if absent := [name for name in names if name not in found]:
+        raise ValueError(
+            f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(found)[:9]}."
+        )
+    check_zones(frame, table_type, "X_val")
+    fields = {field.name: field for field in frame.table_type.fields}
+    kind = replace(frame.table_type, fields=tuple(fields[name] for name in names))
+    return read_written(Frame(kind, {name: frame.columns[name] for name in names}), table_type)
+
+
+def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:
+    frame = read_frame(X)
+    frame = frame if sketch is None else completed(frame, sketch.columns)
+    frame = recognised(frame, Reading.of(arguments["reading"]), kind_names(arguments["kinds"]))
+    # names that scikit-learn refuses, before the work
+    validate_data(estimator, X, skip_check_array=True)
+    return frame
+
+
+def _remarks(schema: Schema, frame: Frame, rows: int | None = None) -> tuple[str, ...]:
+    """Of the columns of a frame, of which so many rows are those of the table; by one process only."""
+    kinds = {name: inferred.kind for name, inferred in schema.columns.items()}
+    return tuple(remarks(frame.columns, kinds, rows)) if team().first else ()
+
+
+def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
+    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown", "rules")})
+    if arguments["verbose"] and team().first:
+        print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")
+    return schema

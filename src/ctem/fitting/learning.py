@@ -1,0 +1,146 @@
+"""From encoded rows to a fitted density."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.anyorder.fitting import fit_anyorder
+from ctem.densities.anyorder.settings import Settings
+from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
+from ctem.tables.answers.heldout import aside_rows
+from ctem.tables.io.frame import Frame
+from ctem.tables.io.rows import taken
+from ctem.tables.schema import Schema
+from ctem.training.loop import Refresh
+from ctem.training.processes import team
+
+__all__ = ["fit_density", "settings_for", "weighted_rows"]
+
+WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
+PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
+SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
+
+
+def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
+    """The rows of weight > 0, and their weights; None for no weights, and where they are all the same.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> frame, weights = weighted_rows(read_frame([[1.0], [2.0], [3.0]]), [1.0, 0.0, 2.0])
+    >>> len(frame), weights
+    (2, tensor([1., 2.], dtype=torch.float64))
+    """
+    if sample_weight is None:
+        return frame, None
+    weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(weights.sum())
+    if not finite:
+        raise ValueError(
+            f"sample_weight: expected weights of a finite sum; the largest is {weights.max():g}."
+        )
+    kept = weights > 0
+    own = weights[kept]
+    return taken(frame, kept), torch.from_numpy(own) if (own != own[:1]).any() else None
+
+
+def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:
+    """The settings that suit a table of so many rows, with what was said in the arguments of ``CTEM``.
+
+    >>> from ctem import CTEM
+    >>> from ctem.tables.io.frame import read_frame
+    >>> schema = Schema.fit(read_frame([[0.5, 1.0], [2.5, 1.5], [1.0, 3.0]]))
+    >>> settings_for(CTEM(width=16).get_params(), schema, rows=3).width
+    16
+    """
+    reals = len(schema.space.reals)
+    found = Settings.suited(rows, schema.space.dim, arguments["effort"], reals=reals)
+    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in SAID})
+
+
+def fit_density(
+    arguments: Mapping[str, Any],
+    schema: Schema,
+    settings: Settings,
+    x: Tensor,
+    weights: Tensor | None,
+    held_out: Tensor | None,
+    seed: int,
+    refresh: Refresh | None = None,
+) -> AnyOrderDensity:
+    """Train what the arguments of ``CTEM`` ask for.
+
+    Arguments:
+        arguments: of the constructor.
+        schema: the columns.
+        settings: of ``settings_for``.
+        x: encoded rows (n, d), nan where hidden.
+        weights: (n,), or None for equal ones.
+        held_out: encoded rows to stop by, or None for some of x.
+        seed: of everything random.
+        refresh: brings other rows into x while it trains, where x is a part of a larger table.
+
+    >>> import torch
+    >>> from ctem import CTEM
+    >>> from ctem.tables.io.frame import read_frame
+    >>> frame = read_frame(torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).numpy())
+    >>> schema, said = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
+    >>> x = schema.encode(frame).x
+    >>> fit_density(said, schema, settings_for(said, schema, 50), x, None, None, seed=0).base.space.dim
+    1
+    """
+    how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
+    about: dict[str, Any] = {"weights": weights, "held_out": held_out}
+    began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
+    share = 1 - WEIGHED if tilted else 1.0
+    limits = {"parents": schema.parents, "max_time": max_time and share * max_time, "refresh": refresh}
+    limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
+    density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+    if tilted and not density.history.interrupted:
+        plan, until = PLANS[arguments["effort"]], None if max_time is None else began + ENDING * max_time
+        density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
+    return density
+
+
+def _tilted(
+    density: AnyOrderDensity,
+    schema: Schema,
+    x: Tensor,
+    weights: Tensor | None,
+    held_out: Tensor | None,
+    seed: int,
+    plan: Plan,
+    until: float | None = None,
+) -> AnyOrderDensity:
+    """The density times an energy, if one gains on rows that neither has seen; else the density itself."""
+    if held_out is None:
+        aside = torch.from_numpy(np.concatenate(aside_rows(len(x), density.net.members, seed))).to(x.device)
+        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, aside, False)
+        rows, held_out, weights = x[seen], x[aside], None if weights is None else weights[seen.cpu()]
+    else:
+        rows = x
+    energy = team().agreed(
+        lambda: fit_energy(
+            density,
+            rows,
+            held_out,
+            schema.unordered,
+            plan,
+            parents=schema.parents,
+            atoms=schema.atoms,
+            groups=[group for group in schema.owner if group],
+            weights=weights,
+            snap=schema.snapped,
+            recut=schema.between_cells,
+            seed=seed,
+            until=until,
+        )
+    )
+    return density if energy is None else TiltedDensity(density, energy, schema.snapped)

@@ -1,0 +1,212 @@
+"""A file says what a fit could have written: its parts agree with each other, and its numbers with what they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ctem.tables.answers.heldout import EVERY, HeldOut
+from ctem.tables.encoding.codecs import Constant, Labels, LeftOut, Numbers
+from ctem.tables.io.dtypes import cell_type
+from ctem.tables.io.frame import Field, TableType
+from ctem.tables.schema import Schema
+
+__all__ = [
+    "check_as_written",
+    "check_categories",
+    "check_cells",
+    "check_held_out",
+    "check_numbers",
+    "check_ranges",
+    "number",
+]
+
+LARGEST = 1e9  # nats of a row
+MOST_DRAWS = 1e9
+SPAN = 2.0**66  # a few times what 64 bits hold
+NEGLIGIBLE = 1e-305  # a scale beside the range of a column, at the least
+LEAST = 1e-12  # of a share or an error that is not 0
+
+
+def check_as_written(part: str, said: Any, made: Any) -> None:
+    """An error unless the plain JSON of what was made of a part is that part again.
+
+    >>> check_as_written("bounds", {"low": 0, "high": None}, {"low": 0.0, "high": None})
+    >>> check_as_written("bounds", {"low": False, "high": None}, {"low": 0.0, "high": None})
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds.low: expected 0.0; got False.
+    """
+    if isinstance(said, Mapping) and isinstance(made, Mapping) and said.keys() == made.keys():
+        for key in said:
+            check_as_written(f"{part}.{key}", said[key], made[key])
+    elif isinstance(said, list) and isinstance(made, list | tuple) and len(said) == len(made):
+        for i, (one, other) in enumerate(zip(said, made, strict=True)):
+            check_as_written(f"{part}.{i}", one, other)
+    elif isinstance(said, bool) != isinstance(made, bool) or said != made:
+        raise ValueError(f"{part}: expected {made!r:.40}; got {said!r:.40}.")
+
+
+def check_categories(table_type: TableType, schema: Schema) -> None:
+    """An error unless the values of a column with declared categories are among them.
+
+    >>> import pandas as pd
+    >>> from ctem.tables.io.frame import read_frame
+    >>> frame = read_frame(pd.DataFrame({"city": pd.Categorical(["Oslo", "Bergen"])}))
+    >>> check_categories(frame.table_type, Schema.fit(frame))
+    """
+    for field in table_type.fields:
+        codec, declared = schema.columns[field.name].codec, field.dtype.get("categories")
+        if declared is None or field.written is not None or not isinstance(codec, Constant | Labels):
+            continue
+        strange = [value for value in codec.values if not _among(value, declared)]
+        if strange:
+            raise ValueError(
+                f"column {field.name!r}: expected values among its categories; got {strange[0]!r:.40}."
+            )
+
+
+def _among(value: Any, declared: Sequence[Any]) -> bool:
+    """Whether a value is one of others, text by its letters and numbers by what they are."""
+    return any(value == each and isinstance(value, str) == isinstance(each, str) for each in declared)
+
+
+def check_cells(table_type: TableType, schema: Schema) -> None:
+    """An error unless what a column holds is what its dtype and its notation say: money without one is text.
+
+    >>> import pandas as pd
+    >>> from ctem.tables.io.frame import read_frame
+    >>> frame = read_frame(pd.DataFrame({"city": ["Oslo", "Bergen"]}))
+    >>> check_cells(frame.table_type, Schema.fit(frame))
+    """
+    for field in table_type.fields:
+        codec = schema.columns[field.name].codec
+        if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
+            continue
+        said = codec.lattice.type if isinstance(codec, Numbers) else codec.type
+        found = {"int": "number", "float": "number"}.get(said, said)
+        expected = _told(field)
+        if found != expected:
+            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {found!r}.")
+        if found == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
+            kinds = {isinstance(value, str) for value in codec.values}
+            if kinds != {True} and not {"times", "intervals"} & set(field.dtype):
+                raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
+
+
+def _told(field: Field) -> str:
+    """The type of the cells of a column, as its dtype and its notation say."""
+    kind = "label" if field.written is None else field.written["kind"]
+    read = {"month": "number", "clock": "number", "date": "moment"}.get(kind, kind)
+    return cell_type(field.dtype) if kind == "label" else read
+
+
+def check_numbers(schema: Schema) -> None:
+    """An error unless columns of whole numbers and times have a lattice that they can have, and lie within 64 bits.
+
+    >>> import numpy as np
+    >>> from ctem.tables.io.frame import read_frame
+    >>> check_numbers(Schema.fit(read_frame(np.arange(100)[:, None])))
+    """
+    for name, inferred in schema.columns.items():
+        codec = inferred.codec
+        if not isinstance(codec, Numbers) or codec.lattice.type == "float":
+            continue
+        lattice, curve = codec.lattice, codec.transform.to_json()
+        while "location" not in curve:
+            curve = curve["inner"] if "inner" in curve else curve["curve"]
+        whole = (
+            lattice.step >= 1 and lattice.step % 1 == lattice.origin % 1 == 0 <= lattice.origin < lattice.step
+        )
+        reach = (abs(curve["location"]) + curve["scale"]) * lattice.per
+        if not whole or lattice.width not in (0, lattice.step / lattice.per) or reach > SPAN:
+            raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
+
+
+def check_ranges(schema: Schema) -> None:
+    """An error unless the curve and the lattice of a column are those of numbers between the ends that fit saw.
+
+    A curve runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
+    and the days that a rhythm moves a moment by.
+
+    >>> import numpy as np
+    >>> from ctem.tables.io.frame import read_frame
+    >>> check_ranges(Schema.fit(read_frame(np.random.default_rng(0).normal(size=(99, 1)))))
+    """
+    for name, inferred in schema.columns.items():
+        codec = inferred.codec
+        if isinstance(codec, Numbers) and codec.seen is not None and not _fits_range(codec, codec.seen):
+            raise ValueError(
+                f"column {name!r}: expected a curve and a lattice of numbers "
+                f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
+            )
+
+
+def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
+    """Whether the ends, the middle, the scale, the knots and the slopes of a curve can be those of such numbers."""
+    lattice, curve = codec.lattice, codec.transform.to_json()
+    extent = max(map(abs, (*seen, *codec.atoms)))
+    fine = max(lattice.step, abs(lattice.origin)) <= 2 * extent * lattice.per + 1 and lattice.type != "float"
+    fine |= (
+        lattice.type == "float"
+        and lattice.shift == 0
+        and max(lattice.step, lattice.width, abs(lattice.origin)) <= 2 * extent
+    )
+    slack = lattice.width + (8.0 if lattice.unit else 0.0)
+    low, high = seen[0] - slack, seen[1] + slack
+    while "location" not in curve:
+        if "inner" in curve:
+            below, above = curve["low"], curve["high"]
+            fine &= (below is None or float(below) <= high) and (above is None or float(above) >= low)
+            fine &= curve["margin"] <= 2 * extent + slack
+        curve = curve["inner"] if "inner" in curve else curve["curve"]
+    location, scale, knots = curve["location"], curve["scale"], curve["knots"]
+    fine &= (location == 0 or low <= location <= high) and NEGLIGIBLE * (high - low) <= scale
+    fine &= scale <= 2 * (extent + slack)
+    if not fine:
+        return False
+    first, last = (math.asinh((end - location) / scale) for end in (low, high))
+    steepest = max(
+        (b - a) / (d - c) for (a, b), (c, d) in zip(pairwise(curve["scores"]), pairwise(knots), strict=True)
+    )
+    return first - 1 <= knots[0] and knots[-1] <= last + 1 and max(curve["slopes"]) <= max(4 * steepest, 0.1)
+
+
+def check_held_out(held_out: HeldOut, members: int) -> None:
+    """An error unless the gain is the difference of the means, and each fold is of another member.
+
+    >>> check_held_out(HeldOut(0, -3.0, -5.0, 1.0, 0.1, ()), 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: held_out: expected a gain of -3.0 − -5.0; got 1.0.
+    """
+    ours, alone, gain = held_out.log_density, held_out.independent, held_out.gain
+    if abs(ours - alone - gain) > 1e-6 * (1 + abs(ours) + abs(alone)):
+        raise ValueError(f"held_out: expected a gain of {ours} − {alone}; got {gain}.")
+    if 0 < held_out.stderr < LEAST:
+        raise ValueError(
+            f"held_out: expected a standard error of 0, or above {LEAST:g}; got {held_out.stderr}."
+        )
+    of = [fold.member for fold in held_out.folds]
+    if of != [EVERY] and (len(set(of)) < len(of) or not set(of) <= set(range(members))):
+        raise ValueError(f"held_out: expected a fold for each of {members} members; got {of}.")
+    means = [value for value in (ours, alone, held_out.stderr) if math.isfinite(value)]
+    scores = [value for fold in held_out.folds for value in fold.scores.tolist()]
+    if max(map(abs, [*means, *scores])) > LARGEST:
+        raise ValueError(f"held_out: expected nats up to {LARGEST:g}.")
+
+
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A number of a file, within bounds.
+
+    >>> number("log_z.ess", 1e-300, 1.0, MOST_DRAWS)
+    Traceback (most recent call last):
+    ...
+    ValueError: log_z.ess: expected a number from 1 to 1e+09; got 1e-300.
+    """
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain or not least <= value <= most:
+        raise ValueError(f"{name}: expected a number from {least:g} to {most:g}; got {value!r:.40}.")
+    return float(value)

@@ -1,0 +1,75 @@
+"""The energy of a tilted density from a header and tensors; every array is checked before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.tilted import Energy, TiltedDensity, Trees
+from ctem.partition import LogZ
+from ctem.persistence.models.consistency import number
+from ctem.tables.schema import Schema
+
+__all__ = ["rebuilt_energy"]
+
+MOST_ROUNDS = 20
+MOST_TREES = 20_000  # of a round
+FARTHEST = 1e4  # nats of anything here
+FIELDS = {"biases", "partial", "log_z", "ceiling", "gain", "stderr", "clipped"}
+
+
+def rebuilt_energy(
+    plain: AnyOrderDensity,
+    schema: Schema,
+    header: Mapping[str, Any] | None,
+    tensors: Mapping[str, Tensor],
+    log_z: Callable[[Any], LogZ],
+) -> AnyOrderDensity:
+    """The density with the energy that a file holds beside it; the density itself if there is none.
+
+    Arguments:
+        plain: the density of the networks.
+        schema: the columns.
+        header: what ``persistence.writing`` said of the energy.
+        tensors: those whose names began with "energy.", without that.
+        log_z: reads the record of a constant.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.densities.anyorder.network import AnyOrderNet
+    >>> from ctem.spaces import Category, Space
+    >>> plain = AnyOrderDensity(AnyOrderNet(ProductBase(Space([Category(2)])), width=8), 1e-3, [[0]])
+    >>> rebuilt_energy(plain, None, None, {}, LogZ) is plain
+    True
+    """
+    if header is None:
+        return plain
+    if set(header) != FIELDS or not 1 <= len(header["biases"]) <= MOST_ROUNDS:
+        raise ValueError(f"energy: expected {sorted(FIELDS)} and 1 to {MOST_ROUNDS} rounds.")
+    biases = [*header["biases"], header["partial"]]
+    parts: list[dict[str, Tensor]] = [{} for _ in biases]
+    for name, tensor in tensors.items():
+        place, _, field = name.partition(".")
+        if not (place.isascii() and place.isdigit()) or int(place) >= len(parts):
+            raise ValueError(f"energy: expected arrays of {len(parts)} sums of trees; got {name!r:.40}.")
+        parts[int(place)][field] = tensor
+    if any(len(part.get("value", ())) > MOST_TREES for part in parts):
+        raise ValueError(f"energy: expected at most {MOST_TREES} trees in a round.")
+    *rounds, partial = (
+        Trees.of_tensors(part, schema.unordered, number("energy.bias", bias, -FARTHEST, FARTHEST))
+        for part, bias in zip(parts, biases, strict=True)
+    )
+    energy = Energy(
+        tuple(rounds),
+        partial,
+        log_z(header["log_z"]),
+        number("energy.ceiling", header["ceiling"], 0, 10),
+        number("energy.gain", header["gain"], 0, FARTHEST),
+        number("energy.stderr", header["stderr"], 0, FARTHEST),
+        number("energy.clipped", header["clipped"], 0, 0.99),
+        schema.atoms,
+        schema.parents,
+    )
+    return TiltedDensity(plain, energy, schema.snapped)

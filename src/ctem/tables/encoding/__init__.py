@@ -1,0 +1,1 @@
+"""Codecs: how cells of a column become encoded numbers, and come back."""

@@ -1,0 +1,252 @@
+"""Which codec a column gets, and why: the kind is read off the values, or said by the user.
+
+* text that differs in (nearly) every row, prose, keys: left out;
+* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
+* ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
+* whole numbers, dates, rounded numbers: real, spread over the width of their rounding;
+* other numbers: real;
+* a value with ≥ 5 % of the rows and 5 times its neighbours, or ≥ 2 % and 20 times, or ≥ 20 rows and 50 times
+  what its surroundings hold per cell: a value of its own (an atom) beside the real part; and so are the few
+  whole numbers that keep all others off a lattice of tens, hundreds or thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctem.spaces import Angle, Category, Column, Ordinal, Real
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut
+from ctem.tables.inference.identifiers import left_out
+from ctem.tables.inference.numbers import fit_numbers
+from ctem.tables.io.cells import Cells, Label
+
+__all__ = ["InferredColumn", "infer_column", "kind_names", "requested_kind"]
+
+MAX_CODES = 256
+FEW_WHOLE = 32
+SOME_WHOLE, MANY_ROWS = 128, 100  # so many values, if each has so many rows on average
+FEW_FLOATS = 10
+MAX_ORDERED = 64
+MAX_SPAN = 256  # whole numbers from the least to the greatest, gaps included
+MAX_ORDINAL = 1024
+LAST = (
+    6,
+    7,
+    11,
+    12,
+    23,
+    24,
+    30,
+    31,
+    52,
+    53,
+    59,
+    60,
+    99,
+    100,
+    364,
+    365,
+    366,
+)  # of hours, minutes, days, percent, …
+
+BY_NAME: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
+
+
+@dataclass(frozen=True)
+class InferredColumn:
+    """A column's codec, what kind of column that is, and the reason in words.
+
+    >>> infer_column("b", Cells("bool", np.array([True, False]), np.zeros(2, bool)), None, False).reason
+    'booleans'
+    """
+
+    codec: Codec
+    kind: str
+    reason: str
+
+
+def requested_kind(name: str, said: Any) -> Column:
+    """What the user said of a column as a Real, Category or Ordinal.
+
+    >>> requested_kind("age", "ordinal"), requested_kind("age", Real)
+    (Ordinal(size=0), Real(location=0.0, scale=1.0))
+    """
+    found = BY_NAME.get(said) if isinstance(said, str) else said
+    made = found() if isinstance(found, type) and issubclass(found, Real | Category) else found
+    if not isinstance(made, Real | Category) or isinstance(made, Angle):
+        raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {said!r}.")
+    if isinstance(made, Real) and (made.location, made.scale) != (0.0, 1.0):
+        raise ValueError(f"kinds: expected Real() for {name!r}, whose units are learned; got {made!r}.")
+    return made
+
+
+def kind_names(said: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the user said of columns, as words.
+
+    >>> kind_names({"age": Real(low=0.0), "city": "category"})
+    {'age': 'real', 'city': 'category'}
+    """
+    words = {kind: word for word, kind in BY_NAME.items()}
+    return {name: words[type(requested_kind(name, kind))] for name, kind in (said or {}).items()}
+
+
+def infer_column(
+    name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False, named: bool = False
+) -> InferredColumn:
+    """The codec of one column, fitted.
+
+    Arguments:
+        said: the kind that the user asked for, or None to read the kind off the values.
+        state: a missing cell is a value of its own, if there is one.
+        reserve: listed values keep some probability for those that were never seen.
+        named: leave out columns that name the rows, which an array without names cannot.
+
+    >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
+    >>> infer_column("n", cells, None, False).kind, infer_column("n", cells, Real(), False).reason
+    ('ordinal', 'whole numbers; never below 0')
+    """
+    known = cells.values[~cells.missing]
+    state = state and bool(cells.missing.any())
+    distinct, counts = np.unique(known, return_counts=True)
+    new = _unseen_mass(counts) if reserve else 0.0
+    if len(distinct) == 0:
+        return InferredColumn(Constant(cells.type, (), cells.unit, new), "constant", "always missing")
+    declared = cells.declared and len(cells.labels) > 1
+    if len(distinct) == 1 and not declared and not state:
+        value = (cells.labels[int(distinct[0])] if cells.type == "label" else distinct[0].item(),)
+        return InferredColumn(Constant(cells.type, value, cells.unit, new), "constant", "one value")
+    if isinstance(said, Real) and (cells.type in ("label", "bool") or len(distinct) < 2):
+        what = (
+            "one value" if len(distinct) < 2 else "booleans" if cells.type == "bool" else "text or categories"
+        )
+        raise ValueError(f"column {name!r} holds {what}: it cannot be Real(); say Category() or Ordinal().")
+    if said is None and named and (odd := left_out(name, cells, distinct)):
+        return InferredColumn(LeftOut(cells.type, cells.unit), *odd)
+    few = _few(cells, distinct, len(known))
+    if isinstance(said, Category) or (said is None and few):
+        return _discrete(name, cells, distinct, counts, said, state, few, new)
+    codec, why = fit_numbers(
+        name, cells, distinct, counts, said if isinstance(said, Real) else Real(), state, reserve
+    )
+    return InferredColumn(codec, "real", why)
+
+
+def _unseen_mass(counts: NDArray[Any]) -> float:
+    """Good and Turing's estimate of the probability of a new value, the share of values that were seen once.
+
+    With none of them it is not 0 but 1/(n + 1)², so that a new value has a finite score.
+
+    >>> _unseen_mass(np.array([5, 3, 1, 1])) == (2 + 1 / 11) / 11
+    True
+    """
+    n, once = int(counts.sum()), int((counts == 1).sum())
+    return min(0.5, (once + 1 / (n + 1)) / (n + 1))
+
+
+def _few(cells: Cells, distinct: NDArray[Any], n: int) -> str:
+    """Why a column is discrete; empty if it is not."""
+    if cells.type == "bool":
+        return "booleans"
+    if cells.type == "label":
+        kind = "ordered categories" if cells.ordered else "categories" if cells.declared else "text"
+        return f"{kind}, {len(cells.labels if cells.declared else distinct)} values"
+    k = len(distinct)
+    words = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type, "numbers")
+    if cells.type == "float" and bool((distinct == np.rint(distinct)).all()):
+        words = "whole numbers"
+    limit, repeats = (FEW_FLOATS, 5) if words == "numbers" else (FEW_WHOLE, 2)
+    few = k <= 2 or (k <= limit and n >= repeats * k)
+    if words == "whole numbers" and k <= SOME_WHOLE and n >= MANY_ROWS * k:
+        few = few or float(distinct[-1]) - float(distinct[0]) < min(MAX_SPAN, 2 * k)
+    return f"{words}, {k} values" if few else ""
+
+
+def _discrete(
+    name: str,
+    cells: Cells,
+    distinct: NDArray[Any],
+    counts: NDArray[Any],
+    said: Column | None,
+    state: bool,
+    few: str,
+    new: float,
+) -> InferredColumn:
+    values, weights, note = _listed(cells, distinct, counts)
+    ordered = isinstance(said, Ordinal) or (said is None and _has_order(cells, len(values)))
+    reason = few or f"{len(values)} values"
+    if said is not None:
+        reason = f"as said; {reason}"
+    if ordered and len(values) > MAX_ORDINAL:
+        raise ValueError(
+            f"column {name!r} holds {len(values)} values; Ordinal() takes at most {MAX_ORDINAL}: "
+            "say Real() or Category()."
+        )
+    if isinstance(said, Category) and said.size not in (0, len(values)):
+        raise ValueError(
+            f"column {name!r}: expected {said.size} values, as said in kinds=; got {len(values)}."
+        )
+    if state:
+        ordered, note = False, note + "; missing is one more value"
+    codes, shares = np.arange(len(values)), np.ones(len(values))
+    if not ordered and len(values) > MAX_CODES:
+        codes, shares = _lump(weights)
+        rest, mass = len(values) - MAX_CODES + 1, weights[codes == MAX_CODES - 1].sum() / weights.sum()
+        note += (
+            f"; the {rest} rarest, {mass:.1%} of the rows, are learned together, each by its share of them"
+        )
+    codec = Labels(
+        cells.type, values, tuple(codes.tolist()), tuple(shares.tolist()), cells.unit, ordered, state, new
+    )
+    return InferredColumn(codec, "ordinal" if ordered else "category", reason + note)
+
+
+def _has_order(cells: Cells, count: int) -> bool:
+    if cells.type == "label":
+        return cells.ordered and count <= MAX_ORDERED
+    return cells.type != "bool"
+
+
+def _listed(
+    cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]
+) -> tuple[tuple[Label, ...], NDArray[Any], str]:
+    """The values with codes, their counts, and a note."""
+    if cells.type == "label":
+        if cells.declared:
+            weights = np.zeros(len(cells.labels), np.int64)
+            weights[distinct] = counts
+            unseen = int((weights == 0).sum())
+            return cells.labels, weights, f" ({unseen} declared but unseen)" if unseen else ""
+        order = sorted(range(len(distinct)), key=lambda i: cells.labels[int(distinct[i])])
+        return tuple(cells.labels[int(distinct[i])] for i in order), counts[order], ""
+    if cells.type == "bool":
+        return (False, True), np.array([int(counts[distinct == v].sum()) for v in (False, True)]), ""
+    low, high = distinct[0].item(), distinct[-1].item()
+    whole = cells.type in ("int", "float") and low == int(low) and bool((distinct == np.rint(distinct)).all())
+    span = int(high) - int(low) + 1 if whole else 0
+    dense = whole and span <= min(MAX_SPAN, 2 * len(distinct))
+    if dense and (len(distinct) < span or len(distinct) > FEW_WHOLE):
+        room = span // 10 if len(distinct) > FEW_WHOLE else 0  # a new row may lie a little outside
+        low, top = int(low) - room if low < 0 else max(0, int(low) - room), int(high)
+        high = top if top in LAST else top + room
+        every = np.arange(low, high + 1).astype(distinct.dtype)
+        weights = np.zeros(len(every), np.int64)
+        weights[np.searchsorted(every, distinct)] = counts
+        return tuple(every.tolist()), weights, f", and any from {low} to {high} may come"
+    return tuple(distinct.tolist()), counts, ""
+
+
+def _lump(weights: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Codes by rank 0 … 254, the rest together as 255, with their shares of it; unseen values count half."""
+    order = np.argsort(-weights, kind="stable")
+    codes = np.full(len(weights), MAX_CODES - 1)
+    codes[order[: MAX_CODES - 1]] = np.arange(MAX_CODES - 1)
+    rare = order[MAX_CODES - 1 :]
+    shares = np.ones(len(weights))
+    mass = np.maximum(weights[rare], 0.5)
+    shares[rare] = mass / mass.sum()
+    return codes, shares

@@ -1,0 +1,163 @@
+"""A look at a table before any fit: what its columns would be taken for, and what seems odd about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from ctem.spaces import Column
+from ctem.tables.encoding.codecs import LeftOut
+from ctem.tables.inference.gap_causes import gaps_in_words
+from ctem.tables.inference.kinds import InferredColumn, infer_column, kind_names
+from ctem.tables.inference.suspicions import Suspicion, suspicions
+from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame, read_frame
+from ctem.tables.io.recognition import Reading, recognised
+from ctem.tables.relations.relations import relations
+from ctem.tables.schema import Description, readings, said_of
+
+__all__ = ["ColumnGlance", "Inspection", "inspect", "inspect_frame"]
+
+
+@dataclass(frozen=True)
+class ColumnGlance:
+    """A column: what it would be taken for and why, how many cells are missing, how many values there are.
+
+    >>> ColumnGlance("age", "real", "whole numbers", 177, 88).missing
+    177
+    """
+
+    name: str
+    kind: str
+    reason: str
+    missing: int
+    values: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What ``inspect`` found.
+
+    Arguments:
+        rows: of the table.
+        columns: of the table.
+        suspicions: what seems odd, with what to do about it.
+        backend: the library of the table.
+
+    >>> found = inspect(np.array([[1.0, 7.0], [2.0, 7.0], [3.5, 7.0]]))
+    >>> print(found)
+    3 rows, 2 columns
+    x0: real (numbers; never below 0)
+    x1: constant (one value)
+    ! 'x1' holds one value: drop it.
+    """
+
+    rows: int
+    columns: list[ColumnGlance]
+    suspicions: list[Suspicion]
+    backend: str = "numpy"
+
+    def __str__(self) -> str:
+        head = f"{self.rows} rows, {len(self.columns)} column{'s' * (len(self.columns) != 1)}"
+        listed = (f"{each.name}: {each.kind} ({each.reason})" for each in self.columns)
+        return "\n".join([head, *listed, *(f"! {each}" for each in self.suspicions)])
+
+    def as_frame(self) -> Any:
+        """A row for every column, with what seems odd about it, in the library of the table; pandas for an array."""
+        told = {
+            each.name: [str(odd) for odd in self.suspicions if each.name in odd.columns]
+            for each in self.columns
+        }
+        made: dict[str, list[Any]] = {
+            "column": [each.name for each in self.columns],
+            "kind": [each.kind for each in self.columns],
+            "why": [each.reason for each in self.columns],
+            "missing": [each.missing for each in self.columns],
+            "values": [each.values for each in self.columns],
+            "suspicions": [" ".join(sentences) for sentences in told.values()],
+        }
+        backend: Any = "pandas" if self.backend == "numpy" else self.backend
+        return nw.from_dict(made, backend=backend).to_native()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        return {
+            "rows": self.rows,
+            "columns": [asdict(each) for each in self.columns],
+            "suspicions": [asdict(each) for each in self.suspicions],
+        }
+
+
+def inspect(
+    X: Any, kinds: Mapping[str, Any] | None = None, reading: Mapping[str, Any] | None = None
+) -> Inspection:
+    """Look at a table without fitting anything: what its columns would be taken for and why, and what seems odd.
+
+    Columns that repeat others, or add up, say so. Odd are numbers and dates that look like codes for missing, columns
+    that name their rows, hold one value or nothing, or repeat another, copied rows, days that no calendar has, numbers
+    among which there is text, labels spelled in several ways, and rules between columns with the rows that break them.
+
+    Arguments:
+        X: a NumPy array, or a pandas, polars or pyarrow table.
+        kinds, reading: as in ``CTEM``.
+
+    >>> import pandas as pd
+    >>> rows = np.arange(60)
+    >>> X = pd.DataFrame({"class": np.array(["First", "Second"])[rows % 2], "pclass": 1 + rows % 2})
+    >>> print(inspect(X.assign(age=np.where(rows == 7, 999, 18 + rows))))
+    60 rows, 3 columns
+    class: category (text, 2 values; follows from pclass in all rows)
+    pclass: ordinal (whole numbers, 2 values; follows from class in all rows)
+    age: real (999 in 2% of the rows: a value of its own beside a continuous part; ...)
+    ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
+    ! 'class' and 'pclass' say the same: one of them is enough.
+    """
+    frame = recognised(read_frame(X), Reading.of(reading), kind_names(kinds))
+    said, words = said_of(frame, kinds), readings(frame)
+    named = frame.table_type.backend != "numpy"
+    found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
+    codecs = {name: each.codec for name, (each, _) in found.items() if each}
+    kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
+    tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
+    columns = []
+    for name, (each, why) in found.items():
+        reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
+        columns.append(Description(name, each.kind if each else "refused", reason))
+    return inspect_frame(frame, columns)
+
+
+def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:
+    """The same of a frame whose columns are described already.
+
+    >>> frame = read_frame(np.array([[1.0], [1.0]]))
+    >>> inspect_frame(frame, [Description("x0", "constant", "one value")]).suspicions[0].kind
+    'constant'
+    """
+    glances = [
+        ColumnGlance(each.name, each.kind, each.reason, int(cells.missing.sum()), _values(cells))
+        for each, cells in zip(columns, frame.columns.values(), strict=True)
+    ]
+    refused = [
+        Suspicion("refused", (each.name,), f"{each.name!r} cannot be fitted", each.reason.rstrip("."))
+        for each in columns
+        if each.kind == "refused"
+    ]
+    odd = suspicions(frame.columns, {each.name: each.kind for each in columns})
+    return Inspection(len(frame), glances, refused + odd, frame.table_type.backend)
+
+
+def _inferred(name: str, cells: Cells, said: Column | None, named: bool) -> tuple[InferredColumn | None, str]:
+    """A column as a fit would take it, and why; None for one that a fit would refuse."""
+    try:
+        found = infer_column(name, cells, said, False, True, named)
+    except ValueError as error:
+        return None, str(error)
+    return found, found.reason
+
+
+def _values(cells: Cells) -> int:
+    return len(np.unique(cells.values[~cells.missing]))

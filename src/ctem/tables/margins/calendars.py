@@ -1,0 +1,134 @@
+"""Whether the moments of a column follow a daily or a weekly rhythm, or its dates a weekly one, and which."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctem.tables.margins.lattices import Lattice
+from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.ranges import ERRORS, FEWEST, FOLDS, GAIN, PSEUDO, ROWS, likeliest_blocks
+from ctem.tables.margins.rhythms import DAY, WEEK, Rhythm, Smooth
+
+__all__ = ["with_rhythm"]
+
+GRID = {DAY: 1440, WEEK: 2016}  # places of a period where the rate may change: every minute, every five
+COARSEST = 0.5  # days between moments that have a time of day
+CYCLES = 4  # different days or weeks in which there are rows, at least
+TRICKLE = (
+    1e-3  # of the rows may come at any time: an hour of no mass at all, encoded in float32, has no width
+)
+MOST_CELLS, WHOLE = 10**9, 1e-3  # cells of a lattice in a period, and how near to a whole number they are
+
+Vector = NDArray[np.float64]
+
+
+def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) -> Smooth:
+    """The map with a daily or weekly rhythm, if days or weeks left out are likelier with it; else the smooth one.
+
+    Arguments:
+        smooth: T, fitted to the values.
+        X: the values, sorted.
+        even: the same, those that share a cell of the lattice laid out over it.
+        lattice: what they lie on; only moments and dates have a rhythm.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.sort(np.round((rng.integers(0, 100, 500) + rng.uniform(8, 18, 500) / 24) * 1440) / 1440)
+    >>> smooth = MonotoneMap.fit(X)
+    >>> with_rhythm(smooth, X, X, Lattice("moment", "s", 0, 60.0, 0.0, width=1 / 1440)).in_words()
+    'the time of day follows a daily rhythm: nine in ten rows within 9 of 24 hours'
+    >>> with_rhythm(smooth, X, X, Lattice("float", width=1 / 1440)) is smooth
+    True
+    """
+    if lattice.type != "moment" or lattice.width > DAY or len(X) < FEWEST:
+        return smooth
+    found: Rhythm | None = None
+    some = X if len(X) <= ROWS else np.sort(np.random.default_rng(0).choice(X, ROWS, replace=False))
+    for period in (DAY, WEEK) if lattice.width <= COARSEST else (WEEK,):
+        if not _fits(period, lattice.width):
+            continue
+        rhythm = _rhythm(smooth, X, lattice, period)
+        if len(rhythm.edges) > 2 and _better(rhythm, found, some, lattice):
+            found = rhythm
+    return smooth if found is None else found.fit(even)
+
+
+def _rhythm(smooth: MonotoneMap, X: Vector, lattice: Lattice, period: float) -> Rhythm:
+    """The likeliest rhythm of X with this period: a histogram of as many blocks as the rows speak for."""
+    start = _start(lattice)
+    edges = _grid(period, lattice.width)
+    place = ((X - start) / period) % 1.0
+    before = np.concatenate([[0.0], np.cumsum(np.histogram(place, edges)[0])])
+    edges, before = likeliest_blocks(edges, before)
+    blocks = len(edges) - 1
+    pseudo = max(PSEUDO * blocks, TRICKLE * len(X))
+    mass = (np.diff(before) + pseudo * np.diff(edges)) / (len(X) + pseudo)
+    below = [0.0, *np.cumsum(mass)[:-1].tolist(), 1.0]
+    return Rhythm(smooth, period, start, tuple(edges.tolist()), tuple(below))
+
+
+def _start(lattice: Lattice) -> float:
+    """The X at which the cell of a midnight begins, or of the lattice's moment next to it.
+
+    >>> _start(Lattice("moment", "s", 0, 60.0, 30.0, width=1 / 1440)) * 1440
+    0.0
+    """
+    midnight = -lattice.shift % (int(WEEK) * lattice.per)
+    steps = round((midnight - lattice.origin) / lattice.step)
+    return (lattice.origin + steps * lattice.step) / lattice.per - lattice.width / 2
+
+
+def _fits(period: float, width: float) -> bool:
+    """Whether the rate can change between cells of the lattice alone, or these are finer than any change of it.
+
+    Within a cell it must not: every row of the cell would be where the rate is highest, and the density no density.
+
+    >>> _fits(1.0, 0.25), _fits(1.0, 7 / 24)
+    (True, False)
+    """
+    return _divides(period, width) or width <= period / GRID[period]
+
+
+def _divides(period: float, width: float) -> bool:
+    cells = period / width
+    return cells <= MOST_CELLS and abs(cells - round(cells)) <= WHOLE
+
+
+def _grid(period: float, width: float) -> Vector:
+    """Where in a period the rate may change: between cells of the lattice, where they fit into it.
+
+    >>> _grid(1.0, 0.25)
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
+    grid = np.linspace(0.0, 1.0, GRID[period] + 1)
+    if not _divides(period, width):
+        return grid
+    whole = round(period / width)
+    return np.asarray(np.unique(np.rint(grid * whole)) / whole)
+
+
+def _better(rhythm: Rhythm, other: Rhythm | None, X: Vector, lattice: Lattice) -> bool:
+    """Whether periods left out are likelier by this rhythm, fitted to the rest, than by the other or none."""
+    _, cycle = np.unique(np.floor((X - rhythm.start) / rhythm.period), return_inverse=True)
+    cycles = int(cycle.max()) + 1
+    if cycles < CYCLES:
+        return False
+    fold = (np.random.default_rng(0).permutation(cycles) % FOLDS)[cycle]
+    gain = np.zeros(len(X))
+    for k in range(FOLDS):
+        rest, out = X[fold != k], X[fold == k]
+        gain[fold == k] = _log_rate(rhythm, rest, out, lattice) - _log_rate(other, rest, out, lattice)
+    surplus = np.bincount(cycle, gain - gain.mean())
+    error = math.sqrt(float((surplus**2).sum())) / len(X)
+    return bool(gain.mean() > max(GAIN, ERRORS * error))
+
+
+def _log_rate(rhythm: Rhythm | None, X: Vector, left_out: Vector, lattice: Lattice) -> Vector:
+    """How much likelier a rhythm fitted to X makes moments left out than no rhythm."""
+    if rhythm is None:
+        return np.zeros(len(left_out))
+    fitted = _rhythm(rhythm.curve, X, lattice, rhythm.period)
+    return np.asarray(fitted.wound(torch.from_numpy(left_out))[1].numpy())

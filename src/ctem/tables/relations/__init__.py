@@ -1,0 +1,1 @@
+"""What columns have to do with each other: formulas, sums, orders, lookups."""

@@ -1,0 +1,137 @@
+"""Orders that a density keeps: a start is not after its end, a part no more than the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctem.tables.encoding.codecs import Codec
+from ctem.tables.io.cells import Cells
+from ctem.tables.relations.quantities import Quantity, quantity_of
+from ctem.tables.relations.wishes import Wishes
+
+__all__ = ["KeptOrder", "find_orders"]
+
+Vector = NDArray[np.float64]
+MOST_COLUMNS = 64  # that are compared with each other
+EVIDENCE = (
+    20  # rows, at least, that are near to equality, that are not equal, and that chance would get wrong
+)
+NEAR = 0.25  # of the spread of a difference, within which rows are near to equality
+DISTINCT = (
+    16  # values of the lower column, half of which occur near to equality, or half of all if they are fewer
+)
+BROKEN = 0.001  # share of rows that may break an order
+SHOWN = 5  # rows that break an order and are named
+
+
+@dataclass(frozen=True)
+class KeptOrder:
+    """A column that is at most another in (nearly) all rows.
+
+    Arguments:
+        low, high: the columns.
+        share: of the rows that have both, those that keep the order; a little less than 1 where all do.
+        rows: that have both.
+        broken: of these, those that do not keep it.
+        examples: the first few of them, counted from 0.
+
+    >>> KeptOrder("start", "end", 0.999, 1000, 0, ()).in_words()
+    'never above end'
+    """
+
+    low: str
+    high: str
+    share: float
+    rows: int
+    broken: int
+    examples: tuple[int, ...]
+
+    def in_words(self) -> str:
+        """What is said of the lower column, and the rows that break it."""
+        if not self.broken:
+            return f"never above {self.high}"
+        rows = "1 row" if self.broken == 1 else f"{self.broken:,} rows"
+        return f"above {self.high} in {rows} of {self.rows:,} alone (such as row {self.examples[0]})"
+
+    def to_json(self) -> dict[str, Any]:
+        """This order as plain JSON."""
+        return {**asdict(self), "examples": list(self.examples)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], names: Collection[str]) -> KeptOrder:
+        """The order that ``to_json`` wrote, of two of these columns; anything else is refused."""
+        low, high, share, examples = data["low"], data["high"], float(data["share"]), tuple(data["examples"])
+        rows, broken = data["rows"], data["broken"]
+        fine = {low, high} <= set(names) and low != high and 0 < share < 1 and len(examples) <= SHOWN
+        fine = fine and all(type(count) is int and count >= 0 for count in (rows, broken, *examples))
+        if not fine or broken > rows:
+            raise ValueError(f"order: expected two columns of numbers and a share in (0, 1); got {low!r:.40}")
+        return cls(low, high, share, rows, broken, examples)
+
+
+def find_orders(
+    codecs: Mapping[str, Codec], cells: Mapping[str, Cells], wishes: Wishes
+) -> tuple[KeptOrder, ...]:
+    """The orders between columns of numbers, or of moments, or of durations; those that are asked for first.
+
+    Many rows are near to equality on the one side of it and hardly any on the other, and if the columns had nothing to
+    do with each other, many rows would break the order.
+
+    >>> from ctem.tables.schema import Schema
+    >>> from ctem.tables.io.frame import read_frame
+    >>> rng = np.random.default_rng(0)
+    >>> start = rng.integers(0, 1000, 500)
+    >>> X = np.column_stack([start, start + rng.geometric(0.02, 500) - 1])
+    >>> [(order.low, order.high) for order in Schema.fit(read_frame(X)).orders]
+    [('x0', 'x1')]
+    """
+    made = {name: quantity_of(codec, ()) for name, codec in codecs.items()}
+    known = {name: each for name, each in made.items() if each is not None and each.kind != "label"}
+    n = min((len(cells[name]) for name in known), default=0)
+    values = {name: each.of_cells(name, cells[name])[:n] for name, each in known.items()}
+    pairs = [pair for pair in wishes.orders if _comparable(*pair, known)]
+    with np.errstate(all="ignore"):
+        for a, b in combinations(list(known)[:MOST_COLUMNS], 2):
+            widths = known[a].width, known[b].width
+            if known[a].kind == known[b].kind:
+                pairs += [pair for pair in ((a, b), (b, a)) if _ordered(*pair, values, max(widths))]
+        wanted = [pair for pair in dict.fromkeys(pairs) if not wishes.refuse_order(*pair)]
+        return tuple(_order(*pair, values) for pair in wanted)
+
+
+def _comparable(low: str, high: str, known: Mapping[str, Quantity]) -> bool:
+    """Whether an order can be asked for; an error that says why it cannot."""
+    if not {low, high} <= known.keys() or low == high or known[low].kind != known[high].kind:
+        raise ValueError(f"rules: expected two columns of numbers, or of moments, in '{low} <= {high}'.")
+    return True
+
+
+def _ordered(a: str, b: str, values: Mapping[str, Vector], width: float) -> bool:
+    low, high = values[a], values[b]
+    there = ~np.isnan(low) & ~np.isnan(high)
+    gap, n = (high - low)[there], int(there.sum())
+    below = int((gap < 0).sum())
+    if n < EVIDENCE or below > BROKEN * n:
+        return False
+    spread = min(float(part.std()) for part in (gap, low[there], high[there]))
+    close = there & (np.abs(high - low) <= max(NEAR * spread, width))
+    values_near = len(np.unique(low[close]))
+    chance = (np.random.default_rng(0).permutation(high[there]) < low[there]).sum()
+    apart = int((gap > 0).sum())
+    some = int(close.sum()) - below
+    diverse = 2 * values_near >= min(DISTINCT, len(np.unique(low[there])))
+    return bool(min(some, chance, apart) >= EVIDENCE and EVIDENCE * below <= some and diverse)
+
+
+def _order(low: str, high: str, values: Mapping[str, Vector]) -> KeptOrder:
+    there = ~np.isnan(values[low]) & ~np.isnan(values[high])
+    broken = np.flatnonzero(values[low] > values[high])
+    rows = int(there.sum())
+    share = (rows - len(broken) + 1) / (rows + 2)
+    return KeptOrder(low, high, share, rows, len(broken), tuple(broken[:SHOWN].tolist()))
