@@ -323,7 +323,7 @@ class _Run:
 
     def _gains_little(self) -> bool:
         held, worthwhile = self.history.held_out, self.recipe.worthwhile
-        if worthwhile is None or len(held) < LOOKS:
+        if worthwhile is None or len(held) < LOOKS or self.step < LOOKS * self.recipe.evaluate_every:
             return False
         return min(held[: len(held) // 2]) - min(held) < worthwhile
 

@@ -134,9 +134,9 @@ def fit_anyorder(
         level = _judged(net, data, anything, seed)
     at, when = AtLevel(net.eval(), level), late.tolist()
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    passes = passes if phases.passes is None else min(passes, phases.passes)
+    judged = phases.ordering_rows(settings.orders)
     chain = Chain(at, parents, when, None if rules is None else rules.after)
-    orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
+    orders = here.agreed(lambda: best_orders(chain, at, judged, settings.orders, generator, passes))
     about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
     if first.interrupted or not any(net.worth.heard):
         return AnyOrderDensity(net, level, orders, **about, history=first)

@@ -74,7 +74,7 @@ class Phases:
         progress: show a bar.
         end: moment of ``time.perf_counter`` when the networks should be trained and judged.
         judging: seconds before the end when training must end, to judge the networks.
-        passes: over held-out rows that there is time for, to choose orders.
+        passes: over all held-out rows that there is time for, to choose orders.
         refresh: brings other rows in, as ``train`` says; its step counts on from phase to phase.
         growth: how many times as many rows a step of the second phase has; it has so many times fewer steps.
         least_gain: nats a row that the first phase must gain by doubling its steps, to go on.
@@ -177,6 +177,13 @@ class Phases:
     def judged_in(self, seconds: float) -> Phases:
         """The same, when it is known how long it takes to judge the networks."""
         return self if self.end is None else replace(self, judging=seconds)
+
+    def ordering_rows(self, orders: int) -> Tensor:
+        """Held-out rows by which so many orders can be chosen in their share of the time, (members, n, d)."""
+        rows = self.data.held_out
+        if self.passes is None:
+            return rows
+        return rows[:, : max(1, rows.shape[1] * self.passes // (2 * orders * rows.shape[2]))]
 
     def cut(self, first: History) -> bool:
         """Whether the first phase was ended by the time, so that there is none for anything else."""
