@@ -5,37 +5,23 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import estimator_html_repr
-from sklearn.utils.validation import check_is_fitted
-
-from ctem.estimators.questions import Questions
 from ctem.tables.answers.markup import Picture, spark, table_html
 
-__all__ = ["InNotebook"]
+__all__ = ["model_html"]
 
 MOST = 30  # columns whose distribution is drawn
 FEW = 8  # values of a column that are drawn as bars of their own
 
 
-class InNotebook(Questions):
-    """What a notebook shows of a ``CTEM``, which inherits this.
+def model_html(model: Any) -> str:
+    """What a notebook shows of a fitted model.
 
+    >>> import numpy as np
     >>> from ctem import CTEM
-    >>> issubclass(CTEM, InNotebook)
-    True
+    >>> model_html(CTEM(max_steps=2, width=8, members=1, random_state=0).fit(np.arange(100.0)[:, None]))[:14]
+    '<p><b>CTEM</b>'
     """
-
-    def _repr_html_(self) -> str:
-        """The fitted model; scikit-learn's diagram of the settings before that."""
-        try:
-            check_is_fitted(self)
-        except NotFittedError:
-            return str(estimator_html_repr(self))
-        return _summary(self) + table_html(("column", "kind", "expected", "why"), _columns(self))
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+    return _summary(model) + table_html(("column", "kind", "expected", "why"), _columns(model))
 
 
 def _summary(model: Any) -> str:
@@ -43,8 +29,8 @@ def _summary(model: Any) -> str:
     facts = model.describe()
     held = model.held_out_
     fit = f"fitted on {facts['rows']:,} rows, {facts['steps']:,} steps in {facts['seconds']:.0f} s"
-    said = "; ".join([fit, *([] if held is None else [str(held).replace(" -", " −")])])
-    return f"<p><b>{escape(type(model).__name__)}</b> {escape(said)}</p>"
+    words = "; ".join([fit, *([] if held is None else [str(held).replace(" -", " −")])])
+    return f"<p><b>{escape(type(model).__name__)}</b> {escape(words)}</p>"
 
 
 def _columns(model: Any) -> list[list[Any]]:
