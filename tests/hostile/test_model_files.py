@@ -1,6 +1,5 @@
 """Model files that were damaged or made up: refused at load, quickly and in little memory, or the same answers."""
 
-import copy
 import json
 import struct
 import time
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from children import alone
+from mutations import made_up, put
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -88,65 +88,6 @@ def test_a_truncated_file_is_refused_at_every_length(whole, table, model, tmp_pa
     counts = endings([content[:n] for n in lengths], tmp_path / "cut.ctem", X, model.score_samples(X))
     tally("truncations", counts)
     assert counts == {"refused": TRUNCATIONS}
-
-
-def places_in(header, at=()):
-    """Paths to every value in a header: of a list the first and the last."""
-    yield at
-    if isinstance(header, dict):
-        for key, value in header.items():
-            yield from places_in(value, (*at, key))
-    elif isinstance(header, list) and header:
-        for i in sorted({0, len(header) - 1}):
-            yield from places_in(header[i], (*at, i))
-
-
-def put(header, place, value):
-    """A header with another value at a place."""
-    made = copy.deepcopy(header)
-    inner = made
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
-    return made
-
-
-HARMLESS = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-FREE = {"location", "knots", "scores", "slopes", "folds"}  # of a column's curve; scores of held-out rows
-EVIL = (
-    10**12,
-    -1,
-    1e308,
-    1e-300,
-    float("nan"),
-    float("inf"),
-    "x",
-    None,
-    [],
-    {},
-    True,
-    [0] * 5,
-    10**400,
-    "A" * 10**5,
-)
-
-
-def made_up(header, rng):
-    """Places in a header and what is put there, where it matters; the same ones every time."""
-    places = [p for p in places_in(header) if p and not set(p) & set(HARMLESS)]
-    while True:
-        place, value = places[int(rng.integers(len(places)))], EVIL[int(rng.integers(len(EVIL)))]
-        if not plausible(header, place, value):
-            yield place, value
-
-
-def plausible(header, place, value):
-    """Whether the header may then be that of another model, which answers for itself: it has free numbers."""
-    for key in place:
-        header = header[key]
-    same = type(value) is type(header) and value == header
-    same = same or (place[-1] == "seen" and value is None)  # as a model of format 13 is read
-    return same or (bool(FREE & set(place)) and type(value) in (int, float) and abs(value) <= 1)
 
 
 BOMBS = {

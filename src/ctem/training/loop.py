@@ -180,7 +180,7 @@ class _Run:
         self.step = 0
         self.steps, self.planned_at, self.planned_from = recipe.steps, 0, 0.0
         self.warmup, self.late = recipe.warmup, False
-        self.began, self.look_seconds, self.step_seconds = time.perf_counter(), 0.0, 0.0
+        self.began, self.look_seconds, self.step_seconds, self.stretch = time.perf_counter(), 0.0, 0.0, 1
 
     @property
     def _leading(self) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ class _Run:
     def plan(self, deadline: float | None, pace: float | None) -> None:
         """Plan as many steps as fit until the deadline, at most the recipe's."""
         if self.step_seconds:
-            pace = self.step_seconds + self.look_seconds / self.recipe.evaluate_every
+            pace = self.step_seconds + self.look_seconds / self.stretch
         if deadline is None or pace is None:
             return
         left = self.team.agreed(lambda: max(1, int((deadline - time.perf_counter()) / pace)))
@@ -233,7 +233,7 @@ class _Run:
         """Train up to the next multiple of ``evaluate_every``, or as long as there is time; then evaluate."""
         began, first = time.perf_counter(), self.step
         every = self.recipe.evaluate_every
-        end = min(self.steps, (self.step // every + 1) * every)
+        end = min(self.steps, (self.step // every + 1) * every, self._half_way())
         until = self._stretch(deadline)
         losses: list[Tensor] = []
         with self.dropout:
@@ -251,7 +251,15 @@ class _Run:
         self._record(sum(values) / len(values))
         now = time.perf_counter()
         self.step_seconds, self.look_seconds = (trained - began) / len(values), now - trained
+        self.stretch = len(values)
         self.history.seconds += now - began
+
+    def _half_way(self) -> int:
+        """Where the plan is looked at again, if time may be gained that could be used."""
+        if self.steps == self.recipe.steps:
+            return self.steps
+        worth = math.ceil(LOOK_SHARE * self.look_seconds / max(self.step_seconds, 1e-9))
+        return self.step + max(1, (self.steps - self.step) // 2, worth)
 
     def _stretch(self, deadline: float | None) -> float:
         """The moment when steps should pause for an evaluation, so that there are several before the deadline."""

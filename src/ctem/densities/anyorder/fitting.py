@@ -67,6 +67,7 @@ def fit_anyorder(
     ties: Ties | None = None,
     rules: Rules | None = None,
     max_time: float | None = None,
+    leaving: Callable[[AnyOrderDensity], float] | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
     network: Callable[..., AnyOrderNet] = AnyOrderNet,
@@ -88,6 +89,7 @@ def fit_anyorder(
         ties: columns that repeat others, or add up.
         rules: what columns say of others for certain, or nearly so; they play no part in training.
         max_time: seconds of the fit; fewer steps are planned if they would not fit.
+        leaving: how many of these seconds are for what the caller does then, by an untrained density of the same speed.
         checkpoint: file to resume from after a kill.
         progress: show a bar.
         network: makes the network; called with the arguments of ``AnyOrderNet``.
@@ -122,7 +124,17 @@ def fit_anyorder(
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
     some = late.to(x.dtype) if bool(late.any()) else None
     anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
-    phases = phases if max_time is None else phases.within(max_time, anything)
+    when, after = late.tolist(), None if rules is None else rules.after
+    about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
+    if max_time is not None:
+        end, middle = time.perf_counter() + max_time, AtLevel(net.eval(), math.sqrt(math.prod(levels)))
+        if leaving is not None:
+            order = Chain(middle, parents, when, after).orders(
+                settings.orders, torch.Generator().manual_seed(seed)
+            )
+            untrained = AnyOrderDensity(net, middle.level, order, **about)
+            end -= here.agreed(lambda: leaving(untrained))
+        phases = phases.within(max(end - time.perf_counter(), 0.0), anything)
     data, first, began = phases.data, phases.learn(anything), time.perf_counter()
     level = _judged(net, data, anything, seed)
     phases = phases.judged_in(time.perf_counter() - began)
@@ -132,12 +144,11 @@ def fit_anyorder(
         anything = _without(chance, net, anything)
         first = phases.learn_on(anything, first) if any(net.worth.heard) else first
         level = _judged(net, data, anything, seed)
-    at, when = AtLevel(net.eval(), level), late.tolist()
+    at = AtLevel(net.eval(), level)
     generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
     judged = phases.ordering_rows(settings.orders)
-    chain = Chain(at, parents, when, None if rules is None else rules.after)
+    chain = Chain(at, parents, when, after)
     orders = here.agreed(lambda: best_orders(chain, at, judged, settings.orders, generator, passes))
-    about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
     if first.interrupted or not any(net.worth.heard):
         return AnyOrderDensity(net, level, orders, **about, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)

@@ -1,7 +1,7 @@
 """A density that can be drawn from, tilted by an energy that was learned against its draws."""
 
 from ctem.densities.tilted.density import TiltedDensity
-from ctem.densities.tilted.energy import Base, Energy, Plan, fit_energy
+from ctem.densities.tilted.energy import Base, Energy, Pace, Plan, fit_energy
 from ctem.densities.tilted.trees import Trees
 
-__all__ = ["Base", "Energy", "Plan", "TiltedDensity", "Trees", "fit_energy"]
+__all__ = ["Base", "Energy", "Pace", "Plan", "TiltedDensity", "Trees", "fit_energy"]

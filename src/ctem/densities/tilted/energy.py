@@ -37,7 +37,7 @@ from ctem.densities.tilted.boosting import Boosting
 from ctem.densities.tilted.trees import Trees
 from ctem.partition.log_z import LogZ, estimate
 
-__all__ = ["Base", "Energy", "Plan", "fit_energy"]
+__all__ = ["Base", "Energy", "Pace", "Plan", "fit_energy"]
 
 Snap = Callable[[Tensor], Tensor]
 Recut = Callable[[int, Tensor], Tensor]
@@ -52,6 +52,7 @@ FRESH = 4  # times as many fresh draws, at most, to make log Z precise
 BATCH = 2**15  # draws at a time
 ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
 TIMED = 512  # draws by which the time of one is judged
+FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
 
@@ -71,6 +72,25 @@ class Base(Protocol):
         """x with its missing cells drawn given the others."""
 
 
+class Pace(NamedTuple):
+    """How fast this machine is at the moment.
+
+    >>> Pace(1e-3, 1.0).draw
+    0.001
+    """
+
+    draw: float  # seconds
+    load: float  # by the clock, for a second of the processor
+
+    @classmethod
+    def of(cls, base: Base, generator: torch.Generator) -> Pace:
+        """Measured by some draws."""
+        began, used = time.perf_counter(), time.process_time()
+        base.sample(TIMED, generator)
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        return cls(max(seconds / TIMED, 1e-9), max(1.0, seconds / max(used, 1e-9)))
+
+
 class Plan(NamedTuple):
     """How long an energy is learned.
 
@@ -86,18 +106,40 @@ class Plan(NamedTuple):
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for log Z and the gain, at least
 
-    def within(self, seconds: float, draw: float, columns: int) -> Plan:
-        """A plan for about so many seconds, if a draw takes ``draw`` of them: half for draws, half for trees.
+    def within(self, seconds: float, pace: Pace, columns: int) -> Plan:
+        """A plan for about so many seconds: of fewer rows, and trees if they take more than half of it.
 
-        >>> Plan().within(seconds=10.0, draw=1e-3, columns=10).fresh
-        1666
+        Where too few rows would be left, it has one round, and half as many draws.
+
+        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most
+        793
+        >>> Plan().within(1.0, Pace(1e-3, 1.0), columns=10)[:2]
+        (1, 2.0)
         """
-        draws = seconds / 2 / max(draw, 1e-9)  # a third for log Z, the others for the rounds
-        fresh = min(self.fresh, int(draws / 3))
-        most = min(self.most, int(2 * draws / 3 / (self.rounds * self.draws)))
-        rows = max(1, most) * (1 + self.draws) * (self.rounds + 1)
-        trees = min(self.trees, int(seconds / 2 / (ROW_TREE * columns * rows)))
+        drawing, growing = self._seconds_of_a_row(pace, columns)
+        most = min(self.most, int(seconds / (drawing + min(drawing, growing))))
+        if most < FEWEST and self.rounds > 1:
+            return self._replace(rounds=1, draws=self.draws / 2).within(seconds, pace, columns)
+        trees = min(self.trees, int(self.trees * seconds / (2 * most * growing))) if most else 0
+        fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self.rounds))
         return self._replace(fresh=fresh, most=most, trees=trees)
+
+    def seconds(self, rows: int, pace: Pace, columns: int) -> float:
+        """About how long all of it takes for a table of so many rows.
+
+        >>> round(Plan().seconds(1000, Pace(1e-3, 1.0), columns=10))
+        29
+        """
+        drawing, growing = self._seconds_of_a_row(pace, columns)
+        rows = min(rows, self.most)
+        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self.rounds)
+        return rows * (drawing + growing) + fresh * pace.draw
+
+    def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
+        """Seconds that draws and trees take for each row of the data."""
+        drawing = (1 + FRESH_SHARE) * self.draws * self.rounds * pace.draw
+        growing = (1 + self.draws) * (self.rounds + 1) * self.trees * ROW_TREE * columns * pace.load
+        return drawing, growing
 
 
 @dataclass(frozen=True)
@@ -250,10 +292,8 @@ def fit_energy(
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
     if until is not None:
-        began, generator = time.perf_counter(), torch.Generator(rows.device).manual_seed(seed)
-        base.sample(TIMED, generator)
-        seconds = time.perf_counter() - began
-        plan = plan.within(until - time.perf_counter(), seconds / TIMED, len(sizes))
+        pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
+        plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
     if min(plan.most, len(rows)) < FEWEST or plan.trees < FEWEST_TREES:
         return None
     return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
@@ -291,9 +331,11 @@ class _Fit:
         fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
         rounds: list[Trees] = []
         gain = Gain(0.0, 0.0)
+        took = 0.0
         for k in range(self.plan.rounds):
-            if rounds and self.until is not None and time.perf_counter() > self.until:
+            if rounds and self._left() < took:
                 break
+            began = self._left()
             drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
             log_w = _sum(rounds, drawn)
             tilt = np.exp((log_w - log_w.max()).cpu().numpy()) if rounds else None
@@ -303,6 +345,7 @@ class _Fit:
             if not more[-1].count or better.mean <= gain.mean:
                 break
             rounds, gain = more, better
+            took = 0.0 if self.until is None else began - self._left()
         if gain.mean <= SURE * gain.stderr:
             return None
         return self._energy(tuple(rounds), gain, fresh, generator)
@@ -312,7 +355,7 @@ class _Fit:
     ) -> Energy:
         most = FRESH * len(fresh)
         log_z = estimate(_sum(rounds, fresh), "importance")
-        while log_z.stderr > PRECISE and len(fresh) < most:
+        while log_z.stderr > PRECISE and len(fresh) < most and self._left() > 0:
             fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
             log_z = estimate(_sum(rounds, fresh), "importance")
         tilt = (_sum(rounds, fresh) - log_z.value).exp()
@@ -320,6 +363,10 @@ class _Fit:
         clipped = float((tilt - ceiling).clamp_min(0).mean())
         partial = self._partial(fresh, tilt)
         return Energy(rounds, partial, log_z, math.log(ceiling), *gain, clipped, self.atoms, self.parents)
+
+    def _left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.until is None else self.until - time.perf_counter()
 
     def _partial(self, fresh: Tensor, tilt: Tensor) -> Trees:
         """log E[tilt | visible cells], learned from draws with cells hidden at random."""
