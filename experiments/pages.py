@@ -125,6 +125,11 @@ PAGES = (
         notes="mixed",
     ),
     Page(
+        "referee",
+        {"referee-*": "nothing was chosen on the truth; mirroring of images on validation images; one run"},
+        split="metric",
+    ),
+    Page(
         "images",
         {
             "mnist-slopes": "defaults; the second run followed a look at top-1",

@@ -18,11 +18,11 @@ from ctem.densities.anyorder.orders import best_orders
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.densities.anyorder.worth import Worth
 from ctem.densities.chain import Chain
-from ctem.densities.images.firstorder import FirstOrder
-from ctem.densities.images.unet import ImageNet
 from ctem.densities.spacetime.differences import Differences
 from ctem.densities.spacetime.network import LevelNet
 from ctem.spaces import Category, Ordinal, Real, Space
+from experiments.images.firstorder import FirstOrder
+from experiments.images.unet import ImageNet
 
 FINITE = Space([Category(2), Ordinal(3), Category(4)])
 BITS = Space([Category(2)] * 4)

@@ -198,7 +198,7 @@ def test_ends_may_be_said(tmp_path):
     said = {"age": Real(low=-math.inf), "balance": Real(low=-9, high=9.0)}
     model = CTEM(**{**SMALL, "max_steps": 5}, kinds=said).fit(X)
     assert not isinstance(model.schema_.columns["age"].codec.transform, Bounded)
-    assert model.schema_.describe()[1].reason.endswith("never beyond -9 … 9, as said")
+    assert model.schema_.describe()[1].reason.endswith("never beyond -9 … 9, as requested")
     assert model.sample(2000, random_state=0)["balance"].between(-9, 9).all()
     model.save(tmp_path / "m.ctem")
     again = CTEM.load(tmp_path / "m.ctem")

@@ -62,9 +62,9 @@ def test_a_column_of_chance_costs_no_more_than_its_margin_and_the_others_nothing
     without = CTEM(random_state=0).fit(X[others]).score_samples(new[others])
     lost = without - model.log_density(new, others, CHANCE)
     assert lost.mean() < 0.02
-    told = {column["name"]: column["others_say"] for column in model.describe()["columns"]}
-    assert all(told[name] == 0 for name in CHANCE)
-    assert all(told[name] > 0.3 for name in others)
+    nats = {column["name"]: column["nats_from_others"] for column in model.describe()["columns"]}
+    assert all(nats[name] == 0 for name in CHANCE)
+    assert all(nats[name] > 0.3 for name in others)
 
 
 def dependent_rows(n, seed=0):
@@ -96,9 +96,9 @@ def fitted():
 def test_a_column_of_chance_is_alone_and_the_others_are_heard(fitted):
     worth = fitted.net.worth
     assert worth.heard == (True, True, False)
-    assert worth.share[2] == worth.told[2] == 0
+    assert worth.share[2] == worth.nats[2] == 0
     assert min(worth.share[:2]) > 0.9
-    assert min(worth.told[:2]) > 0.3
+    assert min(worth.nats[:2]) > 0.3
 
 
 def test_a_column_that_is_alone_has_its_margin_whatever_is_shown_and_tells_nothing(fitted):
@@ -162,7 +162,7 @@ def test_networks_that_are_right_are_believed_in_everything():
     found = found_worth(Told(0.3, 0.0), Unseen(alike_rows(5000, 0.3), 1e-3, HiddenColumns()))
     assert found.share == (1.0, 1.0)
     information = (1.3 * math.log(1.3) + 0.7 * math.log(0.7)) / 2
-    assert found.told == pytest.approx((information, information), abs=4 * 0.3 / math.sqrt(5000))
+    assert found.nats == pytest.approx((information, information), abs=4 * 0.3 / math.sqrt(5000))
 
 
 def test_the_mean_of_the_members_is_judged_where_rows_are_new_to_all():
@@ -188,7 +188,7 @@ def test_little_evidence_leaves_a_share_at_its_end():
     wild = Told(0.0, 0.3)
     gains = found_worth(wild, Unseen(alike_rows(40, 0.0), 1e-3, HiddenColumns()))
     assert set(gains.share) <= {0.0, 1.0}
-    assert max(gains.told) < EVIDENCE / 40
+    assert max(gains.nats) < EVIDENCE / 40
 
 
 def test_the_best_share_is_the_best_of_a_grid():
@@ -237,7 +237,7 @@ def test_a_mixed_density_of_numbers_draws_the_margin_as_often_as_it_is_believed(
         assert abs(float(drawn.var()) - 1) < 5 * math.sqrt(2 / n)
 
 
-def test_what_others_say_is_kept_in_the_file_and_told(tmp_path, capsys):
+def test_nats_from_others_are_kept_in_the_file_and_displayed(tmp_path, capsys):
     from ctem.cli.facts import info
 
     X = pd.DataFrame(dependent_rows(300).numpy(), columns=["bit", "number", "label"]).astype({"label": str})
@@ -253,7 +253,7 @@ def test_what_others_say_is_kept_in_the_file_and_told(tmp_path, capsys):
     assert np.array_equal(again.score_samples(X), model.score_samples(X))
     info(tmp_path / "model.ctem", as_json=True)
     columns = json.loads(capsys.readouterr().out)["columns"]
-    assert [column["others_say"] for column in columns] == list(worth.told)
+    assert [column["nats_from_others"] for column in columns] == list(worth.nats)
     assert [column["believed"] for column in columns] == list(worth.share)
     info(tmp_path / "model.ctem", as_json=False)
-    assert "others say" in capsys.readouterr().out
+    assert "from others" in capsys.readouterr().out

@@ -446,7 +446,7 @@ def test_an_error_in_a_later_batch_says_from_where_rows_count(folder, tmp_path, 
     wrong = pd.concat([rows(), rows()[-1:].assign(rain=1e308)])
     wrong.to_csv(tmp_path / "t.csv", index=False)
     _, err = ctem("score", folder / "m.ctem", tmp_path / "t.csv", code=1)
-    assert "column 'rain', row 50: 1e+308 is further than float64 can say" in err
+    assert "column 'rain', row 50: 1e+308 is further than float64 can hold" in err
     assert "(Rows here count from row 100 of the table.)" in err
 
 

@@ -65,9 +65,9 @@ def field(header, name):
 
 def curve(header, name):
     """The innermost curve of a column."""
-    found = codec(header, name)["curve"]
-    while "location" not in found:
-        found = found["inner"] if "inner" in found else found["curve"]
+    found = codec(header, name)["transform"]
+    while "inner" in found:
+        found = found["inner"]
     return found
 
 
@@ -82,7 +82,7 @@ CRAFTED = {
     "dates that are text": lambda h, t, m: field(h, "born").update(dtype=TEXT),
     "numbers that are dates": lambda h, t, m: field(h, "share").update(dtype={"pandas": "datetime64[ns]"}),
     "labels that are numbers": lambda h, t, m: field(h, "city").update(dtype={"pandas": "int64"}),
-    "no ends": lambda h, t, m: codec(h, "share")["curve"].update(low=None, high=None),
+    "no ends": lambda h, t, m: codec(h, "share")["transform"].update(low=None, high=None),
     "a scale below all numbers": lambda h, t, m: curve(h, "price").update(scale=1e-320),
     "a version in other digits": lambda h, t, m: m.update(version="".join(chr(0x660 + int(d)) for d in m["version"])),
     "a version with a zero": lambda h, t, m: m.update(version=f"0{m['version']}"),

@@ -25,7 +25,7 @@ from ctem.matching.kernels import (
     Sphere,
     Uniform,
 )
-from ctem.samplers.diagnostics import chain_diagnostics
+from ctem.samplers.diagnostics import chain_diagnostics, ess_per_evaluation
 from ctem.spaces import Angle, Category, Ordinal, Real, Space
 
 SMALL = Space([Ordinal(5), Category(3), Ordinal(4)])
@@ -287,3 +287,14 @@ def test_of_a_kernel_of_ones_own_components_says_what_it_cannot_know():
 def test_components_go_around_a_circle():
     space = Space([Angle()])
     assert components(Gaussian(space, 0.06), torch.tensor([[0.05], [6.25]])).count == 1
+
+
+def test_effective_samples_for_an_evaluation_are_those_of_an_autoregression():
+    g, a = torch.Generator().manual_seed(0), 0.8
+    x, trace = torch.randn(64, 2, generator=g), []
+    for _ in range(4000):
+        x = a * x + (1 - a**2) ** 0.5 * torch.randn(64, 2, generator=g)
+        trace.append(x)
+    found = ess_per_evaluation(torch.stack(trace), 8000, g)
+    assert found == pytest.approx((1 - a) / (1 + a) / 2, rel=0.1)
+    assert ess_per_evaluation(torch.zeros(10, 3, 2), 10, g) == 0

@@ -23,10 +23,10 @@ PAGES = [
     *sorted((DOCS / "guides").glob("*.md")),
     *sorted(ENERGIES.glob("*.md")),
 ]
-MATCHING = ("kernels", "losses", "noise", "connectivity", "spacetime")
+MATCHING = ("kernels", "losses", "rivals", "noise", "connectivity", "spacetime")
 PAPERS_HALF = [
     *("spaces", "bases", "energies", "energy_model", *(f"matching.{name}" for name in MATCHING)),
-    *("training", "samplers", "samplers.diagnostics", "partition"),
+    *("training", "samplers", "samplers.diagnostics", "partition", "checking"),
 ]
 LARGEST = 1_000_000  # bytes of a page, without its pictures
 

@@ -90,15 +90,15 @@ TRAPS = {  # what is odd → columns that are put beside ordinary ones, and word
         "copied column",
         "'m' and 'metres' hold the same numbers",
     ),
-    "two columns that say the same": (
+    "two columns that hold the same": (
         {"pclass": 1 + CITY % 3, "class": np.array(["First", "Second", "Third"])[CITY % 3]},
         "rule",
-        "'pclass' and 'class' say the same",
+        "'pclass' and 'class' hold the same",
     ),
     "a broken rule": (
         {"pclass": 1 + CITY % 3, "class": with_cells(np.array(list("ABC"))[CITY % 3], [77], "D")},
         "rule",
-        "'pclass' and 'class' say the same but in 1 row (row 77)",
+        "'pclass' and 'class' hold the same but in 1 row (row 77)",
     ),
     "a column that follows from another": (
         {"town": np.array(list("abcdef"))[CITY], "state": np.array(list("XY"))[CITY // 3]},
@@ -199,7 +199,7 @@ def test_the_command_line_says_what_python_says(tmp_path):
     )
     shown = CliRunner().invoke(cli.app, ["inspect", str(tmp_path / "t.csv")]).stdout
     assert (
-        "! 'age' holds 999 in 2 rows, which looks like a code for missing: if it is one, --na=999 says so."
+        "! 'age' holds 999 in 2 rows, which looks like a code for missing: if it is one, --na=999 marks it."
         in shown
     )
     calm = CliRunner().invoke(cli.app, ["inspect", str(tmp_path / "t.csv"), "--na", "999"]).stdout

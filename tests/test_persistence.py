@@ -189,7 +189,7 @@ def test_curves_of_an_older_format_have_straight_tails(path, model):
     for column in header["schema"]["columns"]:
         inner = column["codec"].get("transform")
         while inner is not None and "slopes" not in inner:
-            inner = inner.get("inner") or inner.get("smooth") or inner.get("curve")
+            inner = inner["inner"]
         if inner is not None:
             del inner["bends"]
     write(path, tensors, {**metadata, "version": "17"}, header)
@@ -291,7 +291,7 @@ CHANGES = {
     "a share beyond 1": lambda h: h["density"]["worth"]["share"].__setitem__(0, 2.0),
     "a share of text": lambda h: h["density"]["worth"]["share"].__setitem__(0, "all"),
     "columns heard in part": lambda h: h["density"]["worth"]["heard"].__setitem__(0, 0.5),
-    "less than nothing told": lambda h: h["density"]["worth"]["told"].__setitem__(0, -1.0),
+    "nats below 0": lambda h: h["density"]["worth"]["nats"].__setitem__(0, -1.0),
     "level of nothing": lambda h: h["density"].update(level=None),
     "level of nan": lambda h: h["density"].update(level=float("nan")),
     "level of text": lambda h: h["density"].update(level="__import__('os')"),
@@ -310,13 +310,13 @@ CHANGES = {
     "shares that do not add up": lambda h: city(h).update(shares=[1.0, 0.5, 1.0]),
     "values of another type": lambda h: city(h).update(type="int"),
     "level too fine": lambda h: h["density"].update(level=1e-18),
-    "slope of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["inner"]["slopes"].__setitem__(
-        0, 1e300
-    ),
-    "score of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["curve"]["inner"]["scores"].__setitem__(
-        -1, 1e300
-    ),
-    "shift of 1e308": lambda h: h["schema"]["columns"][2]["codec"]["ruler"].update(shift=10**308),
+    "slope of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["transform"]["inner"][
+        "slopes"
+    ].__setitem__(0, 1e300),
+    "score of 1e300": lambda h: h["schema"]["columns"][2]["codec"]["transform"]["inner"][
+        "scores"
+    ].__setitem__(-1, 1e300),
+    "shift of 1e308": lambda h: h["schema"]["columns"][2]["codec"]["lattice"].update(shift=10**308),
     "an atom of nothing": lambda h: h["schema"]["columns"][1]["codec"].update(atoms=[None]),
     "another name": lambda h: h["kind"]["fields"][0].update(original="x"),
     "a dtype that is none": lambda h: h["kind"]["fields"][1].update(dtype={"pandas": "read_csv"}),
@@ -344,6 +344,28 @@ def test_an_older_file_is_read_without_the_second_potential_that_it_may_hold(pat
     header["settings"]["fast"], header["fast"] = True, {"level": 0.1}
     write(path, {**tensors, "fast.first.weight": torch.zeros(3)}, {**metadata, "version": "21"}, header)
     assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
+
+
+def retired(part):
+    """The maps and lattices of a header by the names that they had up to format 22."""
+    if isinstance(part, list):
+        return [retired(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    names = {"lattice": "ruler", "transform": "curve"} if "codec" in part else {}
+    if "inner" in part and "margin" not in part:
+        names = {"inner": "curve"}
+    return {names.get(key, key): retired(value) for key, value in part.items()}
+
+
+def test_an_older_file_with_retired_names_is_read(path, model):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    header["schema"], worth = retired(header["schema"]), header["density"]["worth"]
+    worth["told"] = worth.pop("nats")
+    write(path, tensors, {**metadata, "version": "22"}, header)
+    assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
+    assert CTEM.load(path).describe() == model.describe()
 
 
 def test_a_header_that_is_a_list_is_refused(path):

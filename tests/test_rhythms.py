@@ -276,9 +276,9 @@ def test_a_rhythm_that_no_fit_can_have_written_is_refused(wrong):
     curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     made = Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0)).to_json()
     whole = codec_of(by_day(np.random.default_rng(0))).to_json()
-    assert codec_from_json({**whole, "curve": made}).transform.period == DAY
+    assert codec_from_json({**whole, "transform": made}).transform.period == DAY
     with pytest.raises(ValueError, match="rhythm: expected a period of 1 or 7 days"):
-        codec_from_json({**whole, "curve": {**made, **wrong}})
+        codec_from_json({**whole, "transform": {**made, **wrong}})
 
 
 def test_inspect_says_that_the_time_of_day_has_a_rhythm():

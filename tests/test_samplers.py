@@ -25,8 +25,10 @@ from ctem.samplers import (
     DiscreteLangevin,
     Gibbs,
     GibbsWithGradients,
+    Independence,
     Langevin,
     MetropolisHastings,
+    ReplicaExchange,
     anneal,
     exact_differences,
     gradient_differences,
@@ -131,6 +133,7 @@ DISCRETE = {
     "langevin": DiscreteLangevin(STATES, 0.5),
     "langevin exact": DiscreteLangevin(STATES, 1.0, exact_differences),
     "alternate": Alternate(Gibbs(STATES, [0, 1]), GibbsWithGradients(STATES)),
+    "independence": Independence(skewed_base()),
 }
 
 MIXED_SAMPLERS = {
@@ -164,6 +167,19 @@ def test_discrete_samplers_find_a_skewed_target_from_a_point(name):
     x = torch.zeros(800, 4)
     assert not agrees_with_states(x, f, STATES)
     assert agrees_with_states(run(DISCRETE[name], f, x, 120, g).x, f, STATES)
+
+
+def test_replica_exchange_leaves_every_temperature_invariant_and_finds_both_modes():
+    space, g = Space([Category(2)] * 8), seeded(6)
+    base, ladder = ProductBase(space), [1.0, 0.6, 0.3, 0.0]
+    modes = lambda x: 1.2 * ((x.sum(-1) - 4) ** 2) + 0.2 * x.sum(-1)  # noqa: E731  all zeros or all ones
+    sampler = ReplicaExchange(Alternate(*[Gibbs(space)] * 8), base, ladder)
+    groups = [exact_sample(lambda x, t=t: t * modes(x), space, 3000, g) for t in ladder]
+    x = run(sampler, modes, torch.stack(groups, 1).flatten(0, 1), 4, g).x
+    for k, t in enumerate(ladder):
+        assert agrees_with_states(x[k::4], lambda x, t=t: t * modes(x), space)
+    alone = run(sampler, modes, torch.zeros(4 * 600, 8), 60, g).x[::4]
+    assert agrees_with_states(alone, modes, space)
 
 
 def test_mala_leaves_unequal_gaussians_invariant_and_finds_them():

@@ -346,7 +346,7 @@ def test_the_user_may_say_what_a_column_is():
         assert Schema.fit(frame, {"n": said}).space.columns[0] == Category(5)
     assert isinstance(Schema.fit(frame, {"n": Real}).space.columns[0], Real)
     assert Schema.fit(frame, {"t": "ordinal"}).space.columns[1] == Ordinal(2)
-    assert "as said" in Schema.fit(frame, {"n": "category"}).describe()[0].reason
+    assert "as requested" in Schema.fit(frame, {"n": "category"}).describe()[0].reason
 
 
 def test_numpy_rows_are_taken_by_position_and_tables_by_name():

@@ -31,7 +31,7 @@ FIT_ERRORS = {
         r"'flag' holds booleans: it cannot be Real\(\)",
     ),
     "scaled real": (lambda f: Schema.fit(f, {"normal": Real(0, 2)}), "whose units are learned"),
-    "wrong size": (lambda f: Schema.fit(f, {"city": Category(9)}), "'city': expected 9 values, as said"),
+    "wrong size": (lambda f: Schema.fit(f, {"city": Category(9)}), "'city': expected 9 values, as requested"),
     "long ordinal": (
         lambda f: Schema.fit(read_frame(np.arange(2000.0)[:, None]), {"x0": Ordinal()}),
         r"'x0' holds 2000 values; Ordinal\(\) takes at most 1024",
@@ -97,7 +97,7 @@ def test_encode_wants_the_columns_of_fit():
 
 def test_a_value_out_of_float64s_reach_is_refused():
     schema = Schema.fit(read_frame(HOSTILE["tiny"][:, None]), {"x0": Real()})
-    with pytest.raises(ValueError, match="column 'x0', row 1: 1e\\+300 is further than float64 can say"):
+    with pytest.raises(ValueError, match="column 'x0', row 1: 1e\\+300 is further than float64 can hold"):
         schema.encode(read_frame([[0.0], [1e300]]))
 
 
@@ -125,12 +125,12 @@ BAD_JSON = {
     "unknown kind": lambda: spoil("columns", 0, "kind", value="image"),
     "same name": lambda: spoil("columns", 1, "name", value="normal"),
     "unknown codec": lambda: spoil("columns", 0, "codec", "codec", value="os.system"),
-    "falling knots": lambda: spoil("columns", 0, "codec", "curve", "knots", 0, value=1e9),
-    "infinite scale": lambda: spoil("columns", 0, "codec", "curve", "scale", value=math.inf),
-    "short slopes": lambda: spoil("columns", 0, "codec", "curve", "slopes", value=[1.0]),
-    "text for a number": lambda: spoil("columns", 0, "codec", "curve", "scale", value="x"),
-    "negative width": lambda: spoil("columns", 2, "codec", "ruler", "width", value=-1),
-    "unknown unit": lambda: spoil("columns", 2, "codec", "ruler", "unit", value="fortnight"),
+    "falling knots": lambda: spoil("columns", 0, "codec", "transform", "knots", 0, value=1e9),
+    "infinite scale": lambda: spoil("columns", 0, "codec", "transform", "scale", value=math.inf),
+    "short slopes": lambda: spoil("columns", 0, "codec", "transform", "slopes", value=[1.0]),
+    "text for a number": lambda: spoil("columns", 0, "codec", "transform", "scale", value="x"),
+    "negative width": lambda: spoil("columns", 2, "codec", "lattice", "width", value=-1),
+    "unknown unit": lambda: spoil("columns", 2, "codec", "lattice", "unit", value="fortnight"),
     "lost code": lambda: spoil("columns", 1, "codec", "codes", 0, value=9),
     "share of nothing": lambda: spoil("columns", 1, "codec", "shares", 0, value=0.0),
     "reserve of everything": lambda: spoil("columns", 1, "codec", "reserve", value=1.0),

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from scipy.stats import chisquare
 from test_kernels import random_base
 from test_losses import random_density
 
@@ -13,7 +12,7 @@ from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
 from ctem.densities.spacetime.differences import Differences, quadrature_error
 from ctem.densities.spacetime.network import LevelNet
-from ctem.densities.spacetime.normalisation import corrected_samples, log_z_check, one_pass_log_z
+from ctem.densities.spacetime.normalisation import one_pass_log_z
 from ctem.matching.losses import brier, log_score
 from ctem.matching.noise import Noise
 from ctem.matching.spacetime import ColumnComparisons, LevelComparisons, Moves, Pairs, space_time_loss
@@ -239,33 +238,6 @@ def test_a_chain_of_differences_integrates_to_one_and_knows_how_finely():
         assert quadrature_error(fine, rows[::100], order) < 1e-4
     coarse = Differences(awake(base), base, level=2.0, points=17)
     assert quadrature_error(coarse, rows[::100], [0, 1]) > 1e-4
-
-
-def test_every_way_to_log_z_agrees_on_an_enumerable_joint():
-    base = random_base(FINITE)
-    g = Differences(awake(base), base)
-    sampled, exact, forward, reverse = log_z_check(g, 2000, torch.Generator().manual_seed(0), levels=40)
-    assert exact.method == "enumerate"
-    assert abs(sampled.value - exact.value) < 4 * sampled.stderr + 1e-5
-    assert abs(forward.value - exact.value) < 4 * forward.stderr + 1e-5
-    assert abs(reverse.value - exact.value) < 0.1  # starts from chain samples, not from the joint
-
-
-def test_corrected_samples_follow_the_joint_where_plain_chain_samples_do_not():
-    base = random_base(FINITE)
-    net = awake(base)
-    net.last.data *= 4  # a joint far from its chain
-    g = Differences(net, base)
-    n, generator = 4000, torch.Generator().manual_seed(0)
-    expected = n * g.one_pass(FINITE.states()).double().softmax(0)
-
-    def p_value(x):
-        return chisquare(torch.bincount(FINITE.index(x), minlength=24).numpy(), expected.numpy()).pvalue
-
-    moved, acceptance = corrected_samples(g, n, generator, steps=15)
-    assert p_value(Chain(g).sample(n, generator).x) < 1e-6
-    assert p_value(moved) > 1e-3
-    assert 0 < acceptance < 1
 
 
 def test_the_error_bar_of_the_sampled_constant_is_honest():

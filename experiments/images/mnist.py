@@ -7,7 +7,7 @@
 Objectives: ``soft`` and ``constant`` target at one shared noise level, ``paper`` (constant target, its levels, learning
 rate and batch, as many epochs as the time allows), ``spacetime`` (soft target, levels joined, so that one pass is
 normalised up to training error) and ``slopes`` (a clock per pixel, from first-order comparisons of all hidden pixels at
-once, ``ctem.densities.images.firstorder``: exact likelihood by the chain rule, samples without MCMC). Time is given in
+once, ``experiments.images.firstorder``: exact likelihood by the chain rule, samples without MCMC). Time is given in
 seconds, and steps follow from it. Each objective writes a results file, main numbers first, and what was drawn into
 --build; pictures show all objectives whose arrays are there.
 

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from ctem import Category, ProductBase, Recipe, Space, train
 from ctem.densities.chain import Chain
-from ctem.densities.images.firstorder import FirstOrder, HiddenPixels
-from ctem.densities.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
-from ctem.densities.images.unet import ImageNet
 from ctem.densities.spacetime.differences import Differences
 from ctem.matching.noise import Noise
 from ctem.samplers import AnnealedBits, Denoise, FlipJump, LangevinFlips, PathFlips, anneal_bits, denoise_bits
 from ctem.training.checkpoints import read_checkpoint, write_checkpoint
+from experiments.images.firstorder import FirstOrder, HiddenPixels
 from experiments.images.judge import Judge
+from experiments.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 from experiments.images.settings import FIRST, Images, Job, Scale, shuffled
+from experiments.images.unet import ImageNet
 from experiments.results import Record, load_arrays, save_arrays, summarise, write
 
 PAPER_TOP1, PAPER_REAL = "0.929 [0.920, 0.937]", "0.992 [0.989, 0.994]"

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ctem import Recipe
 from ctem.datasets import load_binarized_mnist, load_mnist
-from ctem.densities.images.objectives import PAPER_LEVELS, Angular
 from ctem.matching.losses import Rule, Schedule, brier, log_score
+from experiments.images.objectives import PAPER_LEVELS, Angular
 
 OURS = Recipe(batch_size=256, learning_rate=1e-3, ema=0.999, weight_decay=0.01, clip=10.0)
 SMALL = Recipe(batch_size=128, learning_rate=3e-3, ema=0.99, weight_decay=0.01, clip=10.0)

@@ -17,11 +17,11 @@ from torch import Tensor
 from ctem import MLP, ProductBase, Recipe, Space, mean_std, train
 from ctem.benchmarks.metrics import energy_distance, fisher_divergence, ise, mode_weight_error
 from ctem.benchmarks.targets import grid
-from ctem.densities.pairwise import PairLoss, comparison_kernels
 from ctem.energies import MLPs, Tilted
 from ctem.matching.losses import denoising_score_matching
 from ctem.training import PAPER_2D, PAPER_HIGH_D
 from ctem.training.devices import StepGraph
+from experiments.paper.pairwise import PairLoss, comparison_kernels
 from experiments.paper.sets import (
     BRIEF,
     GROUPS,

@@ -1,7 +1,7 @@
 """What Table 1 fits besides baselines, and fits kept on disk for the figures.
 
 CTEM-S and CTEM-G are the paper's: networks on raw rows, many as one program, trained to the last step. Ours is
-``ctem.densities.pairwise.fit_pairwise`` table by table. Everything of it is decided by rows that a network has not
+``experiments.paper.pairwise.fit_pairwise`` table by table. Everything of it is decided by rows that a network has not
 seen: the step and the weight decay by the out-of-fold loss, which is a proper score for one kernel, and what changes
 the kernel by out-of-fold nats, which compare between kernels.
 """
@@ -23,11 +23,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ctem import MLP, ProductBase, Real, Space, brier, grad_log_density, mean_std, train
-from ctem.densities.pairwise import DRAWS, RECIPE, PairwiseDensity, fit_pairwise, folds_of
 from ctem.energies import MLPs
 from ctem.partition import LogZ, log_z_grid, log_z_importance
 from ctem.training import PAPER_2D, PAPER_HIGH_D, History
 from experiments.paper.baselines import KDE, Flow
+from experiments.paper.pairwise import DRAWS, RECIPE, PairwiseDensity, fit_pairwise, folds_of
 from experiments.paper.sets import (
     BRIEF,
     TARGETS,

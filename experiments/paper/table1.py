@@ -6,8 +6,8 @@
 
 Each family of systems writes its own files, table1-FAMILY-DIMd.json, after every system. CTEM-S and CTEM-G are
 trained as the paper trains them, all sets and seeds of one dimension as one program; so are the flows. "ours, plain"
-is ``ctem.densities.pairwise.fit_pairwise`` with its defaults, one call for every table: an energy that tilts N(0, I),
-comparisons that N(0, I) makes reversible, K-fold cross-fitting, the step and the weight decay chosen by the
+is ``experiments.paper.pairwise.fit_pairwise`` with its defaults, one call for every table: an energy that tilts
+N(0, I), comparisons that N(0, I) makes reversible, K-fold cross-fitting, the step and the weight decay chosen by the
 out-of-fold loss, and the mean of the K normalised densities.
 """
 

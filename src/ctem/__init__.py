@@ -20,6 +20,7 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from ctem.bases import ProductBase
+    from ctem.checking import check
     from ctem.energies import MLP, grad_log_density
     from ctem.energy_model import EnergyModel
     from ctem.estimators.estimator import CTEM
@@ -68,6 +69,7 @@ __all__ = [
     "__version__",
     "audit",
     "brier",
+    "check",
     "grad_log_density",
     "inspect",
     "log_score",
@@ -78,6 +80,7 @@ __all__ = [
 
 _HOME = {
     "ctem.bases": ["ProductBase"],
+    "ctem.checking": ["check"],
     "ctem.energies": ["MLP", "grad_log_density"],
     "ctem.energy_model": ["EnergyModel"],
     "ctem.estimators.estimator": ["CTEM"],

@@ -122,7 +122,10 @@ class MLPs(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """g_k at rows x (members, n, d), its own for each member, or (n, d), the same for all; (members, n)."""
         h = self.space.features(x)
-        h = h if h.ndim == 3 else h.expand(self.members, *h.shape)
+        return self.on_features(h if h.ndim == 3 else h.expand(self.members, *h.shape))
+
+    def on_features(self, h: Tensor) -> Tensor:
+        """g_k as a function of the features (members, n, …), (members, n)."""
         for weight, bias in zip(self.weights, self.biases, strict=True):
             h = silu(torch.baddbmm(bias, h, weight))
         return torch.bmm(h, self.last).squeeze(-1)

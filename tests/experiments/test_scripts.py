@@ -9,6 +9,7 @@ import torch
 pytestmark = pytest.mark.long
 SCRIPTS = [
     "binary.nats",
+    "energies.referee",
     "images.mnist",
     "paper.figures",
     "paper.mixed",

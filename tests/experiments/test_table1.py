@@ -5,11 +5,11 @@ import torch
 
 from ctem import MLP, Gaussian, Real, Recipe, Space, Sphere, brier, pair_loss, train
 from ctem.benchmarks.targets import grid
-from ctem.densities.pairwise import fit_pairwise
 from ctem.energies import MLPs
 from experiments.paper.baselines import Couplings, Flows, FlowSettings, flow_loss, zuko_flow
 from experiments.paper.computed import Watched
 from experiments.paper.figures import apart, heading, in_two, panels
+from experiments.paper.pairwise import fit_pairwise
 from experiments.paper.robustness import FAMILIES, batches
 from experiments.paper.sets import FD, GROUPS, ISE, published, tables, together
 from experiments.paper.systems import (

@@ -38,7 +38,7 @@ FREE = {
     "written",
     "decimals",
 }
-OLDER = {"seen", "held_out", "worth", "told"}  # what a model of an older format does not have
+OLDER = {"seen", "held_out", "worth", "nats"}  # what a model of an older format does not have
 EVIL = (
     10**12,
     -1,

@@ -68,7 +68,7 @@ def grid(bounds: tuple[float, float], points: int = 200) -> Quadrature:
     return Quadrature(torch.cartesian_prod(axis, axis), torch.outer(w, w).flatten())
 
 
-class _Mixture:
+class GaussianNodes:
     """Isotropic Gaussians, ρ(x) = Σ_k w_k N(x; m_k, s² I).
 
     With ℓ_k(x) = log w_k + (x·m_k − |m_k|²/2)/s² everything follows from one (n, k) array:
@@ -115,7 +115,7 @@ class _Mixture:
         return x.chunk(1 + len(x) * len(self.centres) // MAX_PAIRS)
 
 
-class Spiral(_Mixture):
+class Spiral(GaussianNodes):
     """A noisy two-turn Archimedean spiral, ρ(x) = ∫₀¹ N(x; c(t), 0.09 I) dt with c(t) = pol(1 + 3t, 4πt).
 
     The integral is a midpoint rule with 4000 nodes, that is, a mixture of 4000 Gaussians on the curve.
@@ -141,7 +141,7 @@ class Spiral(_Mixture):
         return curve + 0.3 * rng.standard_normal((2, n)).T
 
 
-class TwoGaussians(_Mixture):
+class TwoGaussians(GaussianNodes):
     """An equal mixture of N((1, 1), 0.25 I) and N((−1, −1), 0.25 I).
 
     >>> TwoGaussians().grad_log_density(torch.tensor([[0.0, 0.0]]))
@@ -159,7 +159,7 @@ class TwoGaussians(_Mixture):
         return _sample_mixture(self.centres, self.scale, n, seed)
 
 
-class GaussianMixture(_Mixture):
+class GaussianMixture(GaussianNodes):
     """Four unit Gaussians with means 3e₁, 3e₂, 3e₃, 3e₄ and equal weights; the paper has d = 10 and 30.
 
     Arguments:
@@ -276,7 +276,7 @@ class LabelledRing:
         raw = torch.as_tensor(default_rng(seed).uniform(1.0, 1.5, labels))
         self.weights = raw / raw.sum()
         angle = 2 * math.pi * torch.arange(labels, dtype=torch.float64) / labels
-        self._marginal = _Mixture(_polar(separation, angle), scale=1.0, log_weights=self.weights.log())
+        self._marginal = GaussianNodes(_polar(separation, angle), scale=1.0, log_weights=self.weights.log())
         self.centres = self._marginal.centres
 
     def sample(self, n: int, seed: int) -> NDArray[np.float64]:

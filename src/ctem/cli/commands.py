@@ -1,4 +1,4 @@
-"""The commands: their arguments and what they say of themselves. ``ctem.cli.work`` does what they ask for."""
+"""The commands: their arguments and help. ``ctem.cli.work`` does what they ask for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REPORT_ROWS = 100_000
 def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Callable[..., None]:
     """A command with the arguments and words of a function, done by the function of that name in another module.
 
-    What it would write is looked at before anything else (``ctem.cli.outputs``); what is said of the layout of CSV
+    What it would write is looked at before anything else (``ctem.cli.outputs``); the layout of CSV
     files goes on as one ``Dialect``.
     """
 
@@ -49,17 +49,17 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
     def run(**arguments: Any) -> None:
         check_output(function.__name__, arguments, arguments.pop("overwrite", False))
         if "sep" in arguments:
-            said = (arguments.pop(name) for name in ("header", "sep", "encoding"))
-            arguments["dialect"] = import_module("ctem.tables.io.csv_files").Dialect(*said)
+            layout = (arguments.pop(name) for name in ("header", "sep", "encoding"))
+            arguments["dialect"] = import_module("ctem.tables.io.csv_files").Dialect(*layout)
         getattr(import_module(module), function.__name__)(**arguments)
 
     return app.command()(run)
 
 
-told = partial(command, module="ctem.cli.facts")
+describing = partial(command, module="ctem.cli.facts")
 
 
-@told
+@describing
 def inspect(
     table: TableIn,
     kinds: Kinds = None,
@@ -197,7 +197,7 @@ def sample(
 ) -> None:
     """Write new rows, drawn from the density, or of those that meet conditions.
 
-    Ranges hold both of their ends. How likely the conditions are is said on standard error.
+    Ranges hold both of their ends. How likely the conditions are is written to standard error.
 
     \b
     ctem sample adult.ctem -n 1000 --seed 1 > new.csv
@@ -303,7 +303,7 @@ def report(
     """
 
 
-@told
+@describing
 def privacy(
     model: ModelIn,
     table: TableIn = "-",
@@ -331,7 +331,7 @@ def privacy(
     """
 
 
-@told
+@describing
 def info(
     model: ModelIn,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -341,4 +341,36 @@ def info(
     \b
     ctem info adult.ctem
     ctem info adult.ctem --json | jq .columns
+    """
+
+
+@partial(command, module="ctem.cli.referee")
+def check(
+    potential: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A log-potential in Python.")],
+    space: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="Its ctem.Space; by default its attribute space."),
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Rows that claim to be samples of it: .npy, or numbers in a .csv.")
+    ] = None,
+    claimed: Annotated[float | None, typer.Option(help="A log Z that is claimed.")] = None,
+    train: Annotated[Path | None, typer.Option(help="Rows that it was fitted to.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Rows that it was not fitted to.")] = None,
+    budget: Annotated[
+        Literal["quick", "default", "long"], typer.Option(help="How much to spend.")
+    ] = "default",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="An HTML page to write.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record for an appendix.")] = False,
+    seed: FitSeed = 0,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Say what can be certified of an energy: its constant, its samples, its fit.
+
+    Ends with 1 where a fault was found, with 2 where log Z stays unknown.
+
+    \b
+    ctem check mymodel:log_potential --space mymodel:space
+    ctem check mymodel:net --samples rows.npy --claimed 93.61 --json > record.json
     """

@@ -1,4 +1,4 @@
-"""What a command may write over: nothing that it reads, and no file of another kind, unless it is told to."""
+"""What a command may write over: nothing that it reads, and no file of another kind, unless asked to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["check_output", "kind_of"]
 
 INPUTS = ("model", "table", "held_out", "holdout")  # the arguments of commands that name what is read
-WRITTEN = {"fit": "model", "report": "page"}  # every other command writes a table
+WRITTEN = {"fit": "model", "report": "page", "check": "page"}  # every other command writes a table
 NOUNS = {
     "model": "a ctem model",
     "page": "an HTML page",
@@ -72,7 +72,7 @@ def kind_of(path: str) -> str:
             return "table" if start else ""
         if start[8:9] == b"{":
             file.seek(0)
-            return "model" if _says_ctem(file.read(8 + _length(start))) else "other"
+            return "model" if _is_model_header(file.read(8 + _length(start))) else "other"
     if b"\0" in start:
         return "other"
     words = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
@@ -84,7 +84,7 @@ def _length(start: bytes) -> int:
     return min(int.from_bytes(start[:8], "little"), LARGEST_HEADER)
 
 
-def _says_ctem(content: bytes) -> bool:
+def _is_model_header(content: bytes) -> bool:
     """Whether the header of a safetensors file, after its length, is that of a model."""
     try:
         header = json.loads(content[8:])

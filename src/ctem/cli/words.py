@@ -19,14 +19,14 @@ __all__ = ["column_kinds", "conditions", "from_text"]
 KINDS = ("real", "category", "ordinal")
 
 
-def column_kinds(said: list[str]) -> dict[str, str | Real]:
+def column_kinds(texts: list[str]) -> dict[str, str | Real]:
     """name=kind as name → kind; a name may hold "=" itself, and real may have ends.
 
     >>> column_kinds(["age=real:0..120", "a=b=category"])
     {'age': Real(low=0.0, high=120.0), 'a=b': 'category'}
     """
     found: dict[str, str | Real] = {}
-    for each in said:
+    for each in texts:
         name, _, kind = each.rpartition("=")
         ends = re.fullmatch(r"real:([^.]*(?:\.[^.]+)?)\.\.(.*)", kind)
         if not name or (kind not in KINDS and not ends):
@@ -37,17 +37,17 @@ def column_kinds(said: list[str]) -> dict[str, str | Real]:
     return found
 
 
-def _bounded(said: str, low: str, high: str) -> Real:
+def _bounded(text: str, low: str, high: str) -> Real:
     try:
         return Real(low=float(low) if low else None, high=float(high) if high else None)
     except ValueError as error:
         raise typer.BadParameter(
-            f"expected numbers LOW < HIGH in real:LOW..HIGH; got {said!r} ({error})"
+            f"expected numbers LOW < HIGH in real:LOW..HIGH; got {text!r} ({error})"
         ) from None
 
 
 def conditions(
-    said: list[str], codecs: Mapping[str, Codec], written: Mapping[str, Writing] | None = None
+    texts: list[str], codecs: Mapping[str, Codec], written: Mapping[str, Writing] | None = None
 ) -> dict[str, Any]:
     """name=condition as name → condition, in the types of the columns; a name may hold "=" itself.
 
@@ -57,7 +57,7 @@ def conditions(
     {'size': (2, None)}
     """
     found: dict[str, Any] = {}
-    for each in said:
+    for each in texts:
         name = max((known for known in codecs if each.startswith(f"{known}=")), key=len, default=None)
         if name is None:
             raise typer.BadParameter(

@@ -19,7 +19,7 @@ BENCHMARKS = "https://raw.githubusercontent.com/UCLA-StarAI/Density-Estimation-D
 
 
 def root(folder: str | Path | None) -> Path:
-    """The folder said, else $CTEM_DATA, else ~/.cache/ctem.
+    """The folder given, else $CTEM_DATA, else ~/.cache/ctem.
 
     >>> root("data").name
     'data'

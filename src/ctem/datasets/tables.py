@@ -200,7 +200,7 @@ def load_penguins(backend: Literal["pandas", "polars", "pyarrow"] | None = None)
     if backend not in known:
         raise ValueError(f"backend: expected 'pandas', 'polars' or 'pyarrow'; got {backend!r}.")
     if importlib.util.find_spec(backend) is None:
-        raise ImportError(f"load_penguins: {backend} is not installed; say another backend, or install it.")
+        raise ImportError(f"load_penguins: {backend} is not installed; use another backend, or install it.")
     text = (importlib.resources.files("ctem.datasets") / "penguins.csv").read_text(encoding="utf8")
     rows = list(csv.reader(text.splitlines()))
     columns = {name: _parsed(cells) for name, *cells in zip(*rows, strict=True)}

@@ -4,7 +4,7 @@ r"""The chain rule on one-column conditionals: exact normalisation, any marginal
 
 in any order of the columns is normalised by construction if every conditional is, and so is a mixture over orders.
 :class:`Conditionals` is where they come from: a network that gives them directly (``ctem.densities.anyorder``),
-differences of a potential (``ctem.densities.spacetime``) or its slopes (``ctem.densities.images.firstorder``).
+differences of a potential (``ctem.densities.spacetime``) or its slopes (``experiments/images/firstorder.py``).
 :class:`Conditional` is what can be asked of one.
 """
 

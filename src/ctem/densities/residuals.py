@@ -97,8 +97,8 @@ def predictions(
     pulled = clear * _pulled(value.T.contiguous(), inverse.matrix)
     # Σ_jk C_ij C_ik a_j (Σ⁻¹)_jk a_k as one product of matrices
     pairs = (correlation.unsqueeze(2) * correlation.unsqueeze(1)).flatten(1)
-    told = pairs @ (clear.unsqueeze(1) * inverse.matrix * clear).flatten(0, 1)
-    return (ahead * (correlation @ pulled)).T, (1 - ahead**2 * told).clamp_min(LEAST).sqrt().T
+    explained = pairs @ (clear.unsqueeze(1) * inverse.matrix * clear).flatten(0, 1)
+    return (ahead * (correlation @ pulled)).T, (1 - ahead**2 * explained).clamp_min(LEAST).sqrt().T
 
 
 def _pulled(value: Tensor, matrix: Tensor) -> Tensor:

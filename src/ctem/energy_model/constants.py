@@ -136,7 +136,7 @@ def _on_grid(f: LogPotential, space: Space, box: Box, device: torch.device) -> L
     if wider.value - found.value > max(MISSED, 3 * wider.stderr):
         warnings.warn(
             f"log Z misses mass: a box twice as wide has {wider.value - found.value:.2f} nats more, since f does not "
-            "fall away from the rows; train longer, give a base (base=FittedBase(space, x)), or say the ends.",
+            "fall away from the rows; train longer, give a base (base=FittedBase(space, x)), or give the ends.",
             UserWarning,
             stacklevel=4,
         )

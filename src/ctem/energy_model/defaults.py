@@ -1,4 +1,4 @@
-"""What an energy model takes where nothing is said: the paper's network, kernels, scales, rule and recipe."""
+"""What an energy model takes by default: the paper's network, kernels, scales, rule and recipe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ctem.energies import MLP
 from ctem.matching.kernels import Gaussian, Grid, HammingOne, Kernel, Mixture, Product, Sphere, mean_std
 from ctem.matching.losses import Rule, brier, concrete_score, log_score, score_entropy
+from ctem.matching.rivals import Objective
 from ctem.spaces import Space
 from ctem.training import PAPER_2D, PAPER_HIGH_D, Recipe
 
@@ -26,8 +27,8 @@ FEW = 3  # columns up to which the settings of the paper's planar sets are taken
 PATIENCE = 20  # looks without a better held-out loss
 
 
-def find_rule(rule: str | Rule) -> Rule:
-    """ℓ by its name, or one of your own.
+def find_rule(rule: str | Rule | Objective) -> Rule | Objective:
+    """ℓ by its name, or one of your own, or a whole loss.
 
     >>> find_rule("constant target") is brier
     True

@@ -27,6 +27,7 @@ from ctem.energy_model.files import load, save
 from ctem.energy_model.network import Shaped, tilted
 from ctem.matching.kernels import Kernel
 from ctem.matching.losses import Rule, pair_loss, tilt_loss
+from ctem.matching.rivals import Objective
 from ctem.partition import LogZ, Proposal
 from ctem.spaces import Space
 from ctem.tables.answers.density import find_device
@@ -68,7 +69,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             copied; a function without parameters is taken as it is, and only normalised. None is the paper's MLP.
         base: an object with ``sample(n, generator)`` and a normalised ``log_prob(x)`` of encoded rows (n, d).
         kernel: where comparisons come from; None is the paper's, or the base where there is one.
-        rule: "constant target" (the paper's), "log score", "concrete score", "score entropy", or a function of Δ.
+        rule: "constant target" (the paper's), "log score", "concrete score", "score entropy", a function of Δ, or a
+            rival's loss of its own kind (``ctem.matching.rivals``), which needs no kernel.
         scale: c of the paper's ε = c·σ̄, for kernel=None; None is 0.5 in up to three real columns, 0.2/√d beyond.
         comparisons: m for each row and step; on real columns in antithetic pairs.
         recipe: how long and how fast, a ``ctem.Recipe``; None is the paper's, with early stopping.
@@ -96,7 +98,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         net: Net | None = None,
         base: Proposal | None = None,
         kernel: Kernel | None = None,
-        rule: str | Rule = "constant target",
+        rule: str | Rule | Objective = "constant target",
         scale: float | None = None,
         comparisons: int = 4,
         recipe: Recipe | None = None,
@@ -151,7 +153,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         """log ∫ exp f with its standard error, by the best means that the space allows: that of the fit.
 
         Arguments:
-            method: "enumerate", "grid", "importance" or "annealed" computes it anew; "auto" if more is said.
+            method: "enumerate", "grid", "importance" or "annealed" computes it anew, as further arguments do.
             how: draws of importance sampling; chains and levels of annealing.
         """
         check_is_fitted(self)
@@ -208,9 +210,9 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         x, found = torch.empty(n, self.space.dim, device=generator.device), None
         for k in owner.unique().tolist():
             how: dict[str, Any] = {"method": method, "steps": steps, "diagnostics": diagnostics}
-            mine = owner == k
-            drawn = draw_rows(self.potential(k), self.space, self.base_, int(mine.sum()), generator, **how)
-            x[mine], found = drawn.x.to(x), _worse(found, drawn)
+            rows = owner == k
+            drawn = draw_rows(self.potential(k), self.space, self.base_, int(rows.sum()), generator, **how)
+            x[rows], found = drawn.x.to(x), _worse(found, drawn)
         X = self.space.decode(x)
         return X if not diagnostics or found is None else Draws(X, *found[1:])
 
@@ -232,7 +234,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         net: Net | None = None,
         base: Proposal | None = None,
         kernel: Kernel | None = None,
-        rule: str | Rule | None = None,
+        rule: str | Rule | Objective | None = None,
         device: str = "auto",
     ) -> EnergyModel:
         """The model that ``save`` wrote. Nothing in the file is run.
@@ -323,6 +325,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
 
     def _loss(self, g: nn.Module, x: Tensor, generator: torch.Generator) -> Tensor:
         rule, m = find_rule(self.rule), self.comparisons
+        if isinstance(rule, Objective):
+            return rule(tilted(self._base, g), x, generator)
         if self.kernel_ is None:
             return tilt_loss(g, x, self.base_, generator, m, rule)
         return pair_loss(tilted(self._base, g), x, self.kernel_, generator, m, rule)

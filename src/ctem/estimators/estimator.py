@@ -74,7 +74,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         missing: "hidden" (a missing cell is unknown) or "state" (being missing is a value like another).
         unknown: what a new value of a listed column is: "reserve" (as likely as Good and Turing estimate from values
             that were seen once, so that scores stay finite) or "refuse" (an error).
-        reading: how text is written, where it does not say by itself: a dict with some of decimal ("," or "."), dates
+        reading: how text is written, where that is not clear: a dict with some of decimal ("," or "."), dates
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
         rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
             "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
@@ -311,7 +311,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
                 ranges; None is a missing cell, with ``missing="state"``.
             with_missing: gaps as the data have them, each by what the other cells of the row hold, in columns that
                 are not given (``ctem.tables.answers.missingness``). With ``missing="state"`` rows have them anyway.
-            output: "pandas", "polars" or "arrow"; as ``set_output`` says, or as the table of fit, when None.
+            output: "pandas", "polars" or "arrow"; as set by ``set_output``, or as the table of fit, when None.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
@@ -402,7 +402,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             found = self._table.conditional(self.as_frame(X, others), j)
-        return Conditional(found.told(self.table_type_.fields[j]))
+        return Conditional(found.displayed(self.table_type_.fields[j]))
 
     def impute(self, X: Any, method: str = "sample", n_draws: int = 1, random_state: Any = None) -> Any:
         """X with its missing cells filled in; what was observed stays bit for bit.
@@ -444,7 +444,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         They are ordered by their ``p_values``, and by their ``outlier_scores`` where these are equal.
 
         Arguments:
-            n: how many rows, at most; 10 when neither this nor alpha is said.
+            n: how many rows, at most; 10 when neither this nor alpha is given.
             alpha: those whose ``p_values`` is at most this; of ordinary rows, about this share is called strange.
             as_frame: a table of the library of X (pandas for an array) with columns row, score, p_value and why, and
                 the rows themselves; else a list of ``Outlier``.
@@ -474,7 +474,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
 
         Every cell adds how unlikely it is given the cells before it, numbers in robust standard deviations of their
-        column and repeated values smoothed, so that neither a column's unit nor its rounding says who is strange; or
+        column and repeated values smoothed, so that neither a column's unit nor its rounding decides who is strange; or
         how rare so unlikely a cell is in its column, if that is more. A missing cell adds 0, as an average one does,
         so that rows with gaps compare with complete ones. ``ctem.tables.answers.surprise`` has the formula.
 
@@ -487,7 +487,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def realism(self, X: Any, random_state: Any = None) -> Realism | None:
         """How well sampled rows pass for those of X (``ctem.tables.answers.realism``); None for too few rows of X.
 
-        1 if boosted trees cannot tell them apart, 0 if always; beside it the same of real rows among themselves.
+        1 if boosted trees cannot separate them, 0 if always; beside it the same of real rows among themselves.
         """
         return table_realism(self._table, self.as_frame(X), self._generator(random_state))
 
@@ -500,10 +500,13 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
         history = self.density_.history
-        learned = zip(self.schema_.describe(), self._table.others_say(), self._table.believed(), strict=True)
+        learned = zip(
+            self.schema_.describe(), self._table.nats_from_others(), self._table.believed(), strict=True
+        )
         return {
             "columns": [
-                {**asdict(column), "others_say": nats, "believed": share} for column, nats, share in learned
+                {**asdict(column), "nats_from_others": nats, "believed": share}
+                for column, nats, share in learned
             ],
             "rows": self.n_samples_seen_,
             "objective": self.objective,
@@ -572,7 +575,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         return renamed(frame, self.table_type_)
 
     def _cut(self) -> str:
-        """What is said of a fit that ``max_time`` cut while it still improved; nothing of others."""
+        """A remark on a fit that ``max_time`` cut while it still improved; nothing of others."""
         return "" if self.max_time is None else still_improving(self.density_.history)
 
     def _missingness(self) -> Missingness | None:

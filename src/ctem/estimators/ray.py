@@ -118,13 +118,13 @@ class _Each:
     def __call__(self, batch: Any) -> Any:
         (number,) = batch["id"]
         try:
-            return _said(self.work(int(number)))
+            return _message(self.work(int(number)))
         except Exception as error:  # sent in words: Ray would wrap it in pages of its own
             known = (name for name, kind in KINDS.items() if isinstance(error, kind))
-            return _said(0, next(known, "RuntimeError"), str(error), traceback.format_exc())
+            return _message(0, next(known, "RuntimeError"), str(error), traceback.format_exc())
 
 
-def _said(done: int, kind: str = "", error: str = "", where: str = "") -> dict[str, list[Any]]:
+def _message(done: int, kind: str = "", error: str = "", where: str = "") -> dict[str, list[Any]]:
     return {"done": [done], "kind": [kind], "error": [error], "where": [where]}
 
 

@@ -51,9 +51,9 @@ class AroundCTEM(BaseEstimator):  # type: ignore[misc]
     estimator: CTEM | None
 
     def density(self) -> CTEM:
-        """The density to fit: a clone of the one that was given, or a new one, with the settings that were said."""
+        """The density to fit: a clone of the one that was given, or a new one, with the settings that were given."""
         found = CTEM() if self.estimator is None else clone(self.estimator)
-        said = {name: getattr(self, name) for name in DEFAULTS}
+        settings = {name: getattr(self, name) for name in DEFAULTS}
         return found.set_params(
-            **{name: value for name, value in said.items() if value is not DEFAULTS[name]}
+            **{name: value for name, value in settings.items() if value is not DEFAULTS[name]}
         )

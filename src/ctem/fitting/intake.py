@@ -33,7 +33,7 @@ from ctem.training.processes import team
 
 __all__ = ["Intake", "intake"]
 
-SHOWN = 2**16  # rows of a large table by which independent columns are judged
+JUDGED = 2**16  # rows of a large table by which independent columns are judged
 KEYS = 2**64 - 1
 
 
@@ -117,8 +117,8 @@ def intake(
 def _surveyed(large: LargeTable, memory: str | float, seed: int, verbose: bool) -> Sketch:
     """The sketch of all files, some of them read by each process."""
     here = team()
-    mine = survey(large, memory, seed, verbose and here.first, here.rank, here.ranks)
-    first, *others = here.gathered(mine)
+    part = survey(large, memory, seed, verbose and here.first, here.rank, here.ranks)
+    first, *others = here.gathered(part)
     for each in others:
         first.merge(each)
     return first
@@ -132,12 +132,20 @@ def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: 
         raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
     schema = _schema(arguments, frame, len(frame))
     x = schema.encode(frame).x.to(find_device(arguments["device"]))
-    kept = None if X_val is None else _aside(X_val, frame.table_type)
-    held_out = None if kept is None else schema.encode(kept).x.to(x)
-    settings = settings_for(arguments, schema, len(x))
-    digest = hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()
-    told = _remarks(schema, frame)
-    return Intake(X, frame, schema, settings, x, weights, kept, held_out, len(frame), digest, remarks=told)
+    kept = None if X_val is None else _validation_rows(X_val, frame.table_type)
+    return Intake(
+        table=X,
+        frame=frame,
+        schema=schema,
+        settings=settings_for(arguments, schema, len(x)),
+        x=x,
+        weights=weights,
+        kept=kept,
+        held_out=None if kept is None else schema.encode(kept).x.to(x),
+        rows=len(frame),
+        digest=hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest(),
+        remarks=_remarks(schema, frame),
+    )
 
 
 @contextmanager
@@ -145,51 +153,68 @@ def _streamed(
     estimator: Any, arguments: Mapping[str, Any], large: LargeTable, sketch: Sketch, X_val: Any
 ) -> Iterator[Intake]:
     """Rows of a large table, some in memory and the others on disk."""
-    table, seed = large.as_came(sketch.sample()), sketch.seed
+    table, here = large.as_came(sketch.sample()), team()
     frame = _frame(estimator, arguments, table, sketch)
     schema, sample = _schema(arguments, frame, sketch.rows), taken(frame, slice(0, len(table)))
-    told = _remarks(schema, frame, 0)
-    aside = Span(0, 0) if X_val is not None else held_out_span(sketch)
-    mine = aside.of(sketch.sampled(), seed)
-    own = _aside(X_val, frame.table_type) if X_val is not None else taken(sample, mine)
-    shown = taken(sample, np.flatnonzero(~mine)[:: max(1, len(table) // SHOWN)])
+    held_out = Span(0, 0) if X_val is not None else held_out_span(sketch)
+    is_held = held_out.of(sketch.sampled(), sketch.seed)
+    kept = taken(sample, is_held) if X_val is None else _validation_rows(X_val, frame.table_type)
+    judged = taken(sample, np.flatnonzero(~is_held)[:: max(1, len(table) // JUDGED)])
     settings = settings_for(arguments, schema, sketch.rows)
-    draws = settings.steps * settings.batch_size * settings.members
-    share = min(1.0, draws / (sketch.rows - int(mine.sum())))
-    here = team()
-    span = Span(aside.high, aside.high + int((KEYS - aside.high) * share) if share < 1 else KEYS)
-    span = span.part(here.rank, here.ranks)
-    head, rows, limit = table[:2], sketch.rows, sketch.limit
+    span = _training_span(settings, held_out, sketch.rows - int(is_held.sum())).part(here.rank, here.ranks)
     text = [name for name in readings(frame) if sketch.columns[name].counts is None]
+    notes, head = _remarks(schema, frame, 0), table[:2]
     sketch.parts.clear()
     del table, frame, sample  # before the pool takes their place
     verbose = bool(arguments["verbose"]) and here.first
-    with shuffled(large, schema, shown.table_type, span, seed, verbose, text) as file:
-        digest = " ".join(here.gathered(file.digest))
-        digest = digest if here.ranks == 1 else hashlib.sha256(digest.encode()).hexdigest()
-        pool = Pool(file.rows, limit, settings.evaluate_every, schema.preparation, seed)
+    with shuffled(large, schema, judged.table_type, span, sketch.seed, verbose, text) as file:
+        pool = Pool(file.rows, sketch.limit, settings.evaluate_every, schema.preparation, sketch.seed)
         x = pool.first().to(find_device(arguments["device"]))
-        held_out = schema.encode(own).x.to(x)
-        yield Intake(head, shown, schema, settings, x, None, own, held_out, rows, digest, pool, told)
+        yield Intake(
+            table=head,
+            frame=judged,
+            schema=schema,
+            settings=settings,
+            x=x,
+            weights=None,
+            kept=kept,
+            held_out=schema.encode(kept).x.to(x),
+            rows=sketch.rows,
+            digest=_joint_digest(here.gathered(file.digest)),
+            refresh=pool,
+            remarks=notes,
+        )
 
 
-def _aside(X_val: Any, table_type: TableType) -> Frame:
+def _training_span(settings: Settings, held_out: Span, rows: int) -> Span:
+    """The rows after the held-out ones, as many of them as training can draw."""
+    draws = settings.steps * settings.batch_size * settings.members
+    share = min(1.0, draws / rows)
+    return Span(held_out.high, held_out.high + int((KEYS - held_out.high) * share) if share < 1 else KEYS)
+
+
+def _joint_digest(digests: list[str]) -> str:
+    """One digest for the parts of all processes."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _validation_rows(X_val: Any, table_type: TableType) -> Frame:
     """The rows of X_val in the columns of fit: by name where they have names, else by position."""
     try:
         frame = read_frame(X_val)
     except (TypeError, ValueError) as error:
         raise type(error)(f"X_val: {str(error).removeprefix('X: ')}") from None
-    names, found = table_type.names, frame.table_type.names
-    if frame.table_type.backend == "numpy" and len(found) == len(names):
+    expected, names = table_type.names, frame.table_type.names
+    if frame.table_type.backend == "numpy" and len(names) == len(expected):
         return renamed(frame, table_type)
-    if absent := [name for name in names if name not in found]:
+    if absent := [name for name in expected if name not in names]:
         raise ValueError(
-            f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(found)[:9]}."
+            f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(names)[:9]}."
         )
     check_zones(frame, table_type, "X_val")
     fields = {field.name: field for field in frame.table_type.fields}
-    kind = replace(frame.table_type, fields=tuple(fields[name] for name in names))
-    return read_written(Frame(kind, {name: frame.columns[name] for name in names}), table_type)
+    kind = replace(frame.table_type, fields=tuple(fields[name] for name in expected))
+    return read_written(Frame(kind, {name: frame.columns[name] for name in expected}), table_type)
 
 
 def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:

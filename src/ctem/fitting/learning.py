@@ -15,7 +15,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import fit_anyorder
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.tilted import Pace, Plan, TiltedDensity, fit_energy
-from ctem.tables.answers.heldout import aside_rows
+from ctem.tables.answers.heldout import energy_held_out
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
@@ -24,12 +24,10 @@ from ctem.training.processes import team
 
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
-WEIGHED, ENDING = (
-    0.3,
-    0.95,
-)  # shares of ``max_time``: for the energy, at most, and when it should have been learned
+WEIGHED = 0.3  # share of ``max_time`` for the energy, at most
+ENDING = 0.95  # share of ``max_time`` after which the density should have been learned
 PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
-SAID = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
+REQUESTED = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
 def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | None]:
@@ -55,7 +53,7 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
 
 
 def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:
-    """The settings that suit a table of so many rows, with what was said in the arguments of ``CTEM``.
+    """The settings that suit a table of so many rows, with what the arguments of ``CTEM`` request.
 
     >>> from ctem import CTEM
     >>> from ctem.tables.io.frame import read_frame
@@ -65,7 +63,7 @@ def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Set
     """
     reals = len(schema.space.reals)
     found = Settings.suited(rows, schema.space.dim, arguments["effort"], reals=reals)
-    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in SAID})
+    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in REQUESTED})
 
 
 def fit_density(
@@ -94,9 +92,9 @@ def fit_density(
     >>> from ctem import CTEM
     >>> from ctem.tables.io.frame import read_frame
     >>> frame = read_frame(torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).numpy())
-    >>> schema, said = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
+    >>> schema, arguments = Schema.fit(frame), CTEM(max_steps=2, width=8, members=1).get_params()
     >>> x = schema.encode(frame).x
-    >>> fit_density(said, schema, settings_for(said, schema, 50), x, None, None, seed=0).base.space.dim
+    >>> fit_density(arguments, schema, settings_for(arguments, schema, 50), x, None, None, seed=0).base.space.dim
     1
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
@@ -134,9 +132,11 @@ def _tilted(
 ) -> AnyOrderDensity:
     """The density times an energy, if one gains on rows that neither has seen; else the density itself."""
     if held_out is None:
-        aside = torch.from_numpy(np.concatenate(aside_rows(len(x), density.net.members, seed))).to(x.device)
-        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, aside, False)
-        rows, held_out, weights = x[seen], x[aside], None if weights is None else weights[seen.cpu()]
+        held = torch.from_numpy(np.concatenate(energy_held_out(len(x), density.net.members, seed))).to(
+            x.device
+        )
+        seen = torch.ones(len(x), dtype=torch.bool, device=x.device).index_fill(0, held, False)
+        rows, held_out, weights = x[seen], x[held], None if weights is None else weights[seen.cpu()]
     else:
         rows = x
     energy = team().agreed(

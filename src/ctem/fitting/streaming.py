@@ -229,9 +229,9 @@ class Encoder(NamedTuple):
     table_type: TableType
     text: bool
 
-    def __call__(self, table: Any, mine: NDArray[np.bool_]) -> NDArray[np.float32]:
+    def __call__(self, table: Any, chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
         """The rows of a mask, encoded; an error counts rows of the whole batch."""
-        frame = taken(self._read(table), mine) if self.text else self._read(table.filter(mine))
+        frame = taken(self._read(table), chosen) if self.text else self._read(table.filter(chosen))
         try:
             return np.asarray(self.schema.encode(frame).x.numpy())
         except (ValueError, TypeError):
@@ -272,11 +272,11 @@ def _fill(
     with _bar("encoding", large.rows, progress) as advance:
         for batch in large.batches():
             numbers = np.arange(batch.start, batch.start + len(batch.table))
-            mine = span.of(numbers, seed)
+            chosen = span.of(numbers, seed)
             with located(batch):
-                x = encoder(batch.table, mine)
+                x = encoder(batch.table, chosen)
             if len(x):
-                bucket = _bucket(numbers[mine], span, seed, len(ends))
+                bucket = _bucket(numbers[chosen], span, seed, len(ends))
                 order = np.argsort(bucket, kind="stable")
                 found, first, counts = np.unique(bucket[order], return_index=True, return_counts=True)
                 within = np.arange(len(order)) - np.repeat(first, counts)

@@ -149,8 +149,8 @@ class ColumnComparisons:
     def __call__(self, g: Potential, x0: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x0 (n, d); nan marks a missing cell, which stays hidden."""
         moves = self.draw(x0, generator)
-        told = (moves.weight > 0).sum().clamp_min(1)
-        return (moves.weight * self.losses(g, moves)).sum() / told
+        compared = (moves.weight > 0).sum().clamp_min(1)
+        return (moves.weight * self.losses(g, moves)).sum() / compared
 
     def draw(self, x0: Tensor, generator: torch.Generator) -> Moves:
         """A visible set for each row, and columns of it that are hidden or redrawn."""
@@ -223,7 +223,7 @@ class ColumnComparisons:
         share = 0.8 * surprise / surprise.sum(-1, keepdim=True).clamp_min(
             1e-9
         ) + 0.2 * visible / size.clamp_min(1)
-        share = torch.where(count > 0, share, 1 / d)  # a row with nothing observed has no say
+        share = torch.where(count > 0, share, 1 / d)  # a row with nothing observed has none
         cumulative = share.cumsum(-1)
         pick = u[:, d + 1 :] * cumulative[:, -1:]
         column = torch.searchsorted(cumulative, pick.contiguous(), right=True).clamp(max=d - 1)

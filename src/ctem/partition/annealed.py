@@ -39,7 +39,7 @@ def log_z_levels(
     :func:`~ctem.partition.sampled.log_z_bracket`. As many chains as rows in x.
 
     Arguments:
-        log_density: f(x, s), e.g. ``ImageNet.log_density``.
+        log_density: f(x, s), a network of numbers and noise levels.
         base: b, the law at s = ∞.
         x: (nearly) exact, independent samples of exp f at the smallest level, codes (n, d), as from ``anneal_bits``.
         levels: the ladder, in any order; the largest should be close to the base.
@@ -63,18 +63,18 @@ def log_z_levels(
     ends = BitTarget(lambda x, s: base.log_prob(x), math.inf)
     stations = [ends, *(BitTarget(log_density, level, batch_size=batch_size) for level in ladder)]
     start = base.sample(len(x), generator).to(x.dtype)
-    lower = estimate(_log_weights(stations, start, at, generator), "annealed levels")
-    upper = estimate(_log_weights(stations[::-1], x, at, generator), "reverse annealed levels")
+    lower = estimate(level_weights(stations, start, at, generator)[0], "annealed levels")
+    upper = estimate(level_weights(stations[::-1], x, at, generator)[0], "reverse annealed levels")
     return Bracket(lower, upper._replace(value=-upper.value))
 
 
-def _log_weights(
+def level_weights(
     stations: Sequence[BitTarget],
     x: Tensor,
     moves: Callable[[float], Sequence[Move]],
     generator: torch.Generator,
-) -> Tensor:
-    """log w of each chain from the first station, where x are exact samples, to the last."""
+) -> tuple[Tensor, Tensor]:
+    """log w of each chain from the first station, where x are exact samples, to the last; and where it ended."""
     state = stations[0].valued(BitState(x))
     log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for i, (here, there) in enumerate(pairwise(stations)):
@@ -84,4 +84,4 @@ def _log_weights(
         ahead = (there.informed if there.level < math.inf else there.valued)(BitState(state.x))
         log_w += value_of(ahead).double() - value_of(here.valued(state)).double()
         state = ahead
-    return log_w
+    return log_w, state.x

@@ -119,7 +119,7 @@ def log_z_annealed(
     """
     _expect_several("n_chains", n_chains)
     x = base.sample(n_chains, generator)
-    log_w = _annealed_log_weights(f, base, sampler, x, _temperatures(levels), moves, generator)
+    log_w, _ = annealed_weights(f, base, sampler, x, temperatures(levels), generator, moves)
     return estimate(log_w, "annealed")
 
 
@@ -154,7 +154,7 @@ def log_z_reverse_annealed(
     True
     """
     _expect_several("x", len(x))
-    log_w = _annealed_log_weights(f, base, sampler, x, _temperatures(levels)[::-1], moves, generator)
+    log_w, _ = annealed_weights(f, base, sampler, x, temperatures(levels)[::-1], generator, moves)
     result = estimate(log_w, "reverse annealed")
     return result._replace(value=-result.value)
 
@@ -190,16 +190,16 @@ def log_z_bracket(
     return Bracket(lower, log_z_reverse_annealed(f, base, sampler, x, generator, levels=levels, moves=moves))
 
 
-def _annealed_log_weights(
+def annealed_weights(
     f: LogPotential,
     base: Proposal,
     sampler: Sampler,
     x: Tensor,
-    temperatures: list[float],
-    moves: int,
+    temperatures: Sequence[float],
     generator: torch.Generator,
-) -> Tensor:
-    """log w of each chain; the temperatures run up for Z and down for 1/Z."""
+    moves: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """log w of each chain, and where it ended; the temperatures run up for Z and down for 1/Z."""
     if moves < 1:
         raise ValueError(f"moves: expected at least 1; got {moves}.")
     log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
@@ -211,14 +211,15 @@ def _annealed_log_weights(
         path = _path(f, base, temperatures[i])
         for _ in range(moves):
             x, _ = sampler.step(path, x, generator)
-    return log_w
+    return log_w, x
 
 
 def _path(f: LogPotential, base: Proposal, t: float) -> LogPotential:
     return lambda x: (1 - t) * base.log_prob(x) + t * f(x)
 
 
-def _temperatures(levels: int | Sequence[float]) -> list[float]:
+def temperatures(levels: int | Sequence[float]) -> list[float]:
+    """The values of t from 0 to 1."""
     if isinstance(levels, int):
         if levels < 1:
             raise ValueError(f"levels: expected at least 1; got {levels}.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
 
-FORMAT = 22  # raise it when the header changes, and say in MIGRATIONS how to read the one before
+FORMAT = 23  # raise it when the header changes, and add to MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
@@ -52,7 +52,7 @@ def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
                 raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
     except SafetensorError as error:
         raise ValueError(f"load: {path} is damaged or not a ctem model ({error}).") from None
-    if int(metadata["version"]) < 22:  # ``_without_second_potential``
+    if int(metadata["version"]) < 22:  # a second potential, for quick scores
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("fast.")}
     return header, tensors
 
@@ -97,7 +97,7 @@ def _without_formulas(header: Header) -> Header:
 
 
 def _without_ends(header: Header) -> Header:
-    """13: numbers did not say between which values fit saw them; their means go over the whole tail, as they did."""
+    """13: numbers did not hold between which values fit saw them; their means go over the whole tail, as they did."""
     for column in header["schema"]["columns"]:
         if column["codec"]["codec"] == "numbers":
             column["codec"]["seen"] = None
@@ -123,7 +123,7 @@ def _without_bends(header: Header) -> Header:
 
 
 def _straighten(part: Any) -> None:
-    """Give every curve within part of a header straight tails."""
+    """Give every map within part of a header straight tails."""
     if isinstance(part, dict) and "slopes" in part:
         part.setdefault("bends", [0.0, 0.0])
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
@@ -151,6 +151,26 @@ def _without_second_potential(header: Header) -> Header:
     return header
 
 
+def _in_present_words(header: Header) -> Header:
+    """22: the networks gave the tails of numbers their shape, however far out; some parts had other names."""
+    worth = header["density"]["worth"]
+    if worth is not None:
+        worth.setdefault("reach", 100.0)
+        worth.setdefault("nats", worth.pop("told", None))
+    _rename(header["schema"])
+    return header
+
+
+def _rename(part: Any) -> None:
+    """Give the lattices and maps within part of a header their present names."""
+    if isinstance(part, dict):
+        for old, new in (("ruler", "lattice"), ("curve", "transform" if "codec" in part else "inner")):
+            if old in part:
+                part[new] = part.pop(old)
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _rename(inner)
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
@@ -161,6 +181,7 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     19: _without_held_out,
     20: _without_energy,
     21: _without_second_potential,
+    22: _in_present_words,
 }
 
 
@@ -178,7 +199,7 @@ def digest(text: str, tensors: Mapping[str, Tensor], version: str) -> str:
 
 
 def short(error: BaseException) -> str:
-    """What an error says, in a line.
+    """The message of an error, in a line.
 
     >>> short(KeyError("plan"))
     "'plan' is not there."

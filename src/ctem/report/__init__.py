@@ -66,9 +66,9 @@ def write_report(
 
 def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
-    said = model.get_params(deep=False)
+    arguments = model.get_params(deep=False)
     settings = {
-        key: said[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
+        key: arguments[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
     }
     level = getattr(model.density_, "level", None)
     whose = "the rows of" if found.same_rows else "not the rows of"
@@ -78,7 +78,7 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "rows of the fit": f"{model.n_samples_seen_:,}, {whose} this report",
         "data, SHA-256 of encoded rows": model.data_hash_,
-        "seed of the fit": "none was said" if model.random_state is None else model.random_state,
+        "seed of the fit": "none" if model.random_state is None else model.random_state,
         "seed and draws of the report": f"{seed}, {found.n_samples:,}",
         "settings": _list({key: value for key, value in settings.items() if value is not None}),
         "networks and training": _list(asdict(model.settings_)),

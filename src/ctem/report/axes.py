@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.encoding.codecs import Codec, Labels, Numbers
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.telling import as_told
+from ctem.tables.io.display import displayed_like
 from ctem.tables.margins.lattices import Lattice
 
 __all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
@@ -44,8 +44,8 @@ class Ruled:
     codec: Numbers
     edges: Vector
     ordered: bool = True
-    text: Callable[[Any], str] | None = None  # how a number is told that stands for text
-    zone: str = ""  # in which moments are told
+    text: Callable[[Any], str] | None = None  # how a number that stands for text is displayed
+    zone: str = ""  # display time zone
 
     @property
     def size(self) -> int:
@@ -78,7 +78,7 @@ class Ruled:
         else:
             at = nice(low, high)
             values = [lattice.shift + round(value) if lattice.shift else value for value in at]
-            texts = _told_apart(values) if self.text is None else list(map(self.text, values))
+            texts = _distinct_texts(values) if self.text is None else list(map(self.text, values))
         return [((value - low) / (high - low), text) for value, text in zip(at, texts, strict=True)]
 
 
@@ -198,7 +198,7 @@ def _edges(codec: Numbers, cells: Cells) -> Vector:
 
 
 def _lattice_edges(lattice: Lattice, low: float, high: float) -> Vector:
-    """Edges between points of the lattice, equally many in every slot; none where float64 cannot tell them apart."""
+    """Edges between points of the lattice, equally many in every slot; none where float64 cannot separate them."""
     first = float(lattice.snap(torch.tensor(low, dtype=torch.float64)))
     points = round((high - first) / lattice.width) + 1
     each = math.ceil(points / SLOTS)
@@ -232,7 +232,7 @@ def _label(codec: Labels, code: int, example: Cells) -> str:
     if count > 1:
         return f"{count} rare values"
     value = codec.decode(torch.tensor([[float(code)]]), torch.Generator().manual_seed(0))
-    return shown(as_told(example, value), 0)
+    return shown(displayed_like(example, value), 0)
 
 
 def _moments(days: list[float], span: float, zone: str) -> list[str]:
@@ -244,8 +244,8 @@ def _moments(days: list[float], span: float, zone: str) -> list[str]:
     return [moment.isoformat(" ", "microseconds")[part] for moment in moments]
 
 
-def _told_apart(values: list[float]) -> list[str]:
-    """Numbers in six digits, or in as many as it takes to tell them apart."""
+def _distinct_texts(values: list[float]) -> list[str]:
+    """Numbers in six digits, or in as many as it takes to distinguish them."""
     texts = ([f"{value:.{digits}g}" for value in values] for digits in range(6, 18))
     found = next((each for each in texts if len(set(each)) == len(values)), list(map(str, values)))
     return [text.replace("-", "−") for text in found]

@@ -35,7 +35,7 @@ from ctem.report.markup import tag, text
 from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
 from ctem.tables.encoding.lookup import cells_of, find
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.telling import as_told
+from ctem.tables.io.display import displayed_like
 from ctem.tables.relations.formulas import CLOSEST, OFF
 from ctem.tables.relations.quantities import Quantity
 from ctem.tables.schema import Schema
@@ -139,7 +139,7 @@ def explorer_data(model: CTEM, found: Findings) -> str:
     """What the script reads, as JSON that may stand in a page.
 
     Arguments:
-        model: a fitted estimator for which ``why_not`` has nothing to say.
+        model: a fitted estimator for which ``why_not`` is empty.
         found: what the report says of it.
 
     >>> from ctem.report.findings import examine
@@ -326,12 +326,12 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
         codec = Constant(codec.type, (), codec.unit)
     data = codec.to_json()
     if isinstance(codec, Constant | Labels):
-        listed = as_told(cells, cells_of(codec, np.arange(len(codec.values))))
+        listed = displayed_like(cells, cells_of(codec, np.arange(len(codec.values))))
         return {**data, "values": [shown(listed, i) for i in range(len(codec.values))]}
     axis = lay_out(name, codec, cells)
     assert isinstance(axis, Ruled)
     lattice = {
-        **data.pop("ruler"),
+        **data.pop("lattice"),
         "per": codec.lattice.per,
         "shift": str(codec.lattice.shift),  # with digits that a number of JavaScript has not
         "offset": codec.lattice.shift / codec.lattice.per,

@@ -103,8 +103,8 @@ def privacy(found: Findings) -> tuple[str, str] | None:
         tag("tr", tag("td", what) + tag("td", value, "n") + tag("td", none, "n", data_name="nothing:"))
         for what, value, none in facts
     )
-    said = audit.alarms()
-    words = "No alarm." if not said else "Alarm: " + "; ".join(said) + "."
+    alarms = audit.alarms()
+    words = "No alarm." if not alarms else "Alarm: " + "; ".join(alarms) + "."
     return about, tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack") + tag(
         "p", text(words), "muted after"
     )

@@ -23,9 +23,9 @@ from ctem.tables.answers.outliers import strangest_first
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.display import displayed_frame, displayed_like
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import chunks, taken
-from ctem.tables.io.telling import as_told, told_frame
 from ctem.training import History
 
 __all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
@@ -59,7 +59,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What was inferred about a column and why, its missing cells, a glance at its values, and what others say of it.
+    """What was inferred about a column and why, its missing cells, a glance at its values, and what others know of it.
 
     >>> ColumnFacts("age", "real", "numbers", 2, "18 … 80").missing
     2
@@ -70,7 +70,7 @@ class ColumnFacts:
     reason: str
     missing: int
     glance: str
-    others_say: float | None = None  # nats on unseen rows
+    nats_from_others: float | None = None  # nats on unseen rows
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Findings:
     sampled: Mapping[str, Cells]
     outliers: list[Strange]
     history: History
-    judged: HeldOut | None  # what the held-out rows of the fit said
+    judged: HeldOut | None  # by the held-out rows of the fit
     realism: Realism | None
     patterns: list[Pattern]
     gaps_are_values: bool  # missing="state"
@@ -179,7 +179,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
     >>> found.same_rows, found.scores[0].rows, len(found.pairs)
     (True, 'rows of the fit', 1)
     """
-    table, whole = TableDensity(model.schema_, model.density_), told_frame(model.as_frame(X))
+    table, whole = TableDensity(model.schema_, model.density_), displayed_frame(model.as_frame(X))
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(whole, seed)
     frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
@@ -264,7 +264,7 @@ def _pairs(marginals: list[Marginal], frame: Frame, sampled: Mapping[str, Cells]
 
 def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[ColumnFacts]:
     drawn = {marginal.axis.name: marginal for marginal in marginals}
-    told = TableDensity(model.schema_, model.density_).others_say()
+    from_others = TableDensity(model.schema_, model.density_).nats_from_others()
     return [
         ColumnFacts(
             column.name,
@@ -274,7 +274,7 @@ def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[Colum
             _glance(frame.columns[column.name], drawn.get(column.name)),
             nats,
         )
-        for column, nats in zip(model.schema_.describe(), told, strict=True)
+        for column, nats in zip(model.schema_.describe(), from_others, strict=True)
     ]
 
 
@@ -309,5 +309,5 @@ def _outliers(
 
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
     name, own = list(row.columns.items())[j]
-    likeliest = as_told(own, table.conditional(row, j).mode())
+    likeliest = displayed_like(own, table.conditional(row, j).mode())
     return Surprise(name, nats, shown(own, 0), shown(likeliest, 0))

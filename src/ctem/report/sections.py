@@ -58,15 +58,15 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
 
 def _columns(found: Findings) -> tuple[str, str]:
     about = tag(
-        "p", 'What each column was taken for, and why. Say otherwise with <code class="mono">kinds=</code>.'
+        "p", 'What each column was taken for, and why. Change it with <code class="mono">kinds=</code>.'
     ) + tag("p", _odd(found.suspicions))
     about += tag(
         "p",
-        "“Others say” is how many nats the other columns tell about this one, on rows that the fit held out; 0 for a "
+        "“From others” is how many nats the other columns give about this one, on rows that the fit held out; 0 for a "
         "column that depends on nothing that could be learned.",
     )
     head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values"))
-    head += tag("th", "Missing", "n") + tag("th", "Others say", "n")
+    head += tag("th", "Missing", "n") + tag("th", "From others", "n")
     rows = "".join(_column_row(column, found.rows) for column in found.columns[:LISTED])
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
     rest = len(found.columns) - LISTED
@@ -97,11 +97,11 @@ def _column_row(column: ColumnFacts, rows: int) -> str:
         + tag("td", folding(column.reason), "muted")
         + tag("td", f"<bdi>{text(column.glance, 120)}</bdi>", "glance")
         + tag("td", gaps, "n", data_name="missing:")
-        + tag("td", _others_say(column.others_say), "n", data_name="others say:"),
+        + tag("td", _nats(column.nats_from_others), "n", data_name="from others:"),
     )
 
 
-def _others_say(nats: float | None) -> str:
+def _nats(nats: float | None) -> str:
     """Nats; 0 is 0, and a dash stands for what is not known."""
     return "—" if nats is None else f"{nats:.2f}" if nats else "0"
 
@@ -113,7 +113,7 @@ def _training(found: Findings) -> tuple[str, str] | None:
     ended = "stopped when the held-out loss no longer fell" if history.stopped_early else "ran all its steps"
     about = tag(
         "p",
-        "The loss says how badly hidden cells are predicted; lower is better. Where the held-out line parts from the "
+        "The loss is how badly hidden cells are predicted; lower is better. Where the held-out line parts from the "
         "training line, more steps only memorise.",
     )
     picture = curves(

@@ -11,7 +11,9 @@ from ctem.samplers.discrete import (
     exact_differences,
     gradient_differences,
 )
+from ctem.samplers.exchange import Independence, ReplicaExchange
 from ctem.samplers.langevin import MALA, Langevin
+from ctem.samplers.persistent import PersistentDivergence
 from ctem.samplers.reverse import Denoise, Renoise, denoise_bits
 from ctem.samplers.run import Annealed, Run, anneal, run
 from ctem.samplers.sampler import Info, Sampler
@@ -30,13 +32,16 @@ __all__ = [
     "FlipJump",
     "Gibbs",
     "GibbsWithGradients",
+    "Independence",
     "Info",
     "Langevin",
     "LangevinFlips",
     "MetropolisHastings",
     "Move",
     "PathFlips",
+    "PersistentDivergence",
     "Renoise",
+    "ReplicaExchange",
     "Run",
     "Sampler",
     "anneal",

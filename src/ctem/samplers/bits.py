@@ -1,7 +1,7 @@
 r"""Moves on bits, thousands of chains at once, informed by the gradient in the codes.
 
 A log-density is any callable f(x, s) of codes x (n, d) and levels s (n,), differentiable in x as if the codes were real
-numbers, such as ``ImageNet.log_density``. To first order, the gain of flipping bit i is
+numbers, such as a U-Net. To first order, the gain of flipping bit i is
 
     d_i = (1 − 2x_i) ∂f/∂x_i ≈ f(x with bit i flipped) − f(x).
 

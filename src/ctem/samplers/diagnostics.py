@@ -1,4 +1,4 @@
-"""Have the chains of a sampler mixed: split R-hat and effective sample size."""
+"""Have the chains of a sampler mixed: split R-hat, effective sample size, and what an effective sample costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ChainDiagnostics", "chain_diagnostics"]
+__all__ = ["ChainDiagnostics", "chain_diagnostics", "ess_per_evaluation"]
 
 
 class ChainDiagnostics(NamedTuple):
@@ -52,3 +52,32 @@ def chain_diagnostics(trace: Tensor) -> ChainDiagnostics:
             r_hat[j] = array_stats.rhat(values[:, :, j], method="split", **axes)
             ess[j] = array_stats.ess(values[:, :, j], method="bulk", **axes)
     return ChainDiagnostics(torch.from_numpy(r_hat), torch.from_numpy(ess))
+
+
+def ess_per_evaluation(trace: Tensor, evaluations: float, generator: torch.Generator) -> float:
+    r"""Effective samples for each evaluation of f, by the definition of DISCS (Goshvadi et al. 2023).
+
+    The effective size N/(1 + 2 Σ_k (1 − k/N) ρ_k) of a random projection of the states, its autocorrelation ρ cut where
+    it first falls below 0, averaged over chains.
+
+    Arguments:
+        trace: states after burn-in, (draws, chains, d).
+        evaluations: of f (a gradient counts as one more) by each chain in the time of the trace.
+        generator: the projection, on the device of the trace.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> 0.5 < ess_per_evaluation(torch.randn(400, 8, 3, generator=g), 400, g) < 1.1
+    True
+    """
+    if trace.ndim != 3 or len(trace) < 4:
+        raise ValueError(f"trace: expected shape (draws ≥ 4, chains, columns); got {tuple(trace.shape)}.")
+    direction = torch.randn(trace.shape[-1], generator=generator, dtype=trace.dtype, device=trace.device)
+    values = (trace @ direction).double()  # (draws, chains)
+    n, centred = len(values), values - values.mean(0)
+    spectrum = torch.fft.rfft(centred, 2 * n, dim=0).abs().square()
+    covariance = torch.fft.irfft(spectrum, 2 * n, dim=0)[:n]  # times n − k, less the rest
+    still = covariance[0] <= 0
+    rho = covariance / torch.where(still, 1.0, covariance[0])  # already times (1 − k/n)
+    kept = (rho >= 0).cummin(0).values
+    ess = n / (2 * (rho * kept).sum(0) - 1)
+    return float(torch.where(still, 0.0, ess).mean()) / evaluations

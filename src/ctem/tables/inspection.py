@@ -18,7 +18,7 @@ from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, read_frame
 from ctem.tables.io.recognition import Reading, recognised
 from ctem.tables.relations.relations import relations
-from ctem.tables.schema import Description, readings, said_of
+from ctem.tables.schema import Description, readings, requested_kinds
 
 __all__ = ["ColumnGlance", "Inspection", "inspect", "inspect_frame"]
 
@@ -68,7 +68,7 @@ class Inspection:
 
     def as_frame(self) -> Any:
         """A row for every column, with what seems odd about it, in the library of the table; pandas for an array."""
-        told = {
+        odd_of = {
             each.name: [str(odd) for odd in self.suspicions if each.name in odd.columns]
             for each in self.columns
         }
@@ -78,7 +78,7 @@ class Inspection:
             "why": [each.reason for each in self.columns],
             "missing": [each.missing for each in self.columns],
             "values": [each.values for each in self.columns],
-            "suspicions": [" ".join(sentences) for sentences in told.values()],
+            "suspicions": [" ".join(sentences) for sentences in odd_of.values()],
         }
         backend: Any = "pandas" if self.backend == "numpy" else self.backend
         return nw.from_dict(made, backend=backend).to_native()
@@ -97,9 +97,10 @@ def inspect(
 ) -> Inspection:
     """Look at a table without fitting anything: what its columns would be taken for and why, and what seems odd.
 
-    Columns that repeat others, or add up, say so. Odd are numbers and dates that look like codes for missing, columns
-    that name their rows, hold one value or nothing, or repeat another, copied rows, days that no calendar has, numbers
-    among which there is text, labels spelled in several ways, and rules between columns with the rows that break them.
+    Columns that repeat others, or add up, have a note. Odd are: numbers and dates that look like codes for missing,
+    columns that name their rows, hold one value or nothing, or repeat another, copied rows, days that no calendar has,
+    numbers among which there is text, labels spelled in several ways, and rules between columns with the rows that
+    break them.
 
     Arguments:
         X: a NumPy array, or a pandas, polars or pyarrow table.
@@ -113,13 +114,15 @@ def inspect(
     class: category (text, 2 values; follows from pclass in all rows)
     pclass: ordinal (whole numbers, 2 values; follows from class in all rows)
     age: real (999 in 2% of the rows: a value of its own beside a continuous part; ...)
-    ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
-    ! 'class' and 'pclass' say the same: one of them is enough.
+    ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} marks it.
+    ! 'class' and 'pclass' hold the same: one of them is enough.
     """
     frame = recognised(read_frame(X), Reading.of(reading), kind_names(kinds))
-    said, words = said_of(frame, kinds), readings(frame)
+    requested, words = requested_kinds(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
-    found = {name: _inferred(name, cells, said.get(name), named) for name, cells in frame.columns.items()}
+    found = {
+        name: _inferred(name, cells, requested.get(name), named) for name, cells in frame.columns.items()
+    }
     codecs = {name: each.codec for name, (each, _) in found.items() if each}
     kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
     tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
@@ -150,10 +153,12 @@ def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:
     return Inspection(len(frame), glances, refused + odd, frame.table_type.backend)
 
 
-def _inferred(name: str, cells: Cells, said: Column | None, named: bool) -> tuple[InferredColumn | None, str]:
+def _inferred(
+    name: str, cells: Cells, requested: Column | None, named: bool
+) -> tuple[InferredColumn | None, str]:
     """A column as a fit would take it, and why; None for one that a fit would refuse."""
     try:
-        found = infer_column(name, cells, said, False, True, named)
+        found = infer_column(name, cells, requested, False, True, named)
     except ValueError as error:
         return None, str(error)
     return found, found.reason

@@ -36,7 +36,7 @@ from ctem.tables.relations.relations import relations
 from ctem.tables.relations.rule_keeper import RuleKeeper
 from ctem.tables.relations.wishes import read_wishes
 
-__all__ = ["Description", "Encoded", "Schema", "readings", "said_of"]
+__all__ = ["Description", "Encoded", "Schema", "readings", "requested_kinds"]
 
 VERSION = 1
 BEYOND = 9.0  # where an atom at the very end of a column lies, among encoded numbers
@@ -110,7 +110,7 @@ class Schema:
         """Read the kind of every column off its values.
 
         Arguments:
-            kinds: said by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
+            kinds: requested by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
             missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
@@ -120,10 +120,11 @@ class Schema:
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
         if unknown not in ("reserve", "refuse"):
             raise ValueError(f"unknown: expected 'reserve' or 'refuse'; got {unknown!r}.")
-        said = said_of(frame, kinds)
+        requested = requested_kinds(frame, kinds)
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
-            name: infer_column(name, cells, said.get(name), *how) for name, cells in frame.columns.items()
+            name: infer_column(name, cells, requested.get(name), *how)
+            for name, cells in frame.columns.items()
         }
         for name, words in readings(frame).items():
             columns[name] = replace(columns[name], reason=f"{words}; {columns[name].reason}")
@@ -417,20 +418,20 @@ def _kept(
         raise ValueError(f"schema: {error}.") from None
 
 
-def said_of(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
+def requested_kinds(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
     """What the user says of columns that are in the table.
 
     >>> from ctem.tables.io.frame import read_frame
-    >>> said_of(read_frame([[1.0], [2.0]]), {"x1": "real"})
+    >>> requested_kinds(read_frame([[1.0], [2.0]]), {"x1": "real"})
     Traceback (most recent call last):
     ...
     ValueError: kinds: 'x1' is not in the table, which has 'x0'.
     """
-    said = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
-    strange = [name for name in said if name not in frame.columns]
+    requested = {name: requested_kind(name, kind) for name, kind in (kinds or {}).items()}
+    strange = [name for name in requested if name not in frame.columns]
     if strange:
         raise ValueError(f"kinds: {strange[0]!r} is not in the table, which has {_some(frame.columns)}.")
-    return said
+    return requested
 
 
 def readings(frame: Frame) -> dict[str, str]:

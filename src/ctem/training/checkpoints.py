@@ -41,8 +41,8 @@ def claimed(checkpoint: str | Path | None) -> Iterator[None]:
     if checkpoint is None:
         yield
         return
-    with locked(f"{checkpoint}.lock") as mine:
-        if not mine:
+    with locked(f"{checkpoint}.lock") as free:
+        if not free:
             raise OSError(
                 f"checkpoint: another fit is using {checkpoint}; "
                 "wait for it, or give this one another output or checkpoint."

@@ -33,11 +33,9 @@ Loss = Callable[[Any, Tensor, torch.Generator], Tensor]
 Refresh = Callable[[Tensor, int], None]
 Look = Callable[[History, nn.Module], bool | None]
 APART = 1_000_003  # between the seeds of the parts of a batch
-LOOKS = 8  # evaluations before it can be said what is worthwhile
-FEWEST_LOOKS, LOOK_SHARE = (
-    12,
-    4.0,
-)  # evaluations before a deadline; times as long as one that is trained before it
+LOOKS = 8  # evaluations before it is known what is worthwhile
+FEWEST_LOOKS = 12  # evaluations before a deadline
+LOOK_SHARE = 4.0  # times as long as an evaluation takes, that is trained before it
 
 
 def train(
@@ -363,11 +361,11 @@ class _Run:
         if self.best is not None:
             tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors |= {f"adam.{k}": v for k, v in self.optimizer.state().items()}
-        mine = {
+        state = {
             _named("generator", s): g.get_state() for s, g in zip(self.shards, self.generators, strict=True)
         }
-        mine[_named("dropout", self.team.rank)] = self.dropout.state
-        for each in self.team.gathered(mine):
+        state[_named("dropout", self.team.rank)] = self.dropout.state
+        for each in self.team.gathered(state):
             tensors |= each
         plan = [self.steps, self.planned_at, self.planned_from, self.warmup, self.late]
         return tensors, {"step": self.step, "history": asdict(self.history), "plan": plan}

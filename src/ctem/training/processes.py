@@ -51,13 +51,13 @@ class Team:
             dist.broadcast_object_list(found, src=0)
         return found[0]  # type: ignore[return-value]
 
-    def gathered(self, mine: T) -> list[T]:
+    def gathered(self, part: T) -> list[T]:
         """What each process has, in the order of their ranks."""
         if self.ranks == 1:
-            return [mine]
-        found: list[T] = [mine] * self.ranks
+            return [part]
+        found: list[T] = [part] * self.ranks
         with _company():
-            dist.all_gather_object(found, mine)
+            dist.all_gather_object(found, part)
         return found
 
     def align(self, f: nn.Module) -> None:

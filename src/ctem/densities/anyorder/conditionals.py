@@ -13,8 +13,9 @@ from ctem.densities.anyorder.limits import BEYOND, Bounds, Limits
 from ctem.densities.anyorder.network import AnyOrderNet, Shown
 from ctem.densities.anyorder.numbers import FAR, NumberHead, log_normal
 from ctem.densities.anyorder.rules import Rules, keep_labels, with_cell
+from ctem.densities.anyorder.tails import Tails
 from ctem.densities.anyorder.ties import TiedParts
-from ctem.densities.anyorder.worth import mixed_column
+from ctem.densities.anyorder.worth import NEVER, mixed_column
 from ctem.densities.chain import Asked, Conditional, Conditionals, Probabilities
 
 __all__ = ["AtLevel", "NumberDensity"]
@@ -98,7 +99,9 @@ class AtLevel(Conditionals):
         share = (
             self.net.worth.share[j] if rules is None else 1.0
         )  # what follows a rule is not left to its margin
-        plain = NumberDensity(self.net.numbers, found, mean[0], spread[0], tied, share)
+        plain = NumberDensity(
+            self.net.numbers, found, mean[0], spread[0], tied, share, reach=self.net.worth.reach
+        )
         bounds = None if rules is None else rules.bounds(*asked)
         return plain if bounds is None else plain.bounded(bounds)
 
@@ -131,7 +134,10 @@ class AtLevel(Conditionals):
             tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
             each = each.view(1, members * most, -1)
             share = self.net.worth.share[j]
-            found = NumberDensity(self.net.numbers, each, mean.flatten(), spread.flatten(), tied, share)
+            reach = self.net.worth.reach
+            found = NumberDensity(
+                self.net.numbers, each, mean.flatten(), spread.flatten(), tied, share, reach=reach
+            )
         out = torch.empty_like(x[:, 0])
         out[dealt] = found.draw(generator)[:n]
         return out
@@ -154,6 +160,7 @@ class NumberDensity:
     tied: TiedParts | None = None
     share: float = 1.0  # the rest is a standard normal, the margin of every real column
     limits: Limits | None = None
+    reach: float = NEVER  # beyond which its shape is the margin's (``ctem.densities.anyorder.tails``)
 
     def bounded(self, bounds: Bounds) -> NumberDensity:
         """This density with more mass within bounds, or less, as rules say."""
@@ -171,6 +178,7 @@ class NumberDensity:
             return log_normal(values)
         every = values.expand(len(self.found), *values.shape)
         log_p = self.head.log_prob(every, self.found, self.mean, self.spread)
+        log_p = self._tailed(log_p, values)
         log_p = _mean(log_p if self.tied is None else self.tied.at_values(log_p, values))
         log_p = log_p if self.share == 1.0 else mixed_column(self.share, log_p, log_normal(values))
         return log_p if self.limits is None else self.limits.log_prob(log_p, values)
@@ -180,7 +188,24 @@ class NumberDensity:
         values = values.double()
         every = values.expand(len(self.found), *values.shape)
         below = self.head.cdf(every, self.found.double(), self.mean.double(), self.spread.double())
+        below = below if self.reach >= NEVER else self.tails(slice(None)).cdf(below, values)
         return (below if self.tied is None else self.tied.cdf(below, values)).mean(0)
+
+    def _tailed(self, log_p: Tensor, values: Tensor) -> Tensor:
+        """log ρ of values (n, q) by each member, (members, n, q), with the tails that rows reach."""
+        if self.reach >= NEVER:
+            return log_p
+        rows = (values.abs() > self.reach).any(1).nonzero().squeeze(1)
+        if not len(rows):
+            return log_p
+        tails = self.tails(rows)
+        return log_p.index_copy(1, rows, tails.log_prob(log_p[:, rows], values[rows]))
+
+    def tails(self, rows: Tensor | slice) -> Tails:
+        """Those of some rows, by each member."""
+        mean, spread = self.mean[rows].double(), self.spread[rows].double()
+        ends = mean.new_tensor([-self.reach, self.reach]).expand(len(self.found), len(mean), -1)
+        return Tails(self.reach, self.head.cdf(ends, self.found[:, rows].double(), mean, spread))
 
     def table(self) -> tuple[Tensor, Tensor]:
         """Nodes (q,) on [−8, 8] and log ρ there, (n, q); what lies in a tied cell is at the nearest node."""
@@ -222,6 +247,10 @@ class NumberDensity:
         who = torch.randint(members, (1, n, 1), generator=generator, device=self.found.device)
         one = self.found.gather(0, who.expand(1, n, size)).squeeze(0)
         drawn = self.head.draw(one, self.mean, self.spread, generator)
+        far = (drawn.abs() > self.reach).nonzero().squeeze(1)
+        if len(far):
+            plain = replace(self, found=one.unsqueeze(0))
+            drawn[far] = plain.tails(far).draw(drawn[far], generator)
         return drawn if self.tied is None else self.tied.of_members(who.flatten()).draw(drawn, generator)
 
     def rows(self, index: Tensor) -> NumberDensity:
@@ -229,7 +258,7 @@ class NumberDensity:
         tied = None if self.tied is None else self.tied.rows(index)
         limits = None if self.limits is None else self.limits.rows(index)
         own = self.found[:, index], self.mean[index], self.spread[index]
-        return NumberDensity(self.head, *own, tied, self.share, limits)
+        return NumberDensity(self.head, *own, tied, self.share, limits, self.reach)
 
 
 def _mean(log_p: Tensor) -> Tensor:

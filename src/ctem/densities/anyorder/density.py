@@ -134,9 +134,9 @@ class AnyOrderDensity:
         return each[0][0], torch.cat([log_p for _, log_p in each])
 
     def conditional_and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``conditional`` of a real column j, with what ties say in its place instead of at the nearest node.
+        """``conditional`` of a real column j, with the values of ties in their place instead of at the nearest node.
 
-        Nodes (q,) and the density of the rest there (n, q); values that ties say of some row (m,) and how likely each
+        Nodes (q,) and the density of the rest there (n, q); values of ties of some row (m,) and how likely each
         is in every row (n, m).
         """
         known = x.clone()
@@ -149,8 +149,8 @@ class AnyOrderDensity:
         )
         values, which = place.unique(return_inverse=True)
         out = share.new_zeros(len(x), len(values)).scatter_add(1, which, share)
-        said = (out > 0).any(0)
-        return nodes, rest, values[said], out[:, said]
+        likely = (out > 0).any(0)
+        return nodes, rest, values[likely], out[:, likely]
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows, drawn column by column, each in one order."""

@@ -33,6 +33,7 @@ from ctem.densities.anyorder.phases import Phases, Split, joined_history
 from ctem.densities.anyorder.rules import Rules
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.shrinking import Unseen, alone, found_worth
+from ctem.densities.anyorder.tails import outermost
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.chain import Chain
 from ctem.densities.presence import gaps
@@ -110,6 +111,7 @@ def fit_anyorder(
     correlation = Inputs(base).correlation_among(x)
     beside = {} if ties is None else {"ties": ties}
     net = network(base, **settings.network, **beside, correlation=correlation, seed=seed)
+    net.believe(net.worth._replace(reach=outermost(len(x))))
     phases = Phases(
         net,
         data,
@@ -259,8 +261,8 @@ def split_rows(
     unseen = [order[k::folds] for k in range(members)]
     if weights is not None:
         unseen = [own[_by_weight(weight[0, own], seed)] for own in unseen]
-    mine = torch.stack([own[:size] for own in unseen])
-    return Split(rows, kept.repeat(1, copies), *_repeated(rows[mine]))
+    places = torch.stack([own[:size] for own in unseen])
+    return Split(rows, kept.repeat(1, copies), *_repeated(rows[places]))
 
 
 def _by_weight(weight: Tensor, seed: int) -> Tensor:

@@ -110,13 +110,13 @@ class Settings:
         growth, steps = self.growth * (self.batch_size // rows), min(self.steps, LONGEST // reals)
         return replace(self, batch_size=rows, growth=growth, steps=steps)
 
-    def changed(self, rows: int, **said: Any) -> Settings:
-        """With what was said instead (None says nothing), and so few members that a fold has four rows.
+    def changed(self, rows: int, **requested: Any) -> Settings:
+        """With what is requested instead (None: nothing), and so few members that a fold has four rows.
 
         >>> Settings().changed(rows=10, steps=5, width=None).members
         2
         """
-        found = replace(self, **{key: value for key, value in said.items() if value is not None})
+        found = replace(self, **{key: value for key, value in requested.items() if value is not None})
         members = max(1, min(found.members, rows // 4))
         every = min(found.evaluate_every, found.steps)
         return replace(found, members=members, evaluate_every=every)

@@ -58,13 +58,13 @@ class Unseen(NamedTuple):
 
 
 def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
-    """The share of each column, and what the others say about it; columns that are not heard stay so.
+    """The share of each column, and the nats that the others give about it; columns that are not heard stay so.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
     >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)  # untrained, and no worse than the margin
     >>> found_worth(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()))
-    Worth(share=(1.0, 1.0), heard=(True, True), told=(0.0, 0.0))
+    Worth(share=(1.0, 1.0), heard=(True, True), nats=(0.0, 0.0), reach=100.0)
     """
     ask = _Asked(net, unseen)
     anyhow = torch.stack([ask.log_ratio(ask.random_sets()) for _ in range(PASSES)]).flatten(0, 2)
@@ -76,8 +76,8 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
     share = torch.where(rows * (gain - raw) < EVIDENCE, all_of_it, _of_mean(best, ask.judged))
     nothing = (raw < 0) & (rows * gain < EVIDENCE) | ~torch.tensor(net.worth.heard, device=raw.device)
     share = torch.where(nothing, 0.0, share)
-    told = _Gains(nearly, _even(nearly)).at(torch.where(nothing, 0.0, best)).clamp_min(0)
-    return Worth(tuple(share.tolist()), net.worth.heard, tuple(told.tolist()))
+    nats = _Gains(nearly, _even(nearly)).at(torch.where(nothing, 0.0, best)).clamp_min(0)
+    return net.worth._replace(share=tuple(share.tolist()), nats=tuple(nats.tolist()))
 
 
 def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:

@@ -16,21 +16,22 @@ from torch import Tensor
 
 from ctem.bases import ProductBase
 
-__all__ = ["Worth", "mixed", "mixed_column"]
+__all__ = ["NEVER", "Worth", "mixed", "mixed_column"]
+
+NEVER = 100.0  # stands for infinity
 
 
 class Worth(NamedTuple):
     """What is believed of each encoded column.
 
     >>> Worth.of_all(2)
-    Worth(share=(1.0, 1.0), heard=(True, True), told=None)
+    Worth(share=(1.0, 1.0), heard=(True, True), nats=None, reach=100.0)
     """
 
     share: tuple[float, ...]  # w_j: how much of a conditional is the networks'
     heard: tuple[bool, ...]  # whether the networks see the column; else all others are independent of it
-    told: tuple[float, ...] | None = (
-        None  # nats that the others say about it on unseen rows, if that is known
-    )
+    nats: tuple[float, ...] | None = None  # that the others give about it on unseen rows, if that is known
+    reach: float = NEVER  # encoded number beyond which few rows lie (``ctem.densities.anyorder.tails``)
 
     @classmethod
     def of_all(cls, columns: int) -> Worth:

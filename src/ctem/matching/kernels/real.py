@@ -41,7 +41,7 @@ def mean_std(x: ArrayLike, space: Space | None = None) -> float:
         if bool(whole.any()):
             raise ValueError(
                 f"x: column {int(whole.long().argmax())} holds whole numbers, which may be codes of labels; "
-                "say which columns are real: mean_std(x, space)."
+                "give the space, which knows the real columns: mean_std(x, space)."
             )
         return float(x.std(dim=0).mean())
     if not space.reals:

@@ -1,4 +1,4 @@
-"""A file says what a fit could have written: its parts agree with each other, and its numbers with what they are."""
+"""A file holds what a fit could have written: its parts agree with each other, and its numbers with what they are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NATURAL = (0.0, 1.0, 100.0)  # ends that numbers suggest
 OUT_OF_SCALE = 1e6  # times the numbers that a rule is about
 
 
-def check_as_written(part: str, said: Any, made: Any) -> None:
+def check_as_written(part: str, written: Any, made: Any) -> None:
     """An error unless the plain JSON of what was made of a part is that part again.
 
     >>> check_as_written("bounds", {"low": 0, "high": None}, {"low": 0.0, "high": None})
@@ -48,14 +48,14 @@ def check_as_written(part: str, said: Any, made: Any) -> None:
     ...
     ValueError: bounds.low: expected 0.0; got False.
     """
-    if isinstance(said, Mapping) and isinstance(made, Mapping) and said.keys() == made.keys():
-        for key in said:
-            check_as_written(f"{part}.{key}", said[key], made[key])
-    elif isinstance(said, list) and isinstance(made, list | tuple) and len(said) == len(made):
-        for i, (one, other) in enumerate(zip(said, made, strict=True)):
+    if isinstance(written, Mapping) and isinstance(made, Mapping) and written.keys() == made.keys():
+        for key in written:
+            check_as_written(f"{part}.{key}", written[key], made[key])
+    elif isinstance(written, list) and isinstance(made, list | tuple) and len(written) == len(made):
+        for i, (one, other) in enumerate(zip(written, made, strict=True)):
             check_as_written(f"{part}.{i}", one, other)
-    elif isinstance(said, bool) != isinstance(made, bool) or said != made:
-        raise ValueError(f"{part}: expected {made!r:.40}; got {said!r:.40}.")
+    elif isinstance(written, bool) != isinstance(made, bool) or written != made:
+        raise ValueError(f"{part}: expected {made!r:.40}; got {written!r:.40}.")
 
 
 def check_categories(table_type: TableType, schema: Schema) -> None:
@@ -83,7 +83,7 @@ def _among(value: Any, declared: Sequence[Any]) -> bool:
 
 
 def check_cells(table_type: TableType, schema: Schema) -> None:
-    """An error unless what a column holds is what its dtype and its notation say: money without one is text.
+    """An error unless what a column holds fits its dtype and its notation: money without one is text.
 
     >>> import pandas as pd
     >>> from ctem.tables.io.frame import read_frame
@@ -94,9 +94,9 @@ def check_cells(table_type: TableType, schema: Schema) -> None:
         codec = schema.columns[field.name].codec
         if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
             continue
-        said = codec.lattice.type if isinstance(codec, Numbers) else codec.type
-        found = {"int": "number", "float": "number"}.get(said, said)
-        expected = _told(field)
+        written = codec.lattice.type if isinstance(codec, Numbers) else codec.type
+        found = {"int": "number", "float": "number"}.get(written, written)
+        expected = _expected_type(field)
         if found != expected:
             raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {found!r}.")
         if found == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
@@ -105,8 +105,8 @@ def check_cells(table_type: TableType, schema: Schema) -> None:
                 raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
 
 
-def _told(field: Field) -> str:
-    """The type of the cells of a column, as its dtype and its notation say."""
+def _expected_type(field: Field) -> str:
+    """The type of the cells of a column, by its dtype and its notation."""
     kind = "label" if field.written is None else field.written["kind"]
     read = {"month": "number", "clock": "number", "date": "moment"}.get(kind, kind)
     return cell_type(field.dtype) if kind == "label" else read
@@ -123,13 +123,11 @@ def check_numbers(schema: Schema) -> None:
         codec = inferred.codec
         if not isinstance(codec, Numbers) or codec.lattice.type == "float":
             continue
-        lattice, curve = codec.lattice, codec.transform.to_json()
-        while "location" not in curve:
-            curve = curve["inner"] if "inner" in curve else curve["curve"]
+        lattice, smooth = codec.lattice, _innermost(codec.transform.to_json())
         whole = (
             lattice.step >= 1 and lattice.step % 1 == lattice.origin % 1 == 0 <= lattice.origin < lattice.step
         )
-        reach = (abs(curve["location"]) + curve["scale"]) * lattice.per
+        reach = (abs(smooth["location"]) + smooth["scale"]) * lattice.per
         if not whole or lattice.width not in (0, lattice.step / lattice.per) or reach > SPAN:
             raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
 
@@ -180,9 +178,9 @@ def _extent(schema: Schema, name: str) -> float:
 
 
 def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None:
-    """An error unless the curve and the lattice of a column are those of numbers between the ends that fit saw.
+    """An error unless the map and the lattice of a column are those of numbers between the ends that fit saw.
 
-    A curve runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
+    A map runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
     and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` says.
 
     >>> import numpy as np
@@ -197,58 +195,72 @@ def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None
         said = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
         if not _fits_range(codec, codec.seen) or not _fits_ends(codec, [*NATURAL, *said]):
             raise ValueError(
-                f"column {name!r}: expected a curve and a lattice of numbers "
+                f"column {name!r}: expected a map and a lattice of numbers "
                 f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
             )
 
 
+def _innermost(transform: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The monotone map within ends, preferred values and rhythms, as plain JSON."""
+    while "inner" in transform:
+        transform = transform["inner"]
+    return transform
+
+
 def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
-    """Whether the ends, the middle, the scale, the knots and the slopes of a curve can be those of such numbers."""
-    lattice, curve = codec.lattice, codec.transform.to_json()
+    """Whether the ends, the middle, the scale, the knots and the slopes of a map can be those of such numbers."""
+    lattice, transform = codec.lattice, codec.transform.to_json()
     extent = max(map(abs, (*seen, *codec.atoms)))
-    fine = max(lattice.step, abs(lattice.origin)) <= 2 * extent * lattice.per + 1 and lattice.type != "float"
-    fine |= (
-        lattice.type == "float"
-        and lattice.shift == 0
-        and max(lattice.step, lattice.width, abs(lattice.origin)) <= 2 * extent
-    )
     slack = lattice.width + (8.0 if lattice.unit else 0.0)
     low, high = seen[0] - slack, seen[1] + slack
-    while "location" not in curve:
-        if "inner" in curve:
-            below, above = curve["low"], curve["high"]
-            fine &= (below is None or float(below) <= high) and (above is None or float(above) >= low)
-            fine &= curve["margin"] <= 2 * extent + slack
-        curve = curve["inner"] if "inner" in curve else curve["curve"]
-    location, scale, knots = curve["location"], curve["scale"], curve["knots"]
-    fine &= (location == 0 or low <= location <= high) and NEGLIGIBLE * (high - low) <= scale
-    cells = [size for size in (lattice.step, lattice.width * lattice.per) if size]
-    fine &= scale <= 2 * (extent + slack) and min(cells, default=math.inf) >= RESOLVED * extent
-    fine &= lattice.step > 0 or lattice.origin == 0
-    if not fine:
-        return False
-    if lattice.type == "float" and location + scale * math.sinh(knots[0]) >= location + scale * math.sinh(
-        knots[-1]
+    smooth = _innermost(transform)
+    location, scale, knots = smooth["location"], smooth["scale"], smooth["knots"]
+    if not (
+        _fits_extent(lattice, extent)
+        and _ends_within(transform, low, high, 2 * extent + slack)
+        and (location == 0 or low <= location <= high)
+        and NEGLIGIBLE * (high - low) <= scale <= 2 * (extent + slack)
     ):
+        return False
+    outermost = [location + scale * math.sinh(knot) for knot in (knots[0], knots[-1])]
+    if lattice.type == "float" and outermost[0] >= outermost[1]:
         return False  # no number lies between them
     first, last = (math.asinh((end - location) / scale) for end in (low, high))
-    steepest = max(
-        (b - a) / (d - c) for (a, b), (c, d) in zip(pairwise(curve["scores"]), pairwise(knots), strict=True)
-    )
-    return first - 1 <= knots[0] and knots[-1] <= last + 1 and max(curve["slopes"]) <= max(4 * steepest, 0.1)
+    rises = zip(pairwise(smooth["scores"]), pairwise(knots), strict=True)
+    steepest = max((b - a) / (d - c) for (a, b), (c, d) in rises)
+    return first - 1 <= knots[0] and knots[-1] <= last + 1 and max(smooth["slopes"]) <= max(4 * steepest, 0.1)
+
+
+def _fits_extent(lattice: Lattice, extent: float) -> bool:
+    """Whether numbers up to so large a one can lie on a lattice."""
+    cells = [size for size in (lattice.step, lattice.width * lattice.per) if size]
+    if min(cells, default=math.inf) < RESOLVED * extent or (lattice.step == 0 and lattice.origin != 0):
+        return False
+    if lattice.type == "float":
+        return lattice.shift == 0 and max(lattice.step, lattice.width, abs(lattice.origin)) <= 2 * extent
+    return max(lattice.step, abs(lattice.origin)) <= 2 * extent * lattice.per + 1
+
+
+def _ends_within(transform: Mapping[str, Any], low: float, high: float, widest: float) -> bool:
+    """Whether the ends of a map, if it has some, enclose a number from low to high, with no wider a margin."""
+    if "margin" not in transform:
+        return True
+    below, above = transform["low"], transform["high"]
+    enclosing = (below is None or float(below) <= high) and (above is None or float(above) >= low)
+    return enclosing and transform["margin"] <= widest
 
 
 def _fits_ends(codec: Numbers, natural: Sequence[float]) -> bool:
     """Whether the ends of a column hold all numbers, are among these up to a cell, and have the margin of its cells."""
-    curve, lattice = codec.transform, codec.lattice
-    if not isinstance(curve, Bounded):
+    bounded, lattice = codec.transform, codec.lattice
+    if not isinstance(bounded, Bounded):
         return True
     assert codec.seen is not None
-    ends = [end for end in (curve.low, curve.high) if math.isfinite(end)]
-    low, high = curve.edges
-    margin = max(lattice.width / 2, TRIFLE * curve.inner.scale)
+    ends = [end for end in (bounded.low, bounded.high) if math.isfinite(end)]
+    low, high = bounded.edges
+    margin = max(lattice.width / 2, TRIFLE * bounded.inner.scale)
     known = all(any(_is_end(end, each, lattice) for each in natural) for end in ends)
-    return known and low <= codec.seen[0] <= codec.seen[1] <= high and math.isclose(curve.margin, margin)
+    return known and low <= codec.seen[0] <= codec.seen[1] <= high and math.isclose(bounded.margin, margin)
 
 
 def _is_end(end: float, value: float, lattice: Lattice) -> bool:

@@ -33,7 +33,7 @@ def rebuilt_energy(
     Arguments:
         plain: the density of the networks.
         schema: the columns.
-        header: what ``persistence.writing`` said of the energy.
+        header: the record of the energy that ``persistence.models.writing`` made.
         tensors: those whose names began with "energy.", without that.
         log_z: reads the record of a constant.
 

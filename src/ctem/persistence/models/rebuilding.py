@@ -17,7 +17,7 @@ from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.anyorder.ties import Ties
-from ctem.densities.anyorder.worth import Worth
+from ctem.densities.anyorder.worth import NEVER, Worth
 from ctem.densities.residuals import MAX_SCORES
 from ctem.fitting.arguments import KEPT, check_arguments
 from ctem.partition import LogZ
@@ -77,7 +77,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     arguments = dict(header["settings"])
     if set(arguments) != SETTINGS:
         raise ValueError(f"settings: expected {sorted(SETTINGS)}; got {sorted(arguments)}.")
-    arguments["kinds"] = _wishes(arguments.pop("columns"))
+    arguments["kinds"] = _requested_kinds(arguments.pop("columns"))
     check_arguments(arguments)
     if arguments["missing"] not in ("hidden", "state") or not isinstance(header["named"], bool):
         raise ValueError("settings: expected missing='hidden' or 'state', and named true or false.")
@@ -108,20 +108,20 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     return fitted
 
 
-def _held_out(said: Header | None, density: AnyOrderDensity) -> HeldOut | None:
-    if said is None:
+def _held_out(record: Header | None, density: AnyOrderDensity) -> HeldOut | None:
+    if record is None:
         return None
-    found = HeldOut.from_json(said)
-    check_as_written("held_out", said, found.to_json())
+    found = HeldOut.from_json(record)
+    check_as_written("held_out", record, found.to_json())
     check_held_out(found, density.net.members)
     return found
 
 
-def _wishes(said: Header | None) -> dict[str, Any] | None:
-    """Kinds that the user said: names of kinds, or the ends of a real column."""
-    if said is None:
+def _requested_kinds(record: Header | None) -> dict[str, Any] | None:
+    """The requested kinds: names of kinds, or the ends of a real column."""
+    if record is None:
         return None
-    return {name: kind if isinstance(kind, str) else _bounded(kind) for name, kind in said.items()}
+    return {name: kind if isinstance(kind, str) else _bounded(kind) for name, kind in record.items()}
 
 
 def _bounded(ends: Header) -> Real:
@@ -129,49 +129,50 @@ def _bounded(ends: Header) -> Real:
     return Real(low=low, high=high)
 
 
-def _origin(said: Header) -> Origin:
-    independent = float(said["metrics"]["baseline"])
+def _origin(record: Header) -> Origin:
+    independent = float(record["metrics"]["baseline"])
     if (
         not math.isfinite(independent)
-        or not 0 <= int(said["seed"]) < 2**64
-        or not 2 <= int(said["rows"]) < 2**64
+        or not 0 <= int(record["seed"]) < 2**64
+        or not 2 <= int(record["rows"]) < 2**64
     ):
-        raise ValueError(f"provenance: expected a seed, rows ≥ 2 and a baseline; got {said}.")
-    return Origin(int(said["seed"]), int(said["rows"]), str(said["data_sha256"]), independent)
+        raise ValueError(f"provenance: expected a seed, rows ≥ 2 and a baseline; got {record}.")
+    return Origin(int(record["seed"]), int(record["rows"]), str(record["data_sha256"]), independent)
 
 
 def _any_order(
     schema: Schema, base: ProductBase, header: Header, tensors: dict[str, Tensor]
 ) -> AnyOrderDensity:
-    told, dim, parents = header["density"], schema.space.dim, schema.parents
-    net = _any_order_net(base, told["network"], tensors, schema.ties)
-    net.believe(_worth(told["worth"], net))
-    if not 1 <= len(told["orders"]) <= MOST_ORDERS:
-        raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(told['orders'])}.")
-    orders = [list(order) for order in told["orders"]]
+    record, dim, parents = header["density"], schema.space.dim, schema.parents
+    net = _any_order_net(base, record["network"], tensors, schema.ties)
+    net.believe(_worth(record["worth"], net))
+    if not 1 <= len(record["orders"]) <= MOST_ORDERS:
+        raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(record['orders'])}.")
+    orders = [list(order) for order in record["orders"]]
     _check_orders(orders, dim, parents)
-    late = [float(value) for value in told["late"]]
+    late = [float(value) for value in record["late"]]
     if len(late) != dim or not all(0 <= value <= 1 for value in late):
         raise ValueError(f"late: expected a share for each of {dim} columns.")
-    level, history = _checked_level(told["level"]), _history(header["history"])
+    level, history = _checked_level(record["level"]), _history(header["history"])
     about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
     plain = AnyOrderDensity(net, level, orders, **about, history=history)
-    return rebuilt_energy(plain, schema, told["energy"], _part(tensors, "energy."), _log_z)
+    return rebuilt_energy(plain, schema, record["energy"], _part(tensors, "energy."), _log_z)
 
 
-def _worth(told: Header | None, net: AnyOrderNet) -> Worth:
+def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
     """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
     dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
-    if told is None:
+    if record is None:
         return Worth.of_all(dim)
-    nats = None if told["told"] is None else _numbers_of(told["told"], dim, LARGEST)
-    heard = tuple(told["heard"])
+    nats = None if record["nats"] is None else _numbers_of(record["nats"], dim, LARGEST)
+    heard = tuple(record["heard"])
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
         raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
-    shares = _numbers_of(told["share"], dim, 1.0)
+    reach = number("reach", record["reach"], 0, NEVER)
+    shares = _numbers_of(record["share"], dim, 1.0)
     if any(0 < share < LEAST_SHARE for share in shares):
         raise ValueError(f"worth: expected shares of 0, or from {LEAST_SHARE:g} to 1.")
-    return Worth(shares, heard, nats)
+    return Worth(shares, heard, nats, reach)
 
 
 def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:

@@ -14,6 +14,18 @@ function unbent(rise, bend) {
   return Math.log1p(bend * (rise - far)) / bend + Math.exp(-bend * BENT) * far;
 }
 
+const FULL = 6.0, SLOWER = 4.0;  /* rise of x from which on it grows like a logarithm, and how slowly */
+
+function slowed(rise) {
+  const far = Math.max(rise - FULL, 0);
+  return rise - far + SLOWER * Math.log1p(far / SLOWER);
+}
+
+function unslowed(rise) {
+  const far = Math.max(rise - FULL, 0);
+  return rise - far + SLOWER * Math.expm1(far / SLOWER);
+}
+
 class MonotoneMap {
   constructor({ location, scale, knots, scores, slopes, bends }) {
     Object.assign(this, { location, scale, knots, scores, slopes, bends });
@@ -30,9 +42,11 @@ class MonotoneMap {
     const slope = (s / base) ** 2 * (d1 * part ** 2 + 2 * s * part * rest + d0 * rest ** 2);
     const inside = bottom + (height * part * (s * part + d0 * rest)) / base;
     const [low, high] = this.bends, below = Math.max(this.knots[0] - u, 0), above = Math.max(u - this.knots.at(-1), 0);
-    const beyond = d1 * bent(above, high) - d0 * bent(below, low);
+    const fall = d0 * bent(below, low), rise = d1 * bent(above, high);
     const steeper = low * Math.min(below, BENT) + high * Math.min(above, BENT);
-    return [inside + beyond, Math.log(slope / r) + steeper - Math.log(this.scale)];
+    const slower = Math.log1p((Math.max(fall - FULL, 0) + Math.max(rise - FULL, 0)) / SLOWER);
+    const x = inside + slowed(rise) - slowed(fall);
+    return [x, Math.log(slope / r) + steeper - slower - Math.log(this.scale)];
   }
 
   inverse(x) {
@@ -40,7 +54,8 @@ class MonotoneMap {
     const rise = Math.min(Math.max(x - bottom, 0), height), bend = d0 + d1 - 2 * s;
     const a = height * (s - d0) + rise * bend, b = height * d0 - rise * bend, c = -s * rise;
     const part = (2 * c) / (-b - Math.sqrt(Math.max(b * b - 4 * a * c, 0)));
-    const below = Math.max(this.scores[0] - x, 0) / d0, above = Math.max(x - this.scores.at(-1), 0) / d1;
+    const below = unslowed(Math.max(this.scores[0] - x, 0)) / d0;
+    const above = unslowed(Math.max(x - this.scores.at(-1), 0)) / d1;
     const [low, high] = this.bends;
     const u = clamp(left + part * width - unbent(below, low) + unbent(above, high), -709, 709);
     return clamp(this.location + this.scale * Math.sinh(u), -Number.MAX_VALUE, Number.MAX_VALUE);
@@ -55,17 +70,17 @@ class MonotoneMap {
 
 /* A clock that runs fast through the busy hours of a day or a week: rhythms.py. */
 class Rhythm {
-  constructor({ curve, period, start, edges, below }) {
-    Object.assign(this, { curve: new MonotoneMap(curve), period, start, table: [edges, below] });
+  constructor({ inner, period, start, edges, below }) {
+    Object.assign(this, { inner: new MonotoneMap(inner), period, start, table: [edges, below] });
   }
 
   withLogSlope(X) {
-    const [Y, logRate] = this.through(X, 0), [x, logSlope] = this.curve.withLogSlope(Y);
+    const [Y, logRate] = this.through(X, 0), [x, logSlope] = this.inner.withLogSlope(Y);
     return [x, logSlope + logRate];
   }
 
   inverse(x) {
-    return this.through(this.curve.inverse(x), 1)[0];
+    return this.through(this.inner.inverse(x), 1)[0];
   }
 
   /* The share of the rows that come at times no busier than that of X. */
@@ -85,8 +100,8 @@ class Rhythm {
 }
 
 class PreferredValues {
-  constructor({ curve, knots, heights }) {
-    this.smooth = mapOf(curve);
+  constructor({ inner, knots, heights }) {
+    this.smooth = mapOf(inner);
     this.table = [knots, heights];
   }
 
@@ -155,7 +170,7 @@ class Bounded {
   }
 }
 
-const mapOf = (data) => new (data.inner ? Bounded : data.heights ? PreferredValues : data.period ? Rhythm : MonotoneMap)(data);
+const mapOf = (data) => new (data.margin !== undefined ? Bounded : data.heights ? PreferredValues : data.period ? Rhythm : MonotoneMap)(data);
 
 const REACH = 8; // encoded numbers lie within ±8
 
@@ -206,7 +221,7 @@ class LabelColumn {
 class NumberColumn {
   constructor(data) {
     Object.assign(this, data);
-    this.map = mapOf(data.curve);
+    this.map = mapOf(data.transform);
     this.notation = notationOf(data);
     this.atomic = this.atoms.length > 0;
   }

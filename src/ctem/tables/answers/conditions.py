@@ -43,13 +43,13 @@ class NoValueError(ValueError):
     """
 
 
-def is_range(said: Any) -> bool:
+def is_range(condition: Any) -> bool:
     """Whether a condition is a range or a set, and not one value.
 
     >>> is_range((30, 40)), is_range(["Oslo"]), is_range("Oslo")
     (True, True, False)
     """
-    return isinstance(said, tuple | list | set | frozenset | range | np.ndarray)
+    return isinstance(condition, tuple | list | set | frozenset | range | np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class NumberCondition:
 
 
 def compiled(
-    said: Mapping[str, Any], schema: Schema, what: str = "given"
+    conditions: Mapping[str, Any], schema: Schema, what: str = "given"
 ) -> dict[str, LabelCondition | NumberCondition]:
     """The conditions on columns, by name; those that a constant column meets are left out.
 
@@ -157,7 +157,7 @@ def compiled(
     array([False,  True, False])
     """
     found: dict[str, LabelCondition | NumberCondition] = {}
-    for name, condition in said.items():
+    for name, condition in conditions.items():
         items, codec = _items(name, condition, what), schema.columns[name].codec
         if isinstance(codec, Constant):
             _check_constant(name, items, codec, what)
@@ -173,17 +173,17 @@ def compiled(
 
 
 def check_state(name: str, codec: Codec, what: str) -> None:
-    """Refuse None, a missing cell, where the model does not say how likely one is.
+    """Refuse None, a missing cell, where the model does not know how likely one is.
 
     >>> check_state("city", Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0)), "given")
     Traceback (most recent call last):
     ...
-    ValueError: given: column 'city': None asks for a missing cell, but the model does not say how likely those are; ...
+    ValueError: given: column 'city': None asks for a missing cell, but the model does not know how likely ...
     """
     known = codec.values if isinstance(codec, Constant) else isinstance(codec, LeftOut) or not codec.state
     if known:
         raise ValueError(
-            f"{what}: column {name!r}: None asks for a missing cell, but the model does not say how likely those are; "
+            f"{what}: column {name!r}: None asks for a missing cell, but the model does not know how likely those are; "
             "leave the column out, or fit with missing='state' to a table in which it has some."
         )
 

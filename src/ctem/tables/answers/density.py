@@ -1,4 +1,4 @@
-r"""A fitted density on frames: what a density answers in encoded units, said in the table's own.
+r"""A fitted density on frames: what a density answers in encoded units, in the table's own units.
 
     log ρ(X) = log ρ(x) + log|dx/dX|
 
@@ -317,13 +317,13 @@ class TableDensity:
 
         return self._answers(frame, answer)
 
-    def others_say(self) -> list[float | None]:
-        """Nats that the other columns say about each column of the table on unseen rows; None where it is not known."""
-        told = self.density.net.worth.told
-        return [None if told is None or not own else sum(told[j] for j in own) for own in self.schema.owner]
+    def nats_from_others(self) -> list[float | None]:
+        """Nats that the other columns give about each column of the table on unseen rows; None where unknown."""
+        nats = self.density.net.worth.nats
+        return [None if nats is None or not own else sum(nats[j] for j in own) for own in self.schema.owner]
 
     def believed(self) -> list[float | None]:
-        """The share of what the networks say that is believed of each column, the mean over its encoded parts."""
+        """How far the networks are believed of each column, the mean over its encoded parts."""
         share = self.density.net.worth.share
         return [None if not own else sum(share[j] for j in own) / len(own) for own in self.schema.owner]
 

@@ -14,8 +14,8 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.io.cells import Cells, counts_of
+from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field
-from ctem.tables.io.telling import told
 
 __all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
 
@@ -64,9 +64,9 @@ class ColumnDistribution:
         """Whether the values can be averaged."""
         return self.numeric and self.cells.type not in ("label", "bool") and not self.cells.missing.all()
 
-    def told(self, field: Field) -> ColumnDistribution:
-        """The same, whose values are told as the table has them (``ctem.tables.io.telling``)."""
-        return replace(self, cells=told(field, self.cells))
+    def displayed(self, field: Field) -> ColumnDistribution:
+        """The same, whose values are displayed as the table has them (``ctem.tables.io.display``)."""
+        return replace(self, cells=displayed(field, self.cells))
 
     def mean(self) -> Cells:
         """E[X_j | …] of every row, whole for whole numbers; the most likely value where there is no mean."""
@@ -329,7 +329,7 @@ def _alternatives(
 
 
 def _weighted(density: AnyOrderDensity, x: Tensor, j: int) -> tuple[Tensor, Tensor]:
-    """Values of encoded column j and the probability of each; of a real one, nodes and what its ties say."""
+    """Values of encoded column j and the probability of each; of a real one, nodes and the values of its formulas."""
     if density.space.sizes[j]:
         values, log_p = density.conditional(x, j)
         p = log_p.exp()

@@ -57,32 +57,32 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
     """
     if unknown := [name for name in given if name not in schema.columns]:
         raise ValueError(f"given: expected some of the columns {list(schema.columns)}; got {unknown[0]!r}.")
-    given = {name: None if is_gap(said) else _as_list(said) for name, said in given.items()}
-    ranges = {name: said for name, said in given.items() if is_range(said)}
-    for name, said in given.items():
+    given = {name: None if is_gap(value) else _as_list(value) for name, value in given.items()}
+    ranges = {name: value for name, value in given.items() if is_range(value)}
+    for name, value in given.items():
         if isinstance(schema.columns[name].codec, LeftOut):
             raise ValueError(
-                f"given: column {name!r} names the rows and is left out of the density; say its kind in kinds= of fit "
+                f"given: column {name!r} names the rows and is left out of the density; set its kind in kinds= of fit "
                 "to keep it."
             )
-        if said is None:
+        if value is None:
             check_state(name, schema.columns[name].codec, "given")
-        _check_value(name, said, schema.columns[name].kind)
-    return {name: said for name, said in given.items() if name not in ranges}, ranges
+        _check_value(name, value, schema.columns[name].kind)
+    return {name: value for name, value in given.items() if name not in ranges}, ranges
 
 
-def _as_list(said: Any) -> Any:
+def _as_list(value: Any) -> Any:
     """An array or a series of values as the list that it is."""
-    return list(said) if isinstance(said, np.ndarray | range) or hasattr(said, "to_list") else said
+    return list(value) if isinstance(value, np.ndarray | range) or hasattr(value, "to_list") else value
 
 
-def _check_value(name: str, said: Any, kind: str) -> None:
+def _check_value(name: str, value: Any, kind: str) -> None:
     """Refuse what was meant as a range and is none."""
-    text = isinstance(said, str) and ".." in said and kind != "category"
-    if text or isinstance(said, slice | Mapping):
+    text = isinstance(value, str) and ".." in value and kind != "category"
+    if text or isinstance(value, slice | Mapping):
         raise ValueError(
             f"given: column {name!r}: expected a value, a range (low, high) with None for an open end, or a list of "
-            f"these, such as given={{{name!r}: (30, 40)}}; got {said!r}."
+            f"these, such as given={{{name!r}: (30, 40)}}; got {value!r}."
         )
 
 
@@ -115,7 +115,7 @@ class TableEvent:
     def of(
         cls, table: TableDensity, kind: TableType, known: Mapping[str, Any], asked: Mapping[str, Any]
     ) -> TableEvent:
-        """From what a user said."""
+        """From the conditions of a user."""
         frame, names = partial_frame(known, kind)
         table.schema.check_seen(frame)
         return cls(table, _conditions(asked, kind, table.schema, "given"), table.encode_given(frame, names))
@@ -139,7 +139,7 @@ class TableEvent:
             found.append(self._swarm(min(n, PASS), generator))
         known = estimate(found)
         if self.table.density.is_tied(self._allowed()) and not known.value:
-            return Probability(0.0, 1 / sum(len(each.x) for each in found), 0.0)  # rarer than draws can say
+            return Probability(0.0, 1 / sum(len(each.x) for each in found), 0.0)  # rarer than draws can show
         self._check_met(found)
         return known
 

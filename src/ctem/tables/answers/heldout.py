@@ -38,9 +38,9 @@ from ctem.tables.io.rows import chunks, taken
 __all__ = [
     "Fold",
     "HeldOut",
-    "aside_rows",
     "blind",
     "check_held_out",
+    "energy_held_out",
     "held_out_parts",
     "rank_p_values",
     "row_hashes",
@@ -49,7 +49,7 @@ __all__ = [
 
 Vector = NDArray[np.float64]
 MOST = 2000  # held-out rows that are scored, of all networks together
-ASIDE, MOST_ASIDE = 0.15, 20_000  # share of the rows that an energy does not see, and at most so many
+HELD, MOST_HELD = 0.15, 20_000  # share of the rows that an energy does not see, and at most so many
 CELLS = 2**17  # of them, at most: a row of many columns has many conditionals
 TIE = 1e-4  # nats
 STEP, GONE = 1 / 64, 2.0**50  # of encoded cells by which a network is chosen; what stands for a missing one
@@ -183,13 +183,13 @@ def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
     return [order[k::folds] for k in range(members)]
 
 
-def aside_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
+def energy_held_out(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
     """Of the rows that each member has not seen, those that an energy does not see either.
 
-    >>> [len(rows) for rows in aside_rows(1000, 2, seed=0)]
+    >>> [len(rows) for rows in energy_held_out(1000, 2, seed=0)]
     [75, 75]
     """
-    each = math.ceil(min(ASIDE * n, MOST_ASIDE) / members)
+    each = math.ceil(min(HELD * n, MOST_HELD) / members)
     return [rows[:each] for rows in unseen_rows(n, members, seed)]
 
 
@@ -202,7 +202,7 @@ def blind_rows(density: AnyOrderDensity, n: int, seed: int) -> list[NDArray[np.i
     >>> [len(rows) for rows in blind_rows(model.density_, 100, model.seed_)]
     [10, 10]
     """
-    rows_of = aside_rows if isinstance(density, TiltedDensity) else unseen_rows
+    rows_of = energy_held_out if isinstance(density, TiltedDensity) else unseen_rows
     return rows_of(n, density.net.members, seed)
 
 
@@ -226,7 +226,7 @@ def check_held_out(
     until: float | None = None,
     weights: Vector | None = None,
 ) -> HeldOut:
-    """What the held-out rows of a fit to ``frame`` say.
+    """The scores of the held-out rows of a fit to ``frame``.
 
     Arguments:
         table: the fitted density.

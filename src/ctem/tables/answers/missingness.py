@@ -39,7 +39,7 @@ RECIPE = Recipe(
     evaluate_every=40,
     patience=6,
 )
-LEVEL = 1e-3  # noise level that the inputs are told; there is none
+LEVEL = 1e-3  # noise level of the inputs; there is none
 HELD_OUT, MOST_HELD_OUT = 0.1, 5000  # of the rows
 Groups = tuple[tuple[str, ...], ...]
 

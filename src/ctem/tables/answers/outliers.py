@@ -16,9 +16,9 @@ from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
 from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field, Frame
 from ctem.tables.io.rows import taken
-from ctem.tables.io.telling import told
 from ctem.tables.margins.rhythms import DAY, Rhythm
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 
 Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
-LEAST = 1e-6  # p-values below are not told apart
+LEAST = 1e-6  # p-values below are not distinguished
 LIKELY = 0.2  # a p-value from which a cell is no reason
 ADDS, RARE = 1.0, 0.05  # nats of a cell that must have a reason; a p-value among all rows that is one
 COVERAGE = 0.9  # of the interval that is expected
@@ -126,8 +126,8 @@ class Outlier:
         >>> Outlier(7, 9.0, {}, -9.0, cells=tuple(cells)).why()
         'sex male, expected female (p 0.3)'
         """
-        told = [cell for cell in self.cells if cell.unseen or cell.p_value < LIKELY]
-        return "; ".join(map(str, (told or sorted(self.cells, key=_likely)[:1])[:most]))
+        unlikely = [cell for cell in self.cells if cell.unseen or cell.p_value < LIKELY]
+        return "; ".join(map(str, (unlikely or sorted(self.cells, key=_likely)[:1])[:most]))
 
 
 class Outliers(list[Outlier]):
@@ -258,7 +258,7 @@ def _reasons(outlier: Outlier, frame: Frame, row: int) -> list[str]:
 
 def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> list[SuspiciousCell]:
     """What was expected in the cells of one column."""
-    cells, expected = told(field, cells), expected.told(field)
+    cells, expected = displayed(field, cells), expected.displayed(field)
     tail = (1 - COVERAGE) / 2
     ends = [[None] * len(cells)] * 2
     if expected.has_mean:
@@ -295,7 +295,7 @@ def _or_alone(
 
 
 def _timed(made: list[SuspiciousCell], codec: Codec, cells: Cells) -> list[SuspiciousCell]:
-    """The same cells; those whose time of the day or week is what is least likely of them say so."""
+    """The same cells; those whose time of the day or week is what is least likely of them have a note."""
     if not isinstance(codec, Numbers) or not isinstance(codec.transform.smooth, Rhythm):
         return made
     X, rhythm = codec.lattice.measure(cells), codec.transform.smooth

@@ -269,7 +269,7 @@ class Numbers:
         if not bool((x.isfinite() | ~rest).all()):
             row = int((~x.isfinite() & rest).double().argmax())
             raise ValueError(
-                f"column {name!r}, row {cells.first + row}: {float(X[row]):g} is further than float64 can say "
+                f"column {name!r}, row {cells.first + row}: {float(X[row]):g} is further than float64 can hold "
                 f"from the values in fit ({self.transform.location:g} ± {self.transform.scale:g})."
             )
         return x, log_slope
@@ -300,7 +300,7 @@ class Numbers:
         )
         return ValueError(
             f"column {name!r} holds {cells.to_list()[row]} in row {cells.first + row}, beyond its ends {ends}; "
-            f"kinds={{{name!r}: Real(low=…, high=…)}} in fit says others."
+            f"kinds={{{name!r}: Real(low=…, high=…)}} in fit sets others."
         )
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
@@ -332,7 +332,7 @@ class Numbers:
 
     def to_json(self) -> dict[str, Any]:
         """This codec as plain JSON."""
-        parts = {"ruler": self.lattice.to_json(), "curve": self.transform.to_json()}
+        parts = {"lattice": self.lattice.to_json(), "transform": self.transform.to_json()}
         rest = {"atoms": list(self.atoms), "state": self.state, "reserve": self.reserve}
         return {"codec": "numbers", **parts, **rest, "seen": self.seen and list(self.seen)}
 
@@ -361,7 +361,7 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
         atoms = tuple(map(float, data["atoms"]))
         if not all(map(math.isfinite, atoms)) or len(set(atoms)) < len(atoms):
             raise ValueError(f"codec: expected finite atoms, each once; got {atoms[:3]} …")
-        lattice, transform = Lattice.from_json(data["ruler"]), bounded_from_json(data["curve"])
+        lattice, transform = Lattice.from_json(data["lattice"]), bounded_from_json(data["transform"])
         return Numbers(
             lattice, transform, atoms, _flag(data["state"]), _reserve(data["reserve"]), _seen(data["seen"])
         )

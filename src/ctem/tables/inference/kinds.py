@@ -1,4 +1,4 @@
-"""Which codec a column gets, and why: the kind is read off the values, or said by the user.
+"""Which codec a column gets, and why: the kind is read off the values, or requested by the user.
 
 * text that differs in (nearly) every row, prose, keys: left out;
 * other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
@@ -70,33 +70,33 @@ class InferredColumn:
     reason: str
 
 
-def requested_kind(name: str, said: Any) -> Column:
-    """What the user said of a column as a Real, Category or Ordinal.
+def requested_kind(name: str, requested: Any) -> Column:
+    """The kind that the user requests for a column, as a Real, Category or Ordinal.
 
     >>> requested_kind("age", "ordinal"), requested_kind("age", Real)
     (Ordinal(size=0), Real(location=0.0, scale=1.0))
     """
-    found = BY_NAME.get(said) if isinstance(said, str) else said
+    found = BY_NAME.get(requested) if isinstance(requested, str) else requested
     made = found() if isinstance(found, type) and issubclass(found, Real | Category) else found
     if not isinstance(made, Real | Category) or isinstance(made, Angle):
-        raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {said!r}.")
+        raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {requested!r}.")
     if isinstance(made, Real) and (made.location, made.scale) != (0.0, 1.0):
         raise ValueError(f"kinds: expected Real() for {name!r}, whose units are learned; got {made!r}.")
     return made
 
 
-def kind_names(said: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the user said of columns, as words.
+def kind_names(requested: Mapping[str, Any] | None) -> dict[str, str]:
+    """The kinds that the user requests, as words.
 
     >>> kind_names({"age": Real(low=0.0), "city": "category"})
     {'age': 'real', 'city': 'category'}
     """
     words = {kind: word for word, kind in BY_NAME.items()}
-    return {name: words[type(requested_kind(name, kind))] for name, kind in (said or {}).items()}
+    return {name: words[type(requested_kind(name, kind))] for name, kind in (requested or {}).items()}
 
 
 def infer_column(
-    name: str, cells: Cells, said: Column | None, state: bool, reserve: bool = False, named: bool = False
+    name: str, cells: Cells, requested: Column | None, state: bool, reserve: bool = False, named: bool = False
 ) -> InferredColumn:
     """The codec of one column, fitted.
 
@@ -120,18 +120,18 @@ def infer_column(
     if len(distinct) == 1 and not declared and not state:
         value = (cells.labels[int(distinct[0])] if cells.type == "label" else distinct[0].item(),)
         return InferredColumn(Constant(cells.type, value, cells.unit, new), "constant", "one value")
-    if isinstance(said, Real) and (cells.type in ("label", "bool") or len(distinct) < 2):
+    if isinstance(requested, Real) and (cells.type in ("label", "bool") or len(distinct) < 2):
         what = (
             "one value" if len(distinct) < 2 else "booleans" if cells.type == "bool" else "text or categories"
         )
-        raise ValueError(f"column {name!r} holds {what}: it cannot be Real(); say Category() or Ordinal().")
-    if said is None and named and (odd := left_out(name, cells, distinct)):
+        raise ValueError(f"column {name!r} holds {what}: it cannot be Real(); use Category() or Ordinal().")
+    if requested is None and named and (odd := left_out(name, cells, distinct)):
         return InferredColumn(LeftOut(cells.type, cells.unit), *odd)
     few = _few(cells, distinct, len(known))
-    if isinstance(said, Category) or (said is None and few):
-        return _discrete(name, cells, distinct, counts, said, state, few, new)
+    if isinstance(requested, Category) or (requested is None and few):
+        return _discrete(name, cells, distinct, counts, requested, state, few, new)
     codec, why = fit_numbers(
-        name, cells, distinct, counts, said if isinstance(said, Real) else Real(), state, reserve
+        name, cells, distinct, counts, requested if isinstance(requested, Real) else Real(), state, reserve
     )
     return InferredColumn(codec, "real", why)
 
@@ -171,24 +171,24 @@ def _discrete(
     cells: Cells,
     distinct: NDArray[Any],
     counts: NDArray[Any],
-    said: Column | None,
+    requested: Column | None,
     state: bool,
     few: str,
     new: float,
 ) -> InferredColumn:
     values, weights, note = _listed(cells, distinct, counts)
-    ordered = isinstance(said, Ordinal) or (said is None and _has_order(cells, len(values)))
+    ordered = isinstance(requested, Ordinal) or (requested is None and _has_order(cells, len(values)))
     reason = few or f"{len(values)} values"
-    if said is not None:
-        reason = f"as said; {reason}"
+    if requested is not None:
+        reason = f"as requested; {reason}"
     if ordered and len(values) > MAX_ORDINAL:
         raise ValueError(
             f"column {name!r} holds {len(values)} values; Ordinal() takes at most {MAX_ORDINAL}: "
-            "say Real() or Category()."
+            "use Real() or Category()."
         )
-    if isinstance(said, Category) and said.size not in (0, len(values)):
+    if isinstance(requested, Category) and requested.size not in (0, len(values)):
         raise ValueError(
-            f"column {name!r}: expected {said.size} values, as said in kinds=; got {len(values)}."
+            f"column {name!r}: expected {requested.size} values, as requested in kinds=; got {len(values)}."
         )
     if state:
         ordered, note = False, note + "; missing is one more value"

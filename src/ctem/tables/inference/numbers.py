@@ -40,7 +40,7 @@ def fit_numbers(
     cells: Cells,
     distinct: NDArray[Any],
     counts: NDArray[Any],
-    said: Real,
+    requested: Real,
     state: bool,
     reserve: bool,
 ) -> tuple[Numbers, str]:
@@ -58,7 +58,7 @@ def fit_numbers(
     'whole numbers; never below 0'
     """
     codes = sentinels(cells, distinct, counts)
-    ends = _ends(name, cells, distinct[~codes], said)
+    ends = _ends(name, cells, distinct[~codes], requested)
     if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
         raise ValueError(
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
@@ -75,7 +75,7 @@ def fit_numbers(
         transform = _transform(rest, lattice)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
-    cut = with_ends(transform, lattice, ends[:2], ends.said)
+    cut = with_ends(transform, lattice, ends[:2], ends.requested)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new, (float(rest[0]), float(rest[-1])))
     why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
@@ -92,15 +92,15 @@ def _transform(X: NDArray[np.float64], lattice: Lattice) -> Smooth | PreferredVa
 
 
 class Ends(NamedTuple):
-    """Between which values a column lies, and whether the user said so.
+    """Between which values a column lies, and whether the user requested it.
 
-    >>> Ends(0.0, math.inf, said=False).in_words()
+    >>> Ends(0.0, math.inf, requested=False).in_words()
     'never below 0'
     """
 
     low: float
     high: float
-    said: bool
+    requested: bool
 
     def in_words(self) -> str:
         """Where the density ends."""
@@ -108,20 +108,24 @@ class Ends(NamedTuple):
             words = f"never beyond {self.low:g} … {self.high:g}"
         else:
             words = f"never below {self.low:g}" if math.isfinite(self.low) else f"never above {self.high:g}"
-        return f"{words}, as said" if self.said else words
+        return f"{words}, as requested" if self.requested else words
 
 
-def _ends(name: str, cells: Cells, distinct: NDArray[Any], said: Real) -> Ends:
-    """The ends that the user said, or those that the values suggest."""
+def _ends(name: str, cells: Cells, distinct: NDArray[Any], requested: Real) -> Ends:
+    """The ends that the user requests, or those that the values suggest."""
     low, high = natural_ends(distinct, cells.type)
-    if (said.low, said.high) == (None, None):
-        return Ends(low, high, said=False)
+    if (requested.low, requested.high) == (None, None):
+        return Ends(low, high, requested=False)
     if cells.unit:
         raise ValueError(f"column {name!r} holds {in_words(cells.type)}: Real(low=…, high=…) is for numbers.")
-    ends = Ends(low if said.low is None else said.low, high if said.high is None else said.high, said=True)
+    ends = Ends(
+        low if requested.low is None else requested.low,
+        high if requested.high is None else requested.high,
+        requested=True,
+    )
     if distinct[0] < ends.low or distinct[-1] > ends.high:
         raise ValueError(
-            f"column {name!r} holds {distinct[0]:g} … {distinct[-1]:g}: expected all within {said!r} of kinds=."
+            f"column {name!r} holds {distinct[0]:g} … {distinct[-1]:g}: expected all within {requested!r} of kinds=."
         )
     return ends
 

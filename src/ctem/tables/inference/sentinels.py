@@ -15,7 +15,7 @@ NINES = (99, 999, 9999, 99_999, 999_999, 9_999_999, 99_999_999, 999_999_999)
 CODES = (*NINES, *(-code for code in (1, 8, 9, *NINES)), 1e10, 1e15, 1e20, 1e30, -1e10, -1e20, -1e30)
 DAYS = ("0001-01-01", "1582-10-15", "1753-01-01", "1899-12-30", "1899-12-31", "1900-01-01", "1970-01-01")
 LATE_DAYS = ("2038-01-19", "2099-12-31", "2199-12-31", "2262-04-11", "2999-12-31", "9999-12-31")
-ASIDE = 0.5  # of the range of the other values, between a code and the nearest of them
+APART = 0.5  # of the range of the other values, between a code and the nearest of them
 MOST = 0.3  # of the rows
 
 
@@ -24,7 +24,7 @@ def sentinels(
 ) -> NDArray[np.bool_]:
     """Which values of a column of numbers or dates, in order, look like codes.
 
-    A usual code (nines, −1, a power of ten, the first or the last day of some calendar) that lies aside from all other
+    A usual code (nines, −1, a power of ten, the first or the last day of some calendar) that lies apart from all other
     values; or the one negative number, −1, −9, −99 and so on, of a column that is otherwise never negative.
 
     Arguments:
@@ -40,7 +40,7 @@ def sentinels(
     for i in (0, len(distinct) - 1):
         rest = np.delete(distinct, np.append(np.flatnonzero(found), i))
         if known[i] and len(rest) > 2 and counts[i] <= most * counts.sum():
-            found[i] = _aside(distinct[i], rest) or (
+            found[i] = _apart(distinct[i], rest) or (
                 cells.type in ("int", "float") and distinct[i] < 0 <= rest[0]
             )
     return found
@@ -60,7 +60,7 @@ def _codes(cells: Cells, dtype: np.dtype[Any]) -> NDArray[Any]:
     )  # nanoseconds reach from 1677 to 2262
 
 
-def _aside(value: Any, rest: NDArray[Any]) -> bool:
+def _apart(value: Any, rest: NDArray[Any]) -> bool:
     """Whether a value is further from all others than some part of their range."""
     low, high, at = float(rest[0]), float(rest[-1]), float(value)
-    return max(low - at, at - high) > ASIDE * (high - low)
+    return max(low - at, at - high) > APART * (high - low)

@@ -59,7 +59,7 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
 
     >>> cells = Cells("int", np.array([31, 25, 47, 52, 999]), np.zeros(5, bool))
     >>> print(*suspicions({"age": cells}, {"age": "real"}))
-    'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} says so.
+    'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} marks it.
     """
     alone = [each for name, cells in columns.items() for each in _about(name, cells, kinds[name])]
     return [
@@ -72,7 +72,7 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
 
 
 def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | None = None) -> list[str]:
-    """What a fit should say of columns: text that is mostly numbers or dates, and what is left out of the density.
+    """Remarks of a fit on columns: text that is mostly numbers or dates, and what is left out of the density.
 
     Arguments:
         columns, kinds: as of ``suspicions``.
@@ -82,14 +82,14 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
     >>> print(*remarks({"due": Cells("label", np.arange(10), np.zeros(10, bool), days)}, {"due": "category"}))
     'due' holds dates, but also '2023-02-31' in 1 row (row 9), which no calendar has: mark those with na, or make ...
     """
-    told, apart = [str(each) for each in _names(columns)], list[str]()
+    texts, apart = [str(each) for each in _names(columns)], list[str]()
     for name, cells in columns.items():
         distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
         mixed = [str(each) for each in _mixed(name, cells, distinct, counts, kinds[name], rows)]
-        told += mixed
+        texts += mixed
         if kinds[name] in ("identifier", "text") and not mixed:
             apart.append(name)
-    return [*told, *_apart(apart)]
+    return [*texts, *_apart(apart)]
 
 
 def _names(columns: Mapping[str, Cells]) -> Iterator[Suspicion]:
@@ -153,7 +153,7 @@ def _odd_numbers(
     for i in np.flatnonzero(coded).tolist():
         code = _shown(cells, distinct[i])
         words = f"{name!r} holds {code} in {_rows(counts[i])}, which looks like a code for missing"
-        yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} says so")
+        yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} marks it")
     if cells.type != "moment":
         return
     days = distinct[~coded].view(f"M8[{cells.unit}]")
@@ -254,7 +254,7 @@ def _rules(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> Iterator[S
     for rule in rules({name: codes_of(cells) for name, cells in few.items()}):
         names = (rule.of, rule.column)
         if rule.mutual:
-            words, advice = f"{rule.of!r} and {rule.column!r} say the same", "one of them is enough"
+            words, advice = f"{rule.of!r} and {rule.column!r} hold the same", "one of them is enough"
         else:
             words, advice = f"{rule.column!r} follows from {rule.of!r}", "samples should keep to that"
         if len(rule.broken):

@@ -41,7 +41,7 @@ def say(text: str) -> None:
 def print_columns(columns: Iterable[Mapping[str, Any]], title: str) -> None:
     """A table of columns with their kinds and the reasons for them, on standard output.
 
-    Of a fitted model, also how many nats the other columns say about each on unseen rows (``others_say``).
+    Of a fitted model, also how many nats the other columns give about each on unseen rows.
 
     >>> print_columns([{"name": "age", "kind": "real", "reason": "71 values"}], "344 rows")
              344 rows
@@ -52,14 +52,14 @@ def print_columns(columns: Iterable[Mapping[str, Any]], title: str) -> None:
     └────────┴──────┴───────────┘
     """
     columns = list(columns)
-    known = any(column.get("others_say") is not None for column in columns)
+    known = any(column.get("nats_from_others") is not None for column in columns)
     table = Table("column", "kind", "why", title=escape(shown(title)))
     if known:
-        table.add_column("others say", justify="right")
+        table.add_column("from others", justify="right")
     for column in columns:
         words = [column[key] for key in ("name", "kind", "reason")]
         table.add_row(
-            *(escape(shown(word)) for word in words), *([_nats(column["others_say"])] if known else [])
+            *(escape(shown(word)) for word in words), *([_nats(column["nats_from_others"])] if known else [])
         )
     Console().print(table)
 

@@ -126,7 +126,7 @@ def bounded_from_json(data: Mapping[str, Any]) -> Map:
     >>> bounded_from_json(Bounded(transform, 0.0, math.inf).to_json()).low
     0.0
     """
-    if "inner" not in data:
+    if "margin" not in data:
         return map_from_json(data)
     low = -math.inf if data["low"] is None else float(data["low"])
     high = math.inf if data["high"] is None else float(data["high"])
@@ -161,13 +161,13 @@ def natural_ends(values: NDArray[Any], kind: str) -> tuple[float, float]:
 
 
 def with_ends(
-    transform: Smooth | PreferredValues, lattice: Lattice, ends: tuple[float, float], said: bool
+    transform: Smooth | PreferredValues, lattice: Lattice, ends: tuple[float, float], requested: bool
 ) -> Map:
     """The map with ends in units of X, moved inward to the lattice; without them where they would change nothing.
 
     >>> from ctem.tables.margins.monotone import MonotoneMap
     >>> transform = MonotoneMap(10.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
-    >>> with_ends(transform, Lattice("float"), (0.0, math.inf), said=True).low
+    >>> with_ends(transform, Lattice("float"), (0.0, math.inf), requested=True).low
     0.0
     """
     if math.isinf(ends[0]) and math.isinf(ends[1]):
@@ -176,7 +176,7 @@ def with_ends(
     if lattice.step:
         low, high = _on_lattice(lattice, low, math.ceil, -1e-6), _on_lattice(lattice, high, math.floor, 1e-6)
     made = Bounded(transform, low, high, max(lattice.width / 2, TRIFLE * transform.scale))
-    return made if said or sum(made._tails) > NEGLIGIBLE else transform
+    return made if requested or sum(made._tails) > NEGLIGIBLE else transform
 
 
 def _on_lattice(lattice: Lattice, end: float, whole: Callable[[float], int], slack: float) -> float:

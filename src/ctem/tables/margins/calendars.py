@@ -130,5 +130,5 @@ def _log_rate(rhythm: Rhythm | None, X: Vector, left_out: Vector, lattice: Latti
     """How much likelier a rhythm fitted to X makes moments left out than no rhythm."""
     if rhythm is None:
         return np.zeros(len(left_out))
-    fitted = _rhythm(rhythm.curve, X, lattice, rhythm.period)
+    fitted = _rhythm(rhythm.inner, X, lattice, rhythm.period)
     return np.asarray(fitted.wound(torch.from_numpy(left_out))[1].numpy())

@@ -18,7 +18,10 @@ __all__ = ["MonotoneMap"]
 
 MAX_KNOTS = 33
 TAIL_ROWS = 8  # a knot further out needs this many rows beyond it
-REACH = 30.0  # |x| at most, one range beyond the data
+FULL, SLOWER = (
+    6.0,
+    4.0,
+)  # rise of x beyond the last knot from which on it grows like a logarithm, and how slowly
 GENTLEST = 0.02  # least slope dx/du of a tail, so that x = ±40 still decodes to a number
 BENDS = (0.0, 0.5, 1.0, 2.0)  # of a tail, from which one is chosen
 OUTER, ENOUGH = 0.1, 20  # share of the rows by which it is chosen, and how many they must be
@@ -44,8 +47,8 @@ class MonotoneMap:
     asinh tames heavy tails; R runs through ``knots`` → ``scores`` by rational-quadratic pieces with the given
     ``slopes`` at the knots (increasing for any positive slopes, C¹, inverse in closed form). Beyond the last knot k, of
     slope s, it goes on as s (e^{b (u − k)} − 1)/b: with bend b = 0 a normal x makes a log-normal tail of X, with 1 a
-    normal one, with 2 one that nearly ends, as ages do. T depends on X only through (X − location)/scale, so a change
-    of units changes nothing but log T′.
+    normal one, with 2 one that nearly ends, as ages do; where it has risen by 6, it goes on like a logarithm. T depends
+    on X only through (X − location)/scale, so a change of units changes nothing but log T′.
 
     Reference: J. A. Gregory and R. Delbourgo, Piecewise rational quadratic interpolation to monotonic data, 1982.
 
@@ -76,12 +79,9 @@ class MonotoneMap:
         u = _squash(torch.as_tensor(values), location, scale)[0].numpy()
         knots, scores = _knots(u)
         inner = np.diff(scores) / np.diff(knots)
-        span = values[-1] - values[0]
-        beyond = torch.tensor([values[-1] + span, values[0] - span], dtype=torch.float64)
-        top, bottom = _squash(beyond, location, scale)[0].tolist()
         bends = _bend(-u[::-1]), _bend(u)
-        low = _tail(-u, -knots[0], -scores[0], inner[0], knots[0] - bottom, bends[0])
-        high = _tail(u, knots[-1], scores[-1], inner[-1], top - knots[-1], bends[1])
+        low = _tail(-u, -knots[0], -scores[0], inner[0], bends[0])
+        high = _tail(u, knots[-1], scores[-1], inner[-1], bends[1])
         slopes = np.concatenate([[low], _inner_slopes(np.diff(knots), inner), [high]])
         return cls(
             location, scale, tuple(knots.tolist()), tuple(scores.tolist()), tuple(slopes.tolist()), bends
@@ -116,7 +116,7 @@ class MonotoneMap:
         bend = d0 + d1 - 2 * s
         a, b, c = height * (s - d0) + rise * bend, height * d0 - rise * bend, -s * rise
         part = 2 * c / (-b - (b * b - 4 * a * c).clamp(min=0).sqrt())
-        below, above = (ends[0] - x).clamp(min=0) / d0, (x - ends[1]).clamp(min=0) / d1
+        below, above = _unslowed((ends[0] - x).clamp(min=0)) / d0, _unslowed((x - ends[1]).clamp(min=0)) / d1
         u = left + part * width - _unbent(below, self.bends[0]) + _unbent(above, self.bends[1])
         X = self.location + self.scale * torch.sinh(u.clamp(-LARGEST_ASINH, LARGEST_ASINH))
         return X.clamp(-LARGEST, LARGEST)
@@ -142,12 +142,12 @@ class MonotoneMap:
         positive = curve.scale >= np.finfo(np.float64).tiny and min(curve.slopes, default=0) > 0
         if len(sizes) != 1 or sizes.pop() < 2 or not (np.isfinite(flat).all() and rising and positive):
             raise ValueError(
-                "curve: expected increasing knots and scores, positive scale and slopes, all finite."
+                "map: expected increasing knots and scores, positive scale and slopes, all finite."
             )
         far = max(map(abs, curve.scores)) > FARTHEST or max(map(abs, curve.knots)) > 1 + LARGEST_ASINH
         steep = not STEEPEST**-1 <= min(curve.slopes) <= max(curve.slopes) <= STEEPEST
         if far or steep or not {*curve.bends} <= {*BENDS}:
-            raise ValueError("curve: expected knots, scores, slopes and bends that a column can have.")
+            raise ValueError("map: expected knots, scores, slopes and bends that a column can have.")
         return curve
 
     def _forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,10 +160,11 @@ class MonotoneMap:
         slope = (s / base) ** 2 * (d1 * part**2 + 2 * s * part * rest + d0 * rest**2)
         # relu, not clamp: at a knot the slope is that of one side, not of both
         below, above = (ends[0] - u).relu(), (u - ends[1]).relu()
-        x = x - d0 * _bent(below, self.bends[0]) + d1 * _bent(above, self.bends[1])
+        fall, rise = d0 * _bent(below, self.bends[0]), d1 * _bent(above, self.bends[1])
         for outside, bend in zip((below, above), self.bends, strict=True):
             slope = slope * (bend * outside.clamp(max=BENT)).exp() if bend else slope
-        return x, slope
+        slope = slope / (1 + ((fall - FULL).relu() + (rise - FULL).relu()) / SLOWER)
+        return x - _slowed(fall) + _slowed(rise), slope
 
     def _squash(self, X: Tensor) -> tuple[Tensor, Tensor]:
         return _squash(X, self.location, self.scale)
@@ -205,6 +206,22 @@ def _unbent(rise: Tensor, bend: float) -> Tensor:
         return rise
     far = (rise - math.expm1(bend * BENT) / bend).relu()
     return torch.log1p(bend * (rise - far)) / bend + math.exp(-bend * BENT) * far
+
+
+def _slowed(rise: Tensor) -> Tensor:
+    """A rise that grows like a logarithm beyond ``FULL``: a column that ends abruptly is steep there, not beyond."""
+    far = (rise - FULL).relu()
+    return rise - far + SLOWER * torch.log1p(far / SLOWER)
+
+
+def _unslowed(rise: Tensor) -> Tensor:
+    """The inverse of ``_slowed``.
+
+    >>> _unslowed(_slowed(torch.tensor([0.5, 100.0])))
+    tensor([  0.5000, 100.0000])
+    """
+    far = (rise - FULL).relu()
+    return rise - far + SLOWER * torch.expm1(far / SLOWER)
 
 
 def _chunks(x: Tensor) -> tuple[Tensor, ...]:
@@ -282,16 +299,15 @@ def _inner_slopes(widths: Vector, secants: Vector) -> Vector:
     return np.asarray((w0 + w1) / (w0 / secants[:-1] + w1 / secants[1:]))
 
 
-def _tail(u: Vector, knot: float, score: float, secant: float, reach: float, bend: float) -> float:
-    """The slope beyond the last knot under which the mean excess is that of N(0, 1).
+def _tail(u: Vector, knot: float, score: float, secant: float, bend: float) -> float:
+    """The slope beyond the last knot under which the mean excess is that of N(0, 1), kept near the last secant.
 
-    Kept near the last secant, and below what would send x past ``REACH`` one range beyond the data.
+    Of k rows the largest is among those that it is fitted to, so that a new one is further out: k / (k + 1) of it.
     """
     beyond = u[u > knot] - knot
     slope = _fitting(_bent(torch.as_tensor(beyond), bend), score) if len(beyond) else math.inf
-    slope = min(max(slope, secant / 10), secant * 3)  # steeper would dent the last piece
-    farthest = float(_bent(torch.tensor(reach, dtype=torch.float64), bend))
-    return max(min(slope, (REACH - score) / farthest), GENTLEST)
+    slope *= len(beyond) / (len(beyond) + 1) if len(beyond) else 1.0
+    return max(min(max(slope, secant / 10), secant * 3), GENTLEST)  # steeper would dent the last piece
 
 
 def _fitting(excess: Tensor, score: float) -> float:

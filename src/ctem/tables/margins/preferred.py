@@ -133,7 +133,7 @@ class PreferredValues:
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
         both = {"knots": list(self.knots), "heights": list(self.heights)}
-        return {"curve": self.smooth.to_json(), **both, "ranges": self.ranges}
+        return {"inner": self.smooth.to_json(), **both, "ranges": self.ranges}
 
 
 def map_from_json(data: Mapping[str, Any]) -> Smooth | PreferredValues:
@@ -153,7 +153,7 @@ def map_from_json(data: Mapping[str, Any]) -> Smooth | PreferredValues:
         raise ValueError(
             "preferred values: expected increasing knots and heights in [0, 1] that begin and end together."
         )
-    return PreferredValues(smooth_from_json(data["curve"]), knots, heights, bool(data.get("ranges", False)))
+    return PreferredValues(smooth_from_json(data["inner"]), knots, heights, bool(data.get("ranges", False)))
 
 
 def _cells(smooth: Smooth, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:

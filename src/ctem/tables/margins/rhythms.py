@@ -36,7 +36,7 @@ class Rhythm:
     density of W(X) that is smooth over the calendar then has the rhythm F′ in every period, and stays normalised.
 
     Arguments:
-        curve: T, fitted to W(X).
+        inner: T, fitted to W(X).
         period: 1 or 7 days.
         start: a moment at which a period begins.
         edges, below: both from 0 to 1, and increasing.
@@ -51,7 +51,7 @@ class Rhythm:
     True
     """
 
-    curve: MonotoneMap
+    inner: MonotoneMap
     period: float
     start: float
     edges: tuple[float, ...]
@@ -60,12 +60,12 @@ class Rhythm:
     @property
     def location(self) -> float:
         """Where the column lies."""
-        return self.curve.location
+        return self.inner.location
 
     @property
     def scale(self) -> float:
         """How wide it is."""
-        return self.curve.scale
+        return self.inner.scale
 
     @property
     def smooth(self) -> Rhythm:
@@ -74,21 +74,21 @@ class Rhythm:
 
     def fit(self, X: NDArray[np.float64]) -> Rhythm:
         """The same rhythm with T fitted to X."""
-        return replace(self, curve=MonotoneMap.fit(self.wound(torch.from_numpy(X))[0].numpy()))
+        return replace(self, inner=MonotoneMap.fit(self.wound(torch.from_numpy(X))[0].numpy()))
 
     def __call__(self, X: Tensor) -> Tensor:
         """x = T(W(X)), float64."""
-        return self.curve(self.wound(X)[0])
+        return self.inner(self.wound(X)[0])
 
     def with_log_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """x and log dx/dX = log T′(W(X)) + log F′."""
         Y, log_rate = self.wound(X)
-        x, log_slope = self.curve.with_log_slope(Y)
+        x, log_slope = self.inner.with_log_slope(Y)
         return x, log_slope + log_rate
 
     def inverse(self, x: Tensor) -> Tensor:
         """The X that x stands for."""
-        return self._through(self.curve.inverse(x), 1)[0]
+        return self._through(self.inner.inverse(x), 1)[0]
 
     def wound(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """W(X) and log W′(X)."""
@@ -145,7 +145,7 @@ class Rhythm:
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
         both = {"edges": list(self.edges), "below": list(self.below)}
-        return {"curve": self.curve.to_json(), "period": self.period, "start": self.start, **both}
+        return {"inner": self.inner.to_json(), "period": self.period, "start": self.start, **both}
 
 
 Smooth = MonotoneMap | Rhythm
@@ -169,4 +169,4 @@ def smooth_from_json(data: Mapping[str, Any]) -> Smooth:
             "rhythm: expected a period of 1 or 7 days, a finite start, and edges and shares below them that "
             "increase from 0 to 1."
         )
-    return Rhythm(MonotoneMap.from_json(data["curve"]), period, start, edges, below)
+    return Rhythm(MonotoneMap.from_json(data["inner"]), period, start, edges, below)

@@ -213,8 +213,8 @@ class _Search:
         """For every column in which rows the terms hit it, and where they miss it by three cells at most."""
         finest = np.minimum(self.width, min(self.width[i] for i, _ in terms))
         with np.errstate(over="ignore", invalid="ignore"):
-            said = sum(sign * self.values[rows, i] for i, sign in terms)
-            gap = np.abs(self.values[rows] - np.asarray(said)[:, None])
+            total = sum(sign * self.values[rows, i] for i, sign in terms)
+            gap = np.abs(self.values[rows] - np.asarray(total)[:, None])
         hits = (gap <= finest / 2) & self.free[rows]
         return hits, (gap <= 3.5 * finest) & self.free[rows] & ~hits
 

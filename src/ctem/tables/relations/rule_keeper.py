@@ -146,9 +146,9 @@ class RuleKeeper:
         first, last = np.nan_to_num(low, nan=-np.inf)[:, None], np.nan_to_num(high, nan=np.inf)[:, None]
         with np.errstate(invalid="ignore"):
             allowed = ~((listed < first - slack) | (listed > last + slack))
-        said = ~(np.isnan(low) & np.isnan(high)) & allowed.any(1)
+        decided = ~(np.isnan(low) & np.isnan(high)) & allowed.any(1)
         return Within(
-            torch.from_numpy(allowed).to(x.device), torch.from_numpy(np.where(said, share, np.nan)).to(x)
+            torch.from_numpy(allowed).to(x.device), torch.from_numpy(np.where(decided, share, np.nan)).to(x)
         )
 
     def _listed_takers(self, name: str) -> list[KeptRule]:
@@ -162,15 +162,15 @@ class RuleKeeper:
         cases, case = np.unique(np.nan_to_num(shown, nan=np.inf), axis=0, return_inverse=True)
         k, known = len(own.listed), np.isfinite(cases).all(1)
         known &= len(cases) * k <= MOST  # else it would take too long, and the rule says nothing
-        allowed, said = np.ones((len(cases), k), bool), np.zeros(len(cases), bool)
+        allowed, decided = np.ones((len(cases), k), bool), np.zeros(len(cases), bool)
         for some in np.array_split(np.flatnonzero(known), max(1, len(cases) * k // MOST_CASES)):
             every = {column: np.repeat(cases[some, i], k) for i, column in enumerate(others)}
             every[name] = np.tile(own.listed, len(some))
             found = target.rounded(rule.named(every)).reshape(-1, k)
             with np.errstate(invalid="ignore"):
                 right = np.abs(found - cases[some, -1:]) <= ALIKE * target.width
-            allowed[some], said[some] = right | np.isnan(found), right.any(1)
-        share = np.where(said, rule.share, np.nan)[case.reshape(-1)]
+            allowed[some], decided[some] = right | np.isnan(found), right.any(1)
+        share = np.where(decided, rule.share, np.nan)[case.reshape(-1)]
         chosen = torch.from_numpy(allowed[case.reshape(-1)]).to(x.device)
         return Within(chosen, torch.from_numpy(share).to(x))
 

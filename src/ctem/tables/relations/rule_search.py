@@ -237,14 +237,14 @@ class _Search:
             return None
         own, value = self.quantities[target], self.value[target]
         rule = KeptRule(target, terms, function, 0.5, 0.5, 0, 0, (), False)
-        said = own.rounded(rule.named(self.value))
-        there = ~np.isnan(said) & ~np.isnan(value)
+        implied = own.rounded(rule.named(self.value))
+        there = ~np.isnan(implied) & ~np.isnan(value)
         with np.errstate(invalid="ignore"):
-            wrong = there & ~(np.abs(said - value) <= ALIKE * own.width)
+            wrong = there & ~(np.abs(implied - value) <= ALIKE * own.width)
         rows, broken = int(there.sum()), np.flatnonzero(wrong)
         if not rows:
             return None
-        differ = (own.codes(said) != own.codes(value)) & there
+        differ = (own.codes(implied) != own.codes(value)) & there
         share = kept_share(rows, len(broken))
         agree = max(share, (rows - int(differ.sum()) + 1) / (rows + 2)) if not len(own.listed) else share
         some = tuple(broken[:SHOWN].tolist())
@@ -283,9 +283,9 @@ class _Search:
         kept = []
         for other in others:
             own = self.quantities[other.target]
-            said, value = own.rounded(other.named(numbers)), numbers[other.target]
-            there = ~np.isnan(said) & ~np.isnan(value)
-            right = np.abs(said[there] - value[there]) <= ALIKE * own.width
+            implied, value = own.rounded(other.named(numbers)), numbers[other.target]
+            there = ~np.isnan(implied) & ~np.isnan(value)
+            right = np.abs(implied[there] - value[there]) <= ALIKE * own.width
             kept.append(float(right.mean()) if there.any() else 0.0)
         return round(min(kept), 1)
 
@@ -369,9 +369,9 @@ def _left_out(key: Codes, own: Codes) -> tuple[int, int, float]:
     best[:] = count[order[start]]
     next_one = np.append(order, 0)[start + 1]
     second = np.where((start + 1 < len(order)) & (of[next_one] == np.arange(len(start))), count[next_one], 0)
-    mine = count[cell.reshape(-1)]
-    other = np.where(mine == best[key], np.where(best[key] == second[key], best[key], second[key]), best[key])
+    here = count[cell.reshape(-1)]
+    other = np.where(here == best[key], np.where(best[key] == second[key], best[key], second[key]), best[key])
     known = np.bincount(key)[key] >= 2 if len(key) else np.zeros(0, bool)
-    wrong = known & ~((mine - 1 >= 1) & (mine - 1 >= other))
+    wrong = known & ~((here - 1 >= 1) & (here - 1 >= other))
     most = np.bincount(own[known]).max(initial=0) if known.any() else 0
     return int(wrong.sum()), int(known.sum()), float(known.sum() - most)

@@ -90,7 +90,7 @@ class _Trial:
         self.y = np.stack([value for value, _ in fine.values()], 1) if fine else np.zeros((0, 0))
         self.few = np.linspace(0, len(self.y) - 1, min(len(self.y), FEWER)).astype(np.int64)
         self.mode = np.array([_mode(own) for own in self.y.T])
-        self.telling = ~np.isnan(self.y) & (self.y != self.mode)  # a frequent value is hit by chance
+        self.informative = ~np.isnan(self.y) & (self.y != self.mode)  # a frequent value is hit by chance
         self.rng = np.random.default_rng(0)
 
     def sums(self, values: list[Vector], without: set[str]) -> Iterator[tuple[str, Affine]]:
@@ -122,7 +122,7 @@ class _Trial:
             if not usable.any(0).any():
                 continue
             ratio = np.sort(
-                np.where(usable & self.telling[self.few], ratio, np.nan)[::FEW], axis=0
+                np.where(usable & self.informative[self.few], ratio, np.nan)[::FEW], axis=0
             )  # nan last
             middle = (~np.isnan(ratio)).sum(0) // 2
             factor = np.nan_to_num(np.take_along_axis(ratio, middle[None].clip(max=len(ratio) - 1), 0)[0])
@@ -132,26 +132,26 @@ class _Trial:
                 if self.names[j] not in without and (found := self._simple(raised, j, factor[j])) is not None:
                     yield self.names[j], Product(powers, found)
 
-    def _share(self, said: Vector, rows: NDArray[np.int64]) -> Vector:
+    def _share(self, value: Vector, rows: NDArray[np.int64]) -> Vector:
         """Of the rows with a number but the most frequent one, those that are hit, for each target."""
         y = self.y[rows]
-        there = ~np.isnan(said) & self.telling[rows]
+        there = ~np.isnan(value) & self.informative[rows]
         with np.errstate(invalid="ignore"):
-            hit = np.abs(said - y) <= self.width / 2 + SLACK * np.abs(y)
+            hit = np.abs(value - y) <= self.width / 2 + SLACK * np.abs(y)
         return np.asarray((hit & there).sum(0) / there.sum(0).clip(1))
 
-    def _gap(self, said: Vector, j: int) -> tuple[Vector, Vector]:
-        """How far target j is off what is said, in cells, and its numbers, in rows that have both."""
-        there = ~np.isnan(said) & ~np.isnan(self.y[:, j])
+    def _gap(self, value: Vector, j: int) -> tuple[Vector, Vector]:
+        """How far target j is off a value, in cells, and its numbers, in rows that have both."""
+        there = ~np.isnan(value) & ~np.isnan(self.y[:, j])
         y = self.y[there, j]
-        return (np.abs(said[there] - y) - SLACK * np.abs(y)) / self.width[j], y
+        return (np.abs(value[there] - y) - SLACK * np.abs(y)) / self.width[j], y
 
-    def _hits(self, said: Vector, j: int) -> int:
-        return int((self._gap(said, j)[0] <= 0.5).sum())
+    def _hits(self, value: Vector, j: int) -> int:
+        return int((self._gap(value, j)[0] <= 0.5).sum())
 
-    def _holds(self, said: Vector, j: int) -> bool:
-        """Whether target j is what is said: in nearly all rows, hardly ever nearly, and not by chance."""
-        gap, y = self._gap(said, j)
+    def _holds(self, value: Vector, j: int) -> bool:
+        """Whether target j has this value: in nearly all rows, hardly ever nearly, and not by chance."""
+        gap, y = self._gap(value, j)
         hits, near = int((gap <= 0.5).sum()), int(((gap > 0.5) & (gap <= NEAR)).sum())
         missed = int((y != self.mode[j]).sum())
         fine = missed >= EVIDENCE and len(y) - hits <= CHANCE * missed
@@ -160,8 +160,8 @@ class _Trial:
     def _fitted(self, x: Vector, j: int, factors: Vector) -> Affine | None:
         """The sum, by least squares on the rows that it hits, in simple numbers if these do as well."""
         for _ in range(3):
-            said = x @ factors
-            near = np.abs(said - self.y[:, j]) <= 1.5 * self.width[j] + SLACK * np.abs(said)
+            value = x @ factors
+            near = np.abs(value - self.y[:, j]) <= 1.5 * self.width[j] + SLACK * np.abs(value)
             if near.sum() <= x.shape[1]:
                 return None
             factors = np.linalg.lstsq(x[near], self.y[near, j], rcond=None)[0]

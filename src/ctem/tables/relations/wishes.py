@@ -1,4 +1,4 @@
-"""What a user says of rules: which are to be kept, and which are not."""
+"""Rules that a user requests: which are to be kept, and which are not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wishes(NamedTuple):
         return low in self.without or high in self.without or (low, high) in self.unordered
 
 
-def read_wishes(said: Sequence[str] | None, names: Collection[str]) -> Wishes:
+def read_wishes(sentences: Sequence[str] | None, names: Collection[str]) -> Wishes:
     """Wishes from sentences about columns of these names.
 
     >>> read_wishes(["state from city", "not start <= end"], ["state", "city", "start", "end"]).unordered
@@ -45,7 +45,7 @@ def read_wishes(said: Sequence[str] | None, names: Collection[str]) -> Wishes:
     ValueError: rules: 'state from town' is about 'town', which is not in the table.
     """
     found: dict[str, list[object]] = {field: [] for field in Wishes._fields}
-    for sentence in said or ():
+    for sentence in sentences or ():
         match = FORM.fullmatch(sentence.strip()) if isinstance(sentence, str) else None
         if match is None:
             raise ValueError(f"rules: expected sentences such as {SUCH_AS}; got {sentence!r}.")

@@ -9,8 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
-from ctem.densities.images.objectives import Contours, LevelFlips
-from ctem.densities.images.unet import ImageNet
 from ctem.densities.spacetime.differences import Differences
 from ctem.matching.noise import Noise
 from ctem.matching.spacetime import ColumnComparisons, LevelComparisons
@@ -28,6 +26,8 @@ from ctem.samplers import (
 )
 from ctem.spaces import Category, Real, Space
 from ctem.training import Recipe, train
+from experiments.images.objectives import Contours, LevelFlips
+from experiments.images.unet import ImageNet
 
 SPACE = Space([Category(2)] * 64)
 BASE = ProductBase(SPACE, [torch.tensor([1.0, 0.2 + j / 64]) for j in range(64)])

@@ -6,7 +6,7 @@ values, column j shown, is then to first order a slope of the potential there,
     g(x_j = v; V ∪ j) − g(x_j = u; V ∪ j) ≈ (φ_j(v) − φ_j(u)) · ∂g/∂φ_j (x; V),
 
 so that one pass and one gradient compare all values of *every* hidden discrete column. This is how the image energies
-(``ctem.densities.images.unet``) have exact likelihoods; on tables a plain linear head is as good and faster
+(``experiments.images.unet``) have exact likelihoods; on tables a plain linear head is as good and faster
 (``ctem.densities.anyorder``).
 """
 
@@ -30,7 +30,7 @@ class FirstOrderPotential(Protocol):
     """A potential on columns of two values with slopes at hidden ones.
 
     >>> from ctem.spaces import Category, Space
-    >>> from ctem.densities.images.unet import ImageNet
+    >>> from experiments.images.unet import ImageNet
     >>> g: FirstOrderPotential = ImageNet(ProductBase(Space([Category(2)] * 16)), shape=(4, 4), channels=(8, 16))
     >>> g.slopes(torch.zeros(2, 16), torch.full((2, 16), math.inf)).shape
     torch.Size([2, 16])
@@ -51,7 +51,7 @@ class FirstOrder(Conditionals):
         batch_size: rows at a time, which bounds the memory.
 
     >>> from ctem.spaces import Category, Space
-    >>> from ctem.densities.images.unet import ImageNet
+    >>> from experiments.images.unet import ImageNet
     >>> g = ImageNet(ProductBase(Space([Category(2)] * 16)), shape=(4, 4), channels=(8, 16))
     >>> rows, hidden = torch.zeros(2, 16), torch.zeros(2, 16, dtype=torch.bool)
     >>> FirstOrder(g).given(rows, hidden, 3).log_prob(rows[:, 3]).exp()
@@ -81,7 +81,7 @@ class HiddenPixels:
     The objective of ``ctem.densities.anyorder.HiddenColumns`` for a potential with slopes.
 
     >>> from ctem.spaces import Category, Space
-    >>> from ctem.densities.images.unet import ImageNet
+    >>> from experiments.images.unet import ImageNet
     >>> g = ImageNet(ProductBase(Space([Category(2)] * 16)), shape=(4, 4), channels=(8, 16))
     >>> round(HiddenPixels()(g, torch.zeros(8, 16), torch.Generator().manual_seed(0)).item(), 4)
     0.6931

@@ -116,7 +116,7 @@ class LevelFlips:
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
-    >>> from ctem.densities.images.unet import ImageNet
+    >>> from experiments.images.unet import ImageNet
     >>> base = ProductBase(Space([Category(2)] * 16))
     >>> objective, g = LevelFlips(Noise(base)), ImageNet(base, (4, 4), (8, 16))
     >>> objective(g, torch.zeros(8, 16), torch.Generator().manual_seed(0)).item()  # g = 0: no skill yet

@@ -8,11 +8,11 @@ import torch
 
 from ctem import MLP, Category, Ordinal, ProductBase, Real, Recipe, Space, log_score, pair_loss
 from ctem.benchmarks.targets import grid
-from ctem.densities import pairwise
-from ctem.densities.pairwise import PairLoss, comparison_kernels, constant, fit_pairwise, folds_of
 from ctem.energies import MLPs, Tilted
 from ctem.matching.kernels import Mixture
 from ctem.partition import log_z_enumerate, log_z_grid
+from experiments.paper import pairwise
+from experiments.paper.pairwise import PairLoss, comparison_kernels, constant, fit_pairwise, folds_of
 
 FINITE = Space([Category(3), Ordinal(4), Category(2)])
 LINE, PLANE, MIXED = Space([Real()]), Space([Real(), Real()]), Space([Real(), Category(3)])

@@ -10,9 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain
-from ctem.densities.images.firstorder import FirstOrder, HiddenPixels
-from ctem.densities.images.unet import ImageNet
 from ctem.training import Recipe, train
+from experiments.images.firstorder import FirstOrder, HiddenPixels
+from experiments.images.unet import ImageNet
 
 BASE = skewed(BITS)
 

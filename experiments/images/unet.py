@@ -128,7 +128,7 @@ class ImageNet(nn.Module):
         """2 ∂g/∂v_i at every hidden pixel, (n, d) float32, v_i = 0 being the middle of −1 and 1.
 
         To third order this is g(x_i = 1) − g(x_i = 0), pixel i shown: all conditionals of one visible set from one pass
-        and one gradient (``ctem.densities.images.firstorder``). Entries of visible pixels mean nothing.
+        and one gradient (``experiments.images.firstorder``). Entries of visible pixels mean nothing.
         """
         training = torch.is_grad_enabled()
         most = 2**29 // (self.space.dim * len(self.last))

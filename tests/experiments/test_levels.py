@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ctem.bases import ProductBase
-from ctem.densities.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 from ctem.matching.losses import brier, log_score
 from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Real, Space
+from experiments.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 
 SPACE = Space([Category(2)] * 3)
 BASE = ProductBase(SPACE, [torch.tensor([1.0, 1 + j / 2]) for j in range(3)])

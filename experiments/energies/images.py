@@ -1,0 +1,251 @@
+"""Silhouettes: exact nats of an any-order image energy, and one energy trained by chains judged in four ways.
+
+The first is ``experiments.images.firstorder``: exact by the chain rule. The second is a convolutional energy trained by
+persistent contrastive divergence with discrete Langevin. Its likelihood is computed by annealing that is valid, by
+annealing with the same chain without its Metropolis step (an estimate that papers print), and by annealing down from
+samples: one energy, one test set, and numbers that may differ by nats.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from ctem import ProductBase, Recipe, Space, train
+from ctem.checking.potential import Counted
+from ctem.checking.record import Side
+from ctem.checking.sides import Flips, annealed_side
+from ctem.datasets import Splits, load_caltech
+from ctem.densities.chain import Chain
+from ctem.partition.annealed import level_weights
+from ctem.samplers import BitState, BitTarget, LangevinFlips, PathFlips, anneal_bits
+from experiments.images.firstorder import FirstOrder, HiddenPixels
+from experiments.images.unet import ImageNet
+from experiments.results import Record, summarise
+
+RECIPE = Recipe(batch_size=256, learning_rate=1e-3, ema=0.999, weight_decay=0.05, clip=10.0)
+BEST = "89.26 (ACS), 92.00 (DREAM), 96.20 (GWG), each by annealing from below"
+SPREAD = "98.00 and 107.90 for one method in two papers"
+
+
+class Size(NamedTuple):
+    """How much is spent."""
+
+    channels: tuple[int, ...]
+    seconds: float  # of each any-order training
+    steps: int | None
+    rows: int  # of the test set, for the chain rule
+    orders: int
+    divergence: float  # seconds of training by chains
+    width: int
+    chains: int
+    levels: int
+    batch: int
+
+
+FULL = Size((48, 96, 192), 120.0, None, 1000, 2, 90.0, 32, 512, 2000, 256)
+QUICK = Size((4, 8), 0.0, 15, 20, 1, 2.0, 4, 64, 40, 32)
+
+
+def splits(data: str | None, quick: bool) -> Splits:
+    """The silhouettes, or the 8 × 8 digits, thresholded at half, for a quick look without data."""
+    if not quick:
+        return load_caltech(data)
+    ink = (load_digits().data >= 8).astype(float)
+    return Splits(ink[:1200], ink[1200:1400], ink[1400:])
+
+
+def measure(size: Size, data: str | None, quick: bool, device: str, log=print) -> list[Record]:
+    """Records of both energies."""
+    bits = [torch.as_tensor(part, dtype=torch.float32, device=device) for part in splits(data, quick)]
+    side = math.isqrt(bits[0].shape[1])
+    name = "8 × 8 digits" if quick else "Caltech silhouettes 28 × 28"
+    space = Space.image(1, side, side, levels=2)
+    return [*exact(bits, side, size, name, device, log), *spread(bits, space, size, name, log)]
+
+
+class Flipped:
+    """Hidden pixels of images, a share of which is mirrored."""
+
+    def __init__(self, side: int, share: float):
+        self.side, self.share, self.loss = side, share, HiddenPixels()
+
+    def __call__(self, g: ImageNet, x: Tensor, generator: torch.Generator) -> Tensor:
+        if torch.is_grad_enabled():
+            mirrored = x.unflatten(-1, (self.side, self.side)).flip(-1).flatten(1)
+            chosen = torch.rand(len(x), 1, generator=generator, device=x.device) < self.share
+            x = torch.where(chosen, mirrored, x)
+        return self.loss(g, x, generator)
+
+
+def exact(bits: list[Tensor], side: int, size: Size, data: str, device: str, log) -> list[Record]:
+    """Test nats by the chain rule; whether training images are mirrored is decided on the validation images."""
+    train_rows, valid, test = bits
+    base = ProductBase.fit(Space([c for c in Space.image(1, side, side, 2).columns]), train_rows).to(device)
+    began, candidates = time.perf_counter(), []
+    for share in (0.0, 0.5):
+        g = ImageNet(
+            base, (side, side), size.channels, precision="bf16" if "cuda" in device else "float32"
+        ).to(device)
+        history = _fitted(g, Flipped(side, share), train_rows, valid, size, device)
+        candidates.append((history.best_loss, share, g, history.best_step))
+        log(f"mirrored {share}: held-out {history.best_loss:.5f} at step {history.best_step}", flush=True)
+    held, share, g, step = min(candidates, key=lambda each: each[0])
+    fitted = time.perf_counter() - began
+    g.eval().requires_grad_(False)
+    order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[: size.rows].to(device)
+    chain = Chain(FirstOrder(g))
+    orders = chain.orders(size.orders, torch.Generator().manual_seed(0))
+    each = torch.stack([chain.log_prob(test[order], one).double() for one in orders])
+    nats = -(each.logsumexp(0) - math.log(len(orders)))
+    found = {
+        f"test nats, exact, mixture of {len(orders)} orders": float(nats.mean()),
+        "test nats, exact: standard error of the test rows": float(nats.std()) / math.sqrt(len(nats)),
+        "share of training images that are mirrored": share,
+        "held-out nats a hidden pixel": held,
+        "step chosen by held-out loss": step,
+        "seconds of training": fitted,
+        "seconds in all": time.perf_counter() - began,
+    }
+    log(f"{data}: {float(nats.mean()):.2f} nats, {found['seconds in all']:.0f} s", flush=True)
+    independent = -base.log_prob(test).double()
+    records = [summarise(data, "independent pixels", "test nats, exact", [float(independent.mean())])]
+    name = "a clock per pixel, slopes"
+    return records + [
+        summarise(data, name, metric, [value], BEST if metric.startswith("test nats, exact, m") else None)
+        for metric, value in found.items()
+    ]
+
+
+def _fitted(g: ImageNet, loss, x: Tensor, valid: Tensor, size: Size, device: str):
+    recipe, cuda = replace(RECIPE, batch_size=size.batch), "cuda" in device
+    steps = size.steps
+    if steps is None:
+        torch.backends.cudnn.benchmark = True
+        trial = ImageNet(g.base, g.shape, size.channels, precision=g.precision).to(device)
+        train(trial, loss, x, replace(recipe, steps=30, evaluate_every=30), cuda_graph=cuda)
+        began = time.perf_counter()
+        train(trial, loss, x, replace(recipe, steps=60, evaluate_every=60), cuda_graph=cuda)
+        steps = max(100, int(size.seconds * 60 / (time.perf_counter() - began)))
+    recipe = replace(recipe, steps=steps, evaluate_every=max(1, steps // 40))
+    return train(g, loss, x, recipe, held_out=valid[:2000], cuda_graph=cuda)
+
+
+class Convolutions(nn.Module):
+    """f of images (n, 1, side, side): pixel odds of the training images, and a convolutional correction."""
+
+    def __init__(self, odds: Tensor, width: int):
+        super().__init__()
+        self.register_buffer("odds", odds)
+        sizes = [1, width, 2 * width, 4 * width, 4 * width]
+        self.layers = nn.ModuleList(
+            nn.Conv2d(a, b, 3, stride=1 if i == 0 else 2, padding=1)
+            for i, (a, b) in enumerate(pairwise(sizes))
+        )
+        self.last = nn.Linear(sizes[-1], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = 2 * x - 1
+        for layer in self.layers:
+            h = silu(layer(h))
+        return (x.flatten(1) * self.odds).sum(-1) + self.last(h.sum((-1, -2))).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Unadjusted(LangevinFlips):
+    """Discrete Langevin without its Metropolis step (DULA): what it leaves invariant is not exp f."""
+
+    def move(self, state: BitState, target: BitTarget, step: Tensor, generator: torch.Generator):
+        here = target.informed(state)
+        odds = torch.sigmoid(here.gain / 2 + step.log())
+        flip = torch.rand(odds.shape, generator=generator, device=odds.device) < odds
+        there = target.informed(BitState(torch.where(flip, 1 - here.x, here.x)))
+        return there, torch.ones_like(odds[:, 0])
+
+
+def spread(bits: list[Tensor], space: Space, size: Size, data: str, log) -> list[Record]:
+    """One energy trained by chains, and what four ways say of its test nats."""
+    train_rows, _, test = bits
+    base = ProductBase.fit(space, train_rows).to(train_rows.device)
+    odds = base.log_table[:, 1] - base.log_table[:, 0]
+    began = time.perf_counter()
+    f, steps = by_divergence(train_rows, base, odds, space, size)
+    trained = time.perf_counter() - began
+    counted = Counted(f, space)
+    generator = torch.Generator(test.device).manual_seed(0)
+    flips = Flips(counted, space, size.levels, 2, generator)
+    log_w, x = flips.up(base, size.chains)
+    chosen = torch.multinomial(log_w.softmax(0).float(), len(x), replacement=True, generator=generator)
+    samples = flips.settle(x[chosen], 20)
+    up, down = annealed_side(log_w, "low"), annealed_side(flips.down(base, samples), "high")
+    valid_moves = flips.tuned
+    assert valid_moves is not None
+
+    def unadjusted(level: float) -> list[Unadjusted]:
+        return [Unadjusted(move.times, move.step, None) for move in valid_moves(level)]
+
+    path = flips.path(base)
+    log_v, _ = level_weights(
+        flips.stations(base, path), base.sample(size.chains, generator), unadjusted, generator
+    )
+    wrong = annealed_side(log_v, "low")
+    with torch.no_grad():
+        values = torch.cat([counted(part) for part in test.split(512)]).double()
+    records = [
+        summarise(data, "trained by chains", "steps", [steps]),
+        summarise(data, "trained by chains", "seconds of training", [trained]),
+        summarise(data, "trained by chains", "standard error of the test rows", [_error(values)]),
+    ]
+    ways: dict[str, Side] = {
+        "annealing up, adjusted (optimistic)": up,
+        "annealing up, not adjusted (not valid)": wrong,
+        "annealing down from samples (pessimistic)": down,
+    }
+    for way, side in ways.items():
+        nats = side.value - float(values.mean())
+        records.append(summarise(data, way, "test nats", [nats], SPREAD if side is wrong else None))
+        records.append(summarise(data, way, "standard error of log Z", [side.se]))
+        records.append(summarise(data, way, "effective chains", [side.ess]))
+        log(f"{way}: {nats:.2f} ± {side.se:.2f}, {side.ess:.0f} of {size.chains} chains", flush=True)
+    return records
+
+
+def by_divergence(
+    x: Tensor, base: ProductBase, odds: Tensor, space: Space, size: Size
+) -> tuple[nn.Module, int]:
+    """Persistent contrastive divergence for so many seconds; a small pull of the values towards 0 keeps them finite."""
+    torch.manual_seed(0)
+    f = Convolutions(odds, size.width).to(x.device)
+    optimizer = torch.optim.Adam(f.parameters(), 3e-4, betas=(0.0, 0.99))
+    generator = torch.Generator(x.device).manual_seed(1)
+    buffer, began, steps = base.sample(20 * size.batch, generator), time.perf_counter(), 0
+    moves = [LangevinFlips(15, acceptance=0.574), PathFlips(5, flips=4)]
+    while time.perf_counter() - began < size.divergence:
+        which = torch.randint(len(buffer), (size.batch,), generator=generator, device=x.device)
+        rows = x[torch.randint(len(x), (size.batch,), generator=generator, device=x.device)]
+        f.requires_grad_(False)
+        y = anneal_bits(
+            lambda z, s: f(z.unflatten(-1, space.shape)), buffer[which], [1.0], moves, generator
+        ).x
+        f.requires_grad_(True)
+        buffer[which] = y
+        data, chain = f(rows.unflatten(-1, space.shape)), f(y.unflatten(-1, space.shape))
+        loss = chain.mean() - data.mean() + 1e-3 * (chain.square().mean() + data.square().mean()) / space.dim
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(f.parameters(), 10.0)
+        optimizer.step()
+        steps += 1
+    return f.eval().requires_grad_(False), steps
+
+
+def _error(values: Tensor) -> float:
+    return float(values.std()) / math.sqrt(len(values))

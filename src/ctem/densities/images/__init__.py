@@ -1,1 +1,0 @@
-"""Energies of binary images: a U-Net, its first-order conditionals, and objectives along noise levels."""
