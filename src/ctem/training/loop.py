@@ -95,14 +95,7 @@ def train(
     [10, 20]
     """
     x, held_out = as_rows(x), None if held_out is None else as_rows(held_out)
-    if x.ndim != 2 or len(x) < 2:
-        raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
-    if held_out is not None and held_out.shape[-2] == 0:
-        raise ValueError("held_out: expected at least 1 row, or None; got none.")
-    if held_out is None and not recipe.patience is recipe.worthwhile is None:
-        raise ValueError("patience, worthwhile: early stopping needs held_out rows; got None.")
-    if not any(p.requires_grad for p in f.parameters()):
-        raise ValueError("f: expected parameters to train; got none that require a gradient.")
+    _check(f, x, recipe, held_out)
     if refresh is not None:
         refresh(x, 0)
     here = team()
@@ -115,6 +108,13 @@ def train(
     kept = here.agreed(lambda: read_checkpoint(path, mark) if path is not None and path.exists() else None)
     if kept is not None:
         run.restore(*kept)
+
+    def kept_in_file() -> None:
+        if path is not None:
+            state = run.snapshot()
+            if here.first:
+                write_checkpoint(path, mark, *state)
+
     with showing("training", recipe.steps, progress and here.first) as report:
         while run.going_on(deadline):
             try:
@@ -125,19 +125,26 @@ def train(
             except KeyboardInterrupt:
                 run.interrupt()
                 break
-            if path is not None:
-                state = run.snapshot()
-                if here.first:
-                    write_checkpoint(path, mark, *state)
+            kept_in_file()
             report(run.step, run.status())
             if look is not None and look(run.history, run.current) is True:
                 break
-    if run.late and path is not None:
-        state = run.snapshot()
-        if here.first:
-            write_checkpoint(path, mark, *state)
+    if run.late:
+        kept_in_file()
     run.finish()
     return run.history
+
+
+def _check(f: nn.Module, x: Tensor, recipe: Recipe, held_out: Tensor | None) -> None:
+    """An error where a training could not begin."""
+    if x.ndim != 2 or len(x) < 2:
+        raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
+    if held_out is not None and held_out.shape[-2] == 0:
+        raise ValueError("held_out: expected at least 1 row, or None; got none.")
+    if held_out is None and not recipe.patience is recipe.worthwhile is None:
+        raise ValueError("patience, worthwhile: early stopping needs held_out rows; got None.")
+    if not any(p.requires_grad for p in f.parameters()):
+        raise ValueError("f: expected parameters to train; got none that require a gradient.")
 
 
 class _Run:

@@ -109,34 +109,22 @@ def fit_anyorder(
     parents, base = dict(parents or {}), ProductBase.fit(space, x).to(x.device)
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
-    beside = {} if ties is None else {"ties": ties}
-    net = network(base, **settings.network, **beside, correlation=correlation, seed=seed)
-    net.believe(net.worth._replace(reach=outermost(len(x))))
-    phases = Phases(
-        net,
-        data,
-        settings.recipe(seed),
-        checkpoint,
-        progress,
-        refresh=refresh,
-        growth=settings.growth,
-        least_gain=settings.least_gain,
+    beside: dict[str, Any] = {"correlation": correlation, "seed": seed} | (
+        {} if ties is None else {"ties": ties}
     )
+    net = network(base, **settings.network, **beside)
+    net.believe(net.worth._replace(reach=outermost(len(x))))
+    how: dict[str, Any] = {"growth": settings.growth, "least_gain": settings.least_gain, "refresh": refresh}
+    phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
-    some = late.to(x.dtype) if bool(late.any()) else None
-    anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
+    anything = HiddenColumns(
+        parents, *levels, rehearsed=rehearsed, late=late.to(x.dtype) if late.any() else None
+    )
     when, after = late.tolist(), None if rules is None else rules.after
     about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
     if max_time is not None:
-        end, middle = time.perf_counter() + max_time, AtLevel(net.eval(), math.sqrt(math.prod(levels)))
-        if leaving is not None:
-            order = Chain(middle, parents, when, after).orders(
-                settings.orders, torch.Generator().manual_seed(seed)
-            )
-            untrained = AnyOrderDensity(net, middle.level, order, **about)
-            end -= here.agreed(lambda: leaving(untrained))
-        phases = phases.within(max(end - time.perf_counter(), 0.0), anything)
+        phases = _within(max_time, phases, anything, about, settings.orders, leaving)
     data, first, began = phases.data, phases.learn(anything), time.perf_counter()
     level = _judged(net, data, anything, seed)
     phases = phases.judged_in(time.perf_counter() - began)
@@ -146,9 +134,8 @@ def fit_anyorder(
         anything = _without(chance, net, anything)
         first = phases.learn_on(anything, first) if any(net.worth.heard) else first
         level = _judged(net, data, anything, seed)
-    at = AtLevel(net.eval(), level)
-    generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    judged = phases.ordering_rows(settings.orders)
+    at, generator = AtLevel(net.eval(), level), torch.Generator().manual_seed(seed)
+    passes, judged = int(PASSES * first.step[-1]), phases.ordering_rows(settings.orders)
     chain = Chain(at, parents, when, after)
     orders = here.agreed(lambda: best_orders(chain, at, judged, settings.orders, generator, passes))
     if first.interrupted or not any(net.worth.heard):
@@ -157,6 +144,24 @@ def fit_anyorder(
     history = joined_history(first, phases.rehearse(chosen, first))
     level = _judged(net, data, chosen, seed)
     return AnyOrderDensity(net, level, orders, **about, history=history)
+
+
+def _within(
+    max_time: float,
+    phases: Phases,
+    objective: HiddenColumns,
+    about: Mapping[str, Any],
+    orders: int,
+    leaving: Callable[[AnyOrderDensity], float] | None,
+) -> Phases:
+    """The phases for so many seconds, less those that the caller needs for what it does with a density."""
+    end, net, rules = time.perf_counter() + max_time, phases.net.eval(), about["rules"]
+    if leaving is not None:
+        at = AtLevel(net, math.sqrt(objective.finest * objective.coarsest))
+        chain = Chain(at, about["parents"], about["late"], None if rules is None else rules.after)
+        drawn = chain.orders(orders, torch.Generator().manual_seed(phases.recipe.seed))
+        end -= team().agreed(lambda: leaving(AnyOrderDensity(net, at.level, drawn, **about)))
+    return phases.within(max(end - time.perf_counter(), 0.0), objective)
 
 
 def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) -> float:
