@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 
 from ctem import CTEM
-from ctem.densities.tilted import TiltedDensity
+from ctem.densities.tilted import TiltedDensity, networks
+from ctem.matching.losses import brier
 
 WEAK = {
     "max_steps": 25,
@@ -51,7 +52,19 @@ def table():
     return CTEM(**WEAK).fit(X.mask(np.random.default_rng(1).random(X.shape) < 0.05))
 
 
-@pytest.fixture(params=["labels", "table"])
+@pytest.fixture(scope="module")
+def paper():
+    """The paper's networks and loss against draws of the density."""
+    return CTEM(**WEAK, energy="networks", effort="quick").fit(three_labels(3000, 0))
+
+
+@pytest.fixture(scope="module")
+def smooth():
+    """The same on numbers, with rounded ones and atoms among them."""
+    return CTEM(**WEAK, energy="networks", effort="quick").fit(mixed(1500, 0))
+
+
+@pytest.fixture(params=["labels", "table", "paper", "smooth"])
 def model(request):
     return request.getfixturevalue(request.param)
 
@@ -62,7 +75,9 @@ def test_an_energy_is_kept_where_it_gains(model):
     assert model.describe()["energy"]["gain"] == energy.gain
 
 
-def test_all_probabilities_of_a_table_of_labels_add_up_to_one_and_draws_follow_them(labels):
+@pytest.mark.parametrize("kind", ["labels", "paper"])
+def test_all_probabilities_of_a_table_of_labels_add_up_to_one_and_draws_follow_them(kind, request):
+    labels = request.getfixturevalue(kind)
     cells = pd.DataFrame(list(itertools.product("pqr", "uv", "no")), columns=["a", "b", "c"])
     p = np.exp(labels.score_samples(cells))
     assert (
@@ -79,8 +94,8 @@ def test_all_probabilities_of_a_table_of_labels_add_up_to_one_and_draws_follow_t
     assert statistic < stats.chi2.ppf(0.999, len(cells) - 1)
 
 
-def test_new_rows_are_likelier_than_without_it(model, labels):
-    new = three_labels(3000, 7) if model is labels else mixed(3000, 7)
+def test_new_rows_are_likelier_than_without_it(model):
+    new = three_labels(3000, 7) if model.n_features_in_ == 3 else mixed(3000, 7)
     x = model.schema_.encode(model.as_frame(new)).x
     gained = (model.density_.log_prob(x) - model.density_.plain.log_prob(x)).numpy()
     assert gained.mean() > 3 * gained.std() / math.sqrt(len(gained))
@@ -93,6 +108,29 @@ def test_without_it_the_density_is_that_of_the_networks_bit_for_bit(labels):
     assert torch.equal(plain.density_.log_prob(x), labels.density_.plain.log_prob(x))
 
 
+def test_an_energy_of_networks_is_learned_with_the_constant_target(monkeypatch):
+    gaps = []
+    monkeypatch.setattr(networks, "brier", lambda gap: gaps.append(gap.shape) or brier(gap))
+    CTEM(**WEAK, energy="networks", effort="quick").fit(three_labels(400, 0))
+    assert gaps
+
+
+def test_the_gradient_is_that_of_the_density_with_an_energy_of_networks(smooth):
+    X, step = mixed(20, 6), 1e-3
+    found = smooth.log_density_grad(X)[:, 0]
+    up, down = (smooth.score_samples(X.assign(a=X["a"] + side * step)) for side in (1, -1))
+    slope = (up - down) / (2 * step)
+    assert np.median(np.abs(found - slope) / (1 + np.abs(slope))) < 0.05
+
+
+def test_a_rounded_number_has_one_energy_wherever_in_its_cell_it_is_scored(smooth):
+    x = smooth.schema_.encode(smooth.as_frame(mixed(50, 8))).x
+    moved = smooth.schema_.jitter(x, torch.Generator().manual_seed(0))
+    assert not torch.equal(moved.nan_to_num(), x.nan_to_num())
+    tilt = [smooth.density_.log_prob(rows) - smooth.density_.plain.log_prob(rows) for rows in (x, moved)]
+    assert torch.allclose(*tilt, atol=1e-6)
+
+
 def test_independent_columns_keep_no_energy():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(
@@ -101,8 +139,10 @@ def test_independent_columns_keep_no_energy():
     assert not isinstance(CTEM(max_steps=200, random_state=0).fit(X).density_, TiltedDensity)
 
 
-def test_the_energy_keeps_the_chain_rule(table):
+@pytest.mark.parametrize("kind", ["table", "smooth"])
+def test_the_energy_keeps_the_chain_rule(kind, request):
     """log ρ/b of a, and of b given a, add up to that of both, whatever the networks say."""
+    table = request.getfixturevalue(kind)
     X, rng, density = mixed(40, 5), np.random.default_rng(0), table.density_
     x = table.schema_.encode(table.as_frame(X)).x
     for _ in range(5):
@@ -146,7 +186,9 @@ def test_probabilities_of_an_event_and_its_opposite_add_up_and_agree_with_draws(
         )
 
 
-def test_terms_of_the_columns_add_up_to_the_log_density(table):
+@pytest.mark.parametrize("kind", ["table", "smooth"])
+def test_terms_of_the_columns_add_up_to_the_log_density(kind, request):
+    table = request.getfixturevalue(kind)
     X = mixed(60, 4).mask(np.random.default_rng(2).random((60, 5)) < 0.2)
     x = table.schema_.encode(table.as_frame(X)).x
     assert torch.allclose(table.density_.log_terms(x).sum(1), table.density_.log_prob(x), atol=1e-5)

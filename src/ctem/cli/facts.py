@@ -17,6 +17,7 @@ from ctem.densities.tilted import TiltedDensity
 from ctem.estimators.estimator import CTEM
 from ctem.persistence.reading import provenance
 from ctem.report.privacy import audit
+from ctem.tables.inference.kinds import kind_names
 from ctem.tables.inspection import inspect as look
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.terminal import print_columns, shown
@@ -37,7 +38,8 @@ def inspect(
 ) -> None:
     """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
     said = column_kinds(kinds or [])
-    X = fit_table(table, [], max_rows, 0, quiet, decimal, dialect)
+    how = {"decimal": decimal, "kinds": kind_names(said)}
+    X = fit_table(table, [], max_rows, 0, quiet, how, dialect)
     found = look(X, said or None, reading_of(decimal, dates, na))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import typer
 from sklearn.utils import check_random_state
 
@@ -36,8 +37,9 @@ from ctem.estimators.estimator import CTEM
 from ctem.persistence.atomic import check_target, is_regular
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
+from ctem.tables.inference.kinds import kind_names
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.files import BATCH, open_sink, pyarrow
+from ctem.tables.io.files import BATCH, open_sink
 from ctem.tables.io.terminal import say
 from ctem.tables.io.writings import Writing
 from ctem.training.checkpoints import claimed, files_of, forget
@@ -82,9 +84,10 @@ def fit(
         checkpoint=checkpoint,
         verbose=int(not quiet),
     )
+    how = {"decimal": decimal, "kinds": kind_names(model.kinds)}
     with together() as here:
         alone = quiet or not here.first
-        with rows_to_fit(table, drop or [], max_rows, seed, alone, decimal, dialect) as X:
+        with rows_to_fit(table, drop or [], max_rows, seed, alone, how, dialect) as X:
             here.agreed(lambda: None if resume else _begin(checkpoint))
             _learn(model, X, memory, older)
             if here.first:
@@ -161,9 +164,9 @@ def score(
     fitted = _load(model, device)
     with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
-            values = pyarrow().array(fitted.log_density(X, columns or None, given or ()))
+            values = pa.array(fitted.log_density(X, columns or None, given or ()))
             name = fresh("log_density", part.column_names if append else [])
-            write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
+            write(part.add_column(0, name, values) if append else pa.table({name: values}))
 
 
 def sample(

@@ -16,7 +16,7 @@ __all__ = ["KEPT", "check_arguments", "check_count", "plain_arguments"]
 
 MOST = 2**31 - 1  # of anything that is counted
 OBJECTIVES = ("anyorder",)
-ENERGIES = ("auto", None)
+ENERGIES = ("auto", "trees", "networks", "both", None)
 UNKNOWN = ("reserve", "refuse")
 SUCH_AS = {"kinds": "{'city': 'category'}", "reading": "{'dates': 'dmy'}"}
 NUMBERS = ("width", "blocks", "members", "orders", "batch_size", "max_steps")  # whole numbers ≥ 1, or None

@@ -26,7 +26,12 @@ __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
 WEIGHED = 0.3  # share of ``max_time`` for the energy, at most
 ENDING = 0.95  # share of ``max_time`` after which the density should have been learned
-PLANS = {"quick": Plan(rounds=1, draws=2.0), "default": Plan(), "best": Plan(rounds=3, rate=0.05, trees=1500)}
+PLANS = {
+    "quick": Plan(rounds=1, draws=2.0, steps=500),
+    "default": Plan(),
+    "best": Plan(rounds=3, rate=0.05, trees=1500, steps=3000),
+}
+NETWORKS = 2  # of an energy that has any
 REQUESTED = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
 
@@ -100,9 +105,9 @@ def fit_density(
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
-    plan = PLANS[arguments["effort"]]
     limits = {"parents": schema.parents, "max_time": max_time and ENDING * max_time, "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
+    plan = _plan(arguments["effort"], arguments["energy"])
     if tilted and max_time is not None:
         limits["leaving"] = lambda density: min(
             _energy_seconds(plan, density, len(x), seed), WEIGHED * max_time
@@ -117,7 +122,17 @@ def fit_density(
 def _energy_seconds(plan: Plan, density: AnyOrderDensity, rows: int, seed: int) -> float:
     """About how long it takes to learn an energy on top of a density."""
     pace = Pace.of(density, torch.Generator(density.base.log_table.device).manual_seed(seed))
-    return plan.seconds(rows, pace, density.space.dim)
+    return plan.sized(density.space.dim).seconds(rows, pace, density.space.dim)
+
+
+def _plan(effort: str, energy: str | None) -> Plan:
+    """How long an energy is learned, and of what it is made."""
+    plan = PLANS[effort]
+    if energy == "networks":
+        return plan._replace(rounds=0, networks=NETWORKS)
+    if energy == "both":
+        return plan._replace(networks=NETWORKS)
+    return plan
 
 
 def _tilted(

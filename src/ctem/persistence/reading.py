@@ -145,9 +145,11 @@ def _without_energy(header: Header) -> Header:
 
 
 def _without_second_potential(header: Header) -> Header:
-    """21: a second potential could stand beside the density, for quick scores; the density is as it was."""
+    """21: a second potential could stand beside the density, for quick scores; energies were of trees alone."""
     header["settings"].pop("fast", None)
     header.pop("fast", None)
+    if header["density"]["energy"] is not None:
+        header["density"]["energy"].setdefault("networks", None)
     return header
 
 

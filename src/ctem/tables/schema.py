@@ -442,8 +442,9 @@ def readings(frame: Frame) -> dict[str, str]:
     >>> readings(recognised(read_frame([["12 %"], ["7 %"]]), Reading(), {}))
     {'x0': "text such as '12 %', read as numbers"}
     """
-    written = {field.name: field.written for field in frame.table_type.fields}
-    return {name: Writing.from_json(how).sentence() for name, how in written.items() if how is not None}
+    written = {field.name: field.written for field in frame.table_type.fields if field.written is not None}
+    words = {name: Writing.from_json(how).sentence() for name, how in written.items()}
+    return {name: sentence for name, sentence in words.items() if sentence}
 
 
 def _some(names: Mapping[str, Any]) -> str:

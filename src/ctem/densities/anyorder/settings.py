@@ -51,7 +51,7 @@ class Settings:
     steps: int = 8000
     batch_size: int = 1024
     growth: int = 1
-    least_gain: float = 0.1
+    least_gain: float = 0.15
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
     ema: float = 0.998

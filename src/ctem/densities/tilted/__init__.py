@@ -2,6 +2,7 @@
 
 from ctem.densities.tilted.density import TiltedDensity
 from ctem.densities.tilted.energy import Base, Energy, Pace, Plan, fit_energy
+from ctem.densities.tilted.networks import Networks
 from ctem.densities.tilted.trees import Trees
 
-__all__ = ["Base", "Energy", "Pace", "Plan", "TiltedDensity", "Trees", "fit_energy"]
+__all__ = ["Base", "Energy", "Networks", "Pace", "Plan", "TiltedDensity", "Trees", "fit_energy"]

@@ -68,7 +68,11 @@ class TiltedDensity(AnyOrderDensity):
 
     def log_terms(self, x: Tensor) -> Tensor:
         """What each column adds to log ρ(x): that of b, and of the energy what its splits add."""
-        return super().log_terms(x) + self.energy.terms(x)
+        return super().log_terms(x) + self.energy.terms(self.snap(x))
+
+    def grad_log_prob(self, x: Tensor) -> Tensor:
+        """∂ log ρ / ∂x of the real columns, zero elsewhere and in missing cells, (n, d)."""
+        return super().grad_log_prob(x) + torch.where(self.base.is_real, self.energy.grad(x), 0.0)
 
     def log_tilt(self, x: Tensor) -> Tensor:
         """log ρ/b of rows that b has drawn, (n,)."""
@@ -100,7 +104,8 @@ class TiltedDensity(AnyOrderDensity):
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
         """log b(x_asked | x_given), plus what the energy makes of all these cells, less what it makes of the given."""
-        log_p = super()._log_prob(x, asked, given) + self.energy(self._shown(x, {*asked, *given}))
+        log_p, x = super()._log_prob(x, asked, given), self.snap(x)
+        log_p = log_p + self.energy(self._shown(x, {*asked, *given}))
         return log_p - self.energy(self._shown(x, set(given))) if given else log_p
 
     def _shown(self, x: Tensor, columns: Collection[int]) -> Tensor:

@@ -5,7 +5,8 @@ A row z of the data is compared with z̃ drawn from b, that is k(z̃ | z) = b(z�
     Δ = f(z) − f(z̃) + log k(z̃ | z) − log k(z | z̃) = g(z) − g(z̃)
 
 and the target is constant: constant-target energy matching, whose minimum is g = log ρ/b + const. Trees learn its
-pooled form (``boosting``), in rounds: each tells the data from draws that are weighted by what was learned so far.
+pooled form (``boosting``), in rounds: each tells the data from draws that are weighted by what was learned so far;
+networks learn pairs (``networks``), in a last round or in the only one.
 Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on rows that neither b nor g has seen,
 
     gain = mean g(held-out rows) − log mean e^{g(fresh draws)},
@@ -24,7 +25,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -34,11 +35,14 @@ from torch import Tensor
 
 from ctem.densities.presence import gaps
 from ctem.densities.tilted.boosting import Boosting
+from ctem.densities.tilted.networks import Networks, compared
 from ctem.densities.tilted.trees import Trees
 from ctem.partition.log_z import LogZ, estimate
+from ctem.training import Recipe
 
 __all__ = ["Base", "Energy", "Pace", "Plan", "fit_energy"]
 
+Part = Trees | Networks
 Snap = Callable[[Tensor], Tensor]
 Recut = Callable[[int, Tensor], Tensor]
 Atoms = Mapping[
@@ -50,6 +54,12 @@ HIGHEST = 6.0  # ceiling of e^g / Z, at most
 PRECISE = 3e-3  # standard error of log Z, in nats
 FRESH = 4  # times as many fresh draws, at most, to make log Z precise
 BATCH = 2**15  # draws at a time
+LEARNING = Recipe(
+    batch_size=512, learning_rate=1e-3, weight_decay=0.1, ema=0.99, evaluate_every=100, patience=5
+)
+STEP = 0.02  # seconds of a step of a network's training, about
+CELLS = 2**26  # of the rows and draws that trees learn from together, at most
+MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
 ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
 TIMED = 512  # draws by which the time of one is judged
 FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
@@ -105,6 +115,22 @@ class Plan(NamedTuple):
     patience: int = 30  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for log Z and the gain, at least
+    networks: int = 0  # in a last round, which is learned by the paper's loss
+    steps: int = 1500  # of their training
+
+    def sized(self, columns: int) -> Plan:
+        """A plan for so many columns: each costs a pass through the networks for every draw, and memory for all.
+
+        >>> Plan().sized(columns=15) == Plan(), Plan().sized(columns=1000).most
+        (True, 22369)
+        """
+        plan = self._replace(most=min(self.most, int(CELLS / (columns * (1 + self.draws)))))
+        if columns <= MANY:
+            return plan
+        plan = plan._replace(
+            rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW)
+        )
+        return plan._replace(most=min(self.most, int(CELLS / (columns * (1 + plan.draws)))))
 
     def within(self, seconds: float, pace: Pace, columns: int) -> Plan:
         """A plan for about so many seconds: of fewer rows, and trees if they take more than half of it.
@@ -121,8 +147,9 @@ class Plan(NamedTuple):
         if most < FEWEST and self.rounds > 1:
             return self._replace(rounds=1, draws=self.draws / 2).within(seconds, pace, columns)
         trees = min(self.trees, int(self.trees * seconds / (2 * most * growing))) if most else 0
-        fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self.rounds))
-        return self._replace(fresh=fresh, most=most, trees=trees)
+        fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self._all_rounds))
+        steps = min(self.steps, int(seconds / 2 / (STEP * pace.load * max(self.networks, 1))))
+        return self._replace(fresh=fresh, most=most, trees=trees, steps=steps)
 
     def seconds(self, rows: int, pace: Pace, columns: int) -> float:
         """About how long all of it takes for a table of so many rows.
@@ -132,12 +159,18 @@ class Plan(NamedTuple):
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
         rows = min(rows, self.most)
-        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self.rounds)
-        return rows * (drawing + growing) + fresh * pace.draw
+        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
+        steps = self.networks * self.steps * STEP * pace.load
+        return rows * (drawing + growing) + fresh * pace.draw + steps
+
+    @property
+    def _all_rounds(self) -> int:
+        """Those of trees, and that of networks."""
+        return self.rounds + (self.networks > 0)
 
     def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
         """Seconds that draws and trees take for each row of the data."""
-        drawing = (1 + FRESH_SHARE) * self.draws * self.rounds * pace.draw
+        drawing = (1 + FRESH_SHARE) * self.draws * self._all_rounds * pace.draw
         growing = (1 + self.draws) * (self.rounds + 1) * self.trees * ROW_TREE * columns * pace.load
         return drawing, growing
 
@@ -155,6 +188,7 @@ class Energy:
         clipped: share of ρ above the ceiling.
         atoms: real column → for each code of its category, the number that the code stands for.
         parents: real column → that category.
+        networks: what networks add to g.
 
     >>> none = Trees.build([[0.0]], [], [], [], bias=0.0)
     >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0, {}, {})(torch.zeros(2, 1))
@@ -170,15 +204,29 @@ class Energy:
     clipped: float
     atoms: Atoms
     parents: Mapping[int, int]
+    networks: Networks | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """log ρ/b of rows (n, d) with nan where a cell is hidden: g(x) − log Z of whole ones; float64 (n,)."""
         partly, seen = gaps(x, self.parents).any(1), self.seen(x)
         if not bool(partly.any()):
-            return _sum(self.rounds, seen) - self.log_z.value
+            return _sum(self._parts, seen) - self.log_z.value
         out = self.partial(seen)
-        out[~partly] = _sum(self.rounds, seen[~partly]) - self.log_z.value
+        out[~partly] = _sum(self._parts, seen[~partly]) - self.log_z.value
         return out
+
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        """What g is the sum of."""
+        return self.rounds if self.networks is None else (*self.rounds, self.networks)
+
+    def grad(self, x: Tensor) -> Tensor:
+        """∂g / ∂x of whole rows (n, d), 0 of others: trees are constant between their cuts, networks are not."""
+        if self.networks is None:
+            return torch.zeros_like(x)
+        rows = self.seen(x).clone().requires_grad_()
+        (found,) = torch.autograd.grad(self.networks(rows).sum(), rows)
+        return torch.where(gaps(x, self.parents).any(1, keepdim=True) | x.isnan(), 0.0, found)
 
     def seen(self, x: Tensor) -> Tensor:
         """Rows as the trees see them: a number that is written as a code is a number, too."""
@@ -187,7 +235,7 @@ class Energy:
     def terms(self, x: Tensor) -> Tensor:
         """What each observed cell adds to log ρ/b, (n, d) float64; what none adds is spread evenly over them."""
         seen, partly = self.seen(x), gaps(x, self.parents).any(1)
-        added = torch.stack([trees.shares(seen) for trees in self.rounds]).sum(0)
+        added = torch.stack([part.shares(seen) for part in self._parts]).sum(0)
         if bool(partly.any()):
             added[partly] = self.partial.shares(seen[partly])
         for child, parent in self.parents.items():
@@ -214,13 +262,13 @@ class Energy:
             if len(owner) == 2
             else torch.ones(len(values), dtype=torch.bool, device=x.device)
         )
-        for rows, trees, constant in (
-            (~partly, self.rounds, self.log_z.value),
+        for rows, parts, constant in (
+            (~partly, self._parts, self.log_z.value),
             (partly, (self.partial,), 0.0),
         ):
             if bool(rows.any()):
                 j, some = owner[-1], values[here, -1]
-                found = sum(each.profile(seen[rows], j)[:, each.binned(some, j)] for each in trees)
+                found = sum(each.at(seen[rows], j, some) for each in parts)
                 out[rows.nonzero(), here.nonzero().T] = found - constant
         for q in (~here).nonzero().flatten().tolist():
             other[:, list(owner)] = values[q]
@@ -229,10 +277,18 @@ class Energy:
 
     def summary(self) -> dict[str, float]:
         """What is known of it as plain numbers."""
-        trees = sum(each.count for each in self.rounds)
+        learned = {
+            "trees": self.trees,
+            "networks": 0 if self.networks is None else self.networks.nets.members,
+        }
         log_z = {"log_z": self.log_z.value, "log_z_stderr": self.log_z.stderr}
         rest = {"acceptance": self.acceptance, "clipped": self.clipped}
-        return {"trees": trees, "gain": self.gain, "stderr": self.stderr, **log_z, **rest}
+        return {**learned, "gain": self.gain, "stderr": self.stderr, **log_z, **rest}
+
+    @property
+    def trees(self) -> int:
+        """How many trees g has."""
+        return sum(each.count for each in self.rounds)
 
     @property
     def acceptance(self) -> float:
@@ -240,9 +296,10 @@ class Energy:
         return math.exp(-self.ceiling) * (1 - self.clipped)
 
     def __str__(self) -> str:
-        trees = sum(each.count for each in self.rounds)
+        several = "" if self.networks is None else f"{self.networks.nets.members} networks"
+        learned = " and ".join(filter(None, [f"{self.trees} trees" if self.rounds else "", several]))
         return (
-            f"an energy of {trees} trees gains {self.gain:.3f} ± {self.stderr:.3f} nats on held-out rows; "
+            f"an energy of {learned} gains {self.gain:.3f} ± {self.stderr:.3f} nats on held-out rows; "
             f"log Z = {self.log_z.value:.4f} ± {self.log_z.stderr:.4f}, {self.acceptance:.0%} of draws are accepted"
         )
 
@@ -291,6 +348,7 @@ def fit_energy(
     True
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
+    plan = plan.sized(len(sizes))
     if until is not None:
         pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
         plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
@@ -318,51 +376,68 @@ class _Fit:
     until: float | None
 
     def run(self) -> Energy | None:
-        rng, generator = (
-            np.random.default_rng(self.seed),
-            torch.Generator(self.rows.device).manual_seed(self.seed),
-        )
-        kept = rng.permutation(len(self.rows))[: self.plan.most]
-        data = _array(
-            self._seen(self._whole(self.rows[torch.from_numpy(kept).to(self.rows.device)], generator))
-        )
-        weight = None if self.weights is None else self.weights.cpu().numpy()[kept]
+        rng = np.random.default_rng(self.seed)
+        generator = torch.Generator(self.rows.device).manual_seed(self.seed)
+        kept = torch.from_numpy(rng.permutation(len(self.rows))[: self.plan.most])
+        data = self._seen(self._whole(self.rows[kept.to(self.rows.device)], generator))
+        weight = None if self.weights is None else self.weights.cpu()[kept]
         held = self._seen(self._whole(self.held_out, generator))
         fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
-        rounds: list[Trees] = []
-        gain = Gain(0.0, 0.0)
-        took = 0.0
-        for k in range(self.plan.rounds):
-            if rounds and self._left() < took:
+        parts: list[Part] = []
+        gain, last, took = Gain(0.0, 0.0), False, 0.0
+        for k in range(self.plan.rounds + (self.plan.networks > 0)):
+            if parts and self._left() < took:
                 break
-            began = self._left()
+            if last and k < self.plan.rounds:
+                continue
+            began = time.perf_counter()
             drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
-            log_w = _sum(rounds, drawn)
-            tilt = np.exp((log_w - log_w.max()).cpu().numpy()) if rounds else None
-            boosting = self._boosting(k)
-            more = [*rounds, boosting.ratio(data, _array(drawn), weight, tilt).recut(self.recut)]
+            log_w = _sum(parts, drawn)
+            tilt = (log_w - log_w.max()).exp() if parts else None
+            learn = self._boosted if k < self.plan.rounds else self._compared
+            more = [*parts, learn(data, drawn, weight, tilt, k)]
             better = _gain(_sum(more, held), _sum(more, fresh))
-            if not more[-1].count or better.mean <= gain.mean:
-                break
-            rounds, gain = more, better
-            took = 0.0 if self.until is None else began - self._left()
+            last = better.mean <= gain.mean  # of the rounds of trees
+            parts, gain = (parts, gain) if last else (more, better)
+            took = time.perf_counter() - began
         if gain.mean <= SURE * gain.stderr:
             return None
-        return self._energy(tuple(rounds), gain, fresh, generator)
+        return self._energy(parts, gain, fresh, generator)
 
-    def _energy(
-        self, rounds: tuple[Trees, ...], gain: Gain, fresh: Tensor, generator: torch.Generator
-    ) -> Energy:
-        most = FRESH * len(fresh)
-        log_z = estimate(_sum(rounds, fresh), "importance")
+    def _boosted(
+        self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
+    ) -> Trees:
+        weights = [None if each is None else _array(each) for each in (weight, tilt)]
+        return self._boosting(k).ratio(_array(data), _array(drawn), *weights).recut(self.recut)
+
+    def _compared(
+        self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
+    ) -> Networks:
+        recipe = replace(LEARNING, steps=self.plan.steps, seed=self.seed + k)
+        return compared(
+            data,
+            drawn,
+            self.sizes,
+            data_weight=weight,
+            drawn_weight=tilt,
+            members=self.plan.networks,
+            recipe=recipe,
+        )
+
+    def _energy(self, parts: Sequence[Part], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
+        most = min(FRESH * len(fresh), int(CELLS / (MASKS * fresh.shape[1])))
+        log_z = estimate(_sum(parts, fresh), "importance")
         while log_z.stderr > PRECISE and len(fresh) < most and self._left() > 0:
             fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
-            log_z = estimate(_sum(rounds, fresh), "importance")
-        tilt = (_sum(rounds, fresh) - log_z.value).exp()
+            log_z = estimate(_sum(parts, fresh), "importance")
+        tilt = (_sum(parts, fresh) - log_z.value).exp()
         ceiling = _ceiling(tilt)
         clipped = float((tilt - ceiling).clamp_min(0).mean())
         partial = self._partial(fresh, tilt)
-        return Energy(rounds, partial, log_z, math.log(ceiling), *gain, clipped, self.atoms, self.parents)
+        rounds = tuple(part for part in parts if isinstance(part, Trees))
+        networks = next((part for part in parts if isinstance(part, Networks)), None)
+        about = math.log(ceiling), *gain, clipped, self.atoms, self.parents
+        return Energy(rounds, partial, log_z, *about, networks)
 
     def _left(self) -> float:
         """Seconds that are left."""
@@ -447,11 +522,11 @@ def _seen(x: Tensor, atoms: Atoms, parents: Mapping[int, int]) -> Tensor:
     return out
 
 
-def _sum(trees: Sequence[Trees], x: Tensor) -> Tensor:
-    """g of several sums of trees, (n,); 0 of none."""
+def _sum(parts: Sequence[Part], x: Tensor) -> Tensor:
+    """The sum of several parts of g, (n,); 0 of none."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for each in trees:
-        total += each(x)
+    for each in parts:
+        total = total + each(x)
     return total
 
 

@@ -130,6 +130,8 @@ class Trees:
         The change of a node's mean at every split on the way belongs to the column that decides there (A. Saabas,
         Interpreting random forests, 2014).
         """
+        if not self.count:
+            return torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         table = self._on(x.device).added
         bag = torch.nn.functional.embedding_bag
         return torch.cat([bag(self._leaf(part), table, mode="sum").double() for part in self._split(x)])
@@ -167,6 +169,10 @@ class Trees:
             leaf = _lowest(left.unsqueeze(1) & own) + asking.offsets
             found.append(asking.flat_value[leaf].sum(-1, dtype=torch.float64))
         return torch.cat(found) + rest(x).unsqueeze(1)
+
+    def at(self, x: Tensor, j: int, values: Tensor) -> Tensor:
+        """g with column j at each of some values (q,), the other cells as in x: (n, q), float64."""
+        return self.profile(x, j)[:, self.binned(values, j)]
 
     def binned(self, x: Tensor, j: int) -> Tensor:
         """The bin of every value of column j, (…,); the last one is for what is missing."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
-from ctem.densities.tilted import Energy, TiltedDensity, Trees
+from ctem.densities.tilted import Energy, Networks, TiltedDensity, Trees
 from ctem.partition import LogZ
 from ctem.persistence.models.consistency import number
 from ctem.tables.schema import Schema
@@ -17,8 +17,10 @@ __all__ = ["rebuilt_energy"]
 
 MOST_ROUNDS = 20
 MOST_TREES = 20_000  # of a round
+NETWORKS = "networks."
+LARGEST = {"members": 100, "width": 4096, "depth": 20}
 FARTHEST = 1e4  # nats of anything here
-FIELDS = {"biases", "partial", "log_z", "ceiling", "gain", "stderr", "clipped"}
+FIELDS = {"biases", "partial", "log_z", "ceiling", "gain", "stderr", "clipped", "networks"}
 
 
 def rebuilt_energy(
@@ -46,11 +48,14 @@ def rebuilt_energy(
     """
     if header is None:
         return plain
-    if set(header) != FIELDS or not 1 <= len(header["biases"]) <= MOST_ROUNDS:
-        raise ValueError(f"energy: expected {sorted(FIELDS)} and 1 to {MOST_ROUNDS} rounds.")
+    if set(header) != FIELDS or not 0 <= len(header["biases"]) <= MOST_ROUNDS:
+        raise ValueError(f"energy: expected {sorted(FIELDS)} and at most {MOST_ROUNDS} rounds.")
     biases = [*header["biases"], header["partial"]]
     parts: list[dict[str, Tensor]] = [{} for _ in biases]
+    networks = _networks(header["networks"], schema, tensors)
     for name, tensor in tensors.items():
+        if name.startswith(NETWORKS) and networks is not None:
+            continue
         place, _, field = name.partition(".")
         if not (place.isascii() and place.isdigit()) or int(place) >= len(parts):
             raise ValueError(f"energy: expected arrays of {len(parts)} sums of trees; got {name!r:.40}.")
@@ -71,5 +76,21 @@ def rebuilt_energy(
         number("energy.clipped", header["clipped"], 0, 0.99),
         schema.atoms,
         schema.parents,
+        networks,
     )
     return TiltedDensity(plain, energy, schema.snapped)
+
+
+def _networks(
+    options: Mapping[str, Any] | None, schema: Schema, tensors: Mapping[str, Tensor]
+) -> Networks | None:
+    """The networks of an energy, if it has any."""
+    if options is None:
+        return None
+    fine = isinstance(options, dict) and set(options) == set(LARGEST)
+    if not fine or not all(
+        type(options[k]) is int and 1 <= options[k] <= most for k, most in LARGEST.items()
+    ):
+        raise ValueError(f"energy: expected networks of at most {LARGEST}; got {options!r:.80}.")
+    found = {name.removeprefix(NETWORKS): t for name, t in tensors.items() if name.startswith(NETWORKS)}
+    return Networks.of_tensors(found, schema.unordered, options)

@@ -136,6 +136,7 @@ def _energy(energy: Energy) -> Header:
         "gain": energy.gain,
         "stderr": energy.stderr,
         "clipped": energy.clipped,
+        "networks": None if energy.networks is None else energy.networks.options,
     }
 
 
@@ -160,6 +161,8 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     if isinstance(density, TiltedDensity):
         for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
             found |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
+        if (networks := density.energy.networks) is not None:
+            found |= {f"energy.networks.{name}": value for name, value in networks.tensors().items()}
     if model.missingness is not None:
         found["gaps.log_table"] = model.missingness.net.base.log_table
         found |= {f"gaps.{name}": value for name, value in model.missingness.net.named_parameters()}

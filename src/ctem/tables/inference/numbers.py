@@ -240,6 +240,9 @@ def _steps_in_words(cells: Cells, lattice: Lattice) -> str:
         return f"numbers of which some are equal, the others at least {lattice.width:g} apart"
     step = _span(lattice.width) if lattice.unit else f"{lattice.width:g}"
     source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
+    known = cells.values[~cells.missing]
+    if source is None and bool((known == np.rint(known)).all()):  # as pandas has whole numbers beside gaps
+        source = "whole numbers"
     if source is None:
         return f"rounded to {step}"
     return source if step in ("1", "1 day") else f"{source} in steps of {step}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import importlib
 import io
 import re
 import warnings
@@ -12,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
 
 from ctem.tables.io import csv_rows
 from ctem.tables.io.csv_rows import block_rows, line_of, lines
@@ -22,7 +24,7 @@ DELIMITERS = ",;\t|"
 PEEKED = 20  # lines that are looked at
 EXCEL = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?', re.IGNORECASE)
 NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
-Batches = Iterator[Any]  # of pyarrow record batches; pyarrow is optional
+Batches = Iterator[Any]  # of pyarrow record batches
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
     """
     said = dialect or Dialect()
     if said.encoding is not None:
-        stream = io.BufferedReader(_Recoded(name, stream, said.encoding))
+        stream = io.BufferedReader(
+            pa.transcoding_input_stream(pa.PythonFile(stream, "r"), said.encoding, "utf-8")
+        )
     first, rest, line = _first_line(name, stream)
     separator = said.separator
     if excel := EXCEL.fullmatch(first):
@@ -127,15 +131,14 @@ def _batches(
 
 def _parsed(name: str, names: list[str], delimiter: str, line: int, content: bytes) -> Any:
     """A table of text; an error has the line of a row with too many cells or too few."""
-    pa, pacsv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
     content = _single_blanks(content) if delimiter == " " else content
     try:
-        return pacsv.read_csv(
+        return pa.csv.read_csv(
             pa.BufferReader(content),
             # one thread, which knows the numbers of rows
-            pacsv.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
-            pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pacsv.ConvertOptions(
+            pa.csv.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pa.csv.ConvertOptions(
                 column_types={each: pa.string() for each in names}, null_values=[""], strings_can_be_null=True
             ),
         )
@@ -174,29 +177,6 @@ class _Rest:
         line = found[0] if found else b""
         self.start = self.start[len(line) :]
         return line if line.endswith(b"\n") or self.start else line + self.stream.readline(size - len(line))
-
-
-class _Recoded(io.RawIOBase):
-    """A stream of another encoding in UTF-8."""
-
-    def __init__(self, name: str, stream: Any, encoding: str):
-        self.name, self.stream, self.encoding = name, stream, encoding
-        self.decoder, self.held, self.ended = codecs.getincrementaldecoder(encoding)(), b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.held and not self.ended:
-            more = self.stream.read(2**16)
-            self.ended = not more
-            try:
-                self.held = self.decoder.decode(more, self.ended).encode()
-            except UnicodeError as error:
-                raise ValueError(f"{self.name}: expected text in {self.encoding} ({error}).") from None
-        size = min(len(buffer), len(self.held))
-        buffer[:size], self.held = self.held[:size], self.held[size:]
-        return size
 
 
 def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:

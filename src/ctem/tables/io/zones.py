@@ -7,43 +7,17 @@ nobody would see it, so they are refused with what to write instead.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from ctem.tables.io.cells import Dtype
+from ctem.tables.io.dtypes import arrow_type, zone_of
 from ctem.tables.io.frame import Frame, TableType
 
-__all__ = ["changed_each", "check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
-
-MOMENTS = ("timestamp", "date32", "date64", "Date", "Datetime", "date", "datetime")  # dtypes of the libraries
-
-
-def zone_of(dtype: Dtype) -> str:
-    """The zone that a column's times are in; empty for times without one and for what is no time.
-
-    >>> zone_of({"pandas": "datetime64[us, Asia/Tokyo]"}), zone_of({"arrow": "timestamp", "unit": "s", "zone": None})
-    ('Asia/Tokyo', '')
-    """
-    if isinstance(dtype.get("arrow"), dict):
-        return zone_of(dtype["arrow"])
-    found = re.fullmatch(r"datetime64\[\w+, (.+)\]", str(dtype.get("pandas", "")))
-    return found[1] if found else dtype.get("zone") or ""
-
-
-def holds_moments(dtype: Dtype) -> bool:
-    """Whether a column holds dates or times of a calendar.
-
-    >>> holds_moments({"pandas": "datetime64[us, Asia/Tokyo]"}), holds_moments({"polars": "Duration", "unit": "us"})
-    (True, False)
-    """
-    if isinstance(dtype.get("arrow"), dict):
-        return holds_moments(dtype["arrow"])
-    own = [str(dtype.get(key, "")) for key in ("pandas", "polars", "arrow", "object", "numpy")]
-    return any(name in MOMENTS or name.startswith(("datetime64", "<M8")) for name in own)
+__all__ = ["changed_each", "check_zones", "given_moments", "moment_of"]
 
 
 def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
@@ -80,7 +54,12 @@ def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) ->
     >>> given_moments("given", {"t": dt.datetime.fromisoformat("2020-01-05T09:00+09:00")}, zoned)
     {'t': datetime.datetime(2020, 1, 5, 0, 0)}
     """
-    zones = {field.name: zone_of(field.dtype) for field in table_type.fields if holds_moments(field.dtype)}
+    held = {field.name: arrow_type(field.dtype) for field in table_type.fields}
+    zones = {
+        name: getattr(kind, "tz", None) or ""
+        for name, kind in held.items()
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    }
     found = dict(given)
     for name in (name for name in zones if name in found):
         found[name] = changed_each(found[name], partial(_in_utc, what, name, zone=zones[name]))

@@ -21,7 +21,9 @@ __all__ = ["Bounded", "Map", "bounded_from_json", "natural_ends", "with_ends"]
 FAR = 8.0  # |t| beyond which probabilities are taken as logarithms
 NEWTON = 6  # steps of Newton's method there
 NEAREST = 1e-300  # probability below a number that is far out
-AT_AN_END = 1e-12  # the same between an end and a number: nearer, its density is the margin's, times a constant
+AT_AN_END = (
+    1e-12  # the same between an end and a number: nearer, its density is the margin's, times a constant
+)
 TRIFLE = 1e-4  # of a column's scale, between an end and the edge of its density
 NEGLIGIBLE = 1e-12  # probability beyond ends that need not be cut
 SHARES, ALMOST = (1.0, 100.0), 0.95  # tops of shares and percentages, and how near the largest value comes
