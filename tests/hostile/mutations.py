@@ -1,28 +1,6 @@
-"""Headers of model files with one value changed, of which none may be accepted that no fit could have written."""
+"""Changes of headers of model files, of which none may be accepted that no fit could have written."""
 
-import copy
-
-
-def places_in(header, at=()):
-    """Paths to every value in a header: of a list the first and the last."""
-    yield at
-    if isinstance(header, dict):
-        for key, value in header.items():
-            yield from places_in(value, (*at, key))
-    elif isinstance(header, list) and header:
-        for i in sorted({0, len(header) - 1}):
-            yield from places_in(header[i], (*at, i))
-
-
-def put(header, place, value):
-    """A header with another value at a place."""
-    made = copy.deepcopy(header)
-    inner = made
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
-    return made
-
+from tests.model_files import EVIL, places_in
 
 HARMLESS = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
 # of a column's curve; scores of held-out rows; of a sum; how a number is written
@@ -39,22 +17,6 @@ FREE = {
     "decimals",
 }
 OLDER = {"seen", "held_out", "worth", "nats"}  # what a model of an older format does not have
-EVIL = (
-    10**12,
-    -1,
-    1e308,
-    1e-300,
-    float("nan"),
-    float("inf"),
-    "x",
-    None,
-    [],
-    {},
-    True,
-    [0] * 5,
-    10**400,
-    "A" * 10**5,
-)
 
 
 def made_up(header, rng):

@@ -70,16 +70,12 @@ def check_categories(table_type: TableType, schema: Schema) -> None:
         codec, declared = schema.columns[field.name].codec, field.dtype.get("categories")
         if declared is None or field.written is not None or not isinstance(codec, Constant | Labels):
             continue
-        strange = [value for value in codec.values if not _among(value, declared)]
+        known = {(isinstance(value, str), value) for value in declared}
+        strange = [value for value in codec.values if (isinstance(value, str), value) not in known]
         if strange:
             raise ValueError(
                 f"column {field.name!r}: expected values among its categories; got {strange[0]!r:.40}."
             )
-
-
-def _among(value: Any, declared: Sequence[Any]) -> bool:
-    """Whether a value is one of others, text by its letters and numbers by what they are."""
-    return any(value == each and isinstance(value, str) == isinstance(each, str) for each in declared)
 
 
 def check_cells(table_type: TableType, schema: Schema) -> None:

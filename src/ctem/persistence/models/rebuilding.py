@@ -37,7 +37,8 @@ from ctem.persistence.models.consistency import (
 from ctem.persistence.models.energies import rebuilt_energy
 from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.writing import tensors_of
-from ctem.persistence.reading import Header, read, short
+from ctem.persistence.reading import read
+from ctem.persistence.sealed import Header, part, short
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -156,7 +157,7 @@ def _any_order(
     level, history = _checked_level(record["level"]), _history(header["history"])
     about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
     plain = AnyOrderDensity(net, level, orders, **about, history=history)
-    return rebuilt_energy(plain, schema, record["energy"], _part(tensors, "energy."), _log_z)
+    return rebuilt_energy(plain, schema, record["energy"], part(tensors, "energy."), _log_z)
 
 
 def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
@@ -189,7 +190,7 @@ def _missingness(
     """Where cells are missing; every column in one group at most, and a network of the sizes of its tensors."""
     if groups is None:
         return None
-    names, own = [name for group in groups for name in group], _part(tensors, "gaps.")
+    names, own = [name for group in groups for name in group], part(tensors, "gaps.")
     known = [name for name in schema.columns if name not in schema.left_out]
     if not groups or not all(groups) or len(set(names)) < len(names) or not set(names) <= set(known):
         raise ValueError("missingness: expected groups of columns, each column once.")
@@ -234,7 +235,7 @@ def _any_order_net(
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
     types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
     _check_options(options, types)
-    own = _part(tensors, "net.")
+    own = part(tensors, "net.")
     members, inputs, width = own["first.weight"].shape
     found = {"members": members, "width": width, "blocks": _blocks(own)}
     _check_sizes(base.space, options, found, inputs, own)
@@ -248,10 +249,6 @@ def _any_order_net(
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
     _load(net, own)
     return net
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
 
 
 def _blocks(tensors: Mapping[str, Tensor]) -> int:
