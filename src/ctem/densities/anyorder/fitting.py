@@ -106,7 +106,7 @@ def fit_anyorder(
     >>> bool(density.log_prob(x[:1]) > math.log(0.4))
     True
     """
-    parents, base = dict(parents or {}), ProductBase.fit(space, x).to(x.device)
+    parents, base = dict(parents or {}), ProductBase.fit(space, x, weights=weights).to(x.device)
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
     beside: dict[str, Any] = {"correlation": correlation, "seed": seed} | (
