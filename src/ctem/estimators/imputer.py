@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
-from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ctem.estimators.estimator import CTEM
 from ctem.estimators.wrappers import AroundCTEM, taking_settings
@@ -30,6 +29,7 @@ from ctem.tables.io.frame import Frame, build_frame, read_frame
 from ctem.tables.io.records import from_records
 from ctem.tables.io.rows import indexed
 from ctem.tables.io.textual import text_types
+from ctem.training.borrowed import checked_feature_names, output_config
 
 __all__ = ["CTEMImputer"]
 
@@ -143,7 +143,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> NDArray[np.object_]:
         """The names of the columns of ``transform``."""
         check_is_fitted(self)
-        names = _check_feature_names_in(self, input_features)
+        names = checked_feature_names(self, input_features)
         own = dict(zip(self.estimator_.table_type_.names, names, strict=True))
         extra = [f"missingindicator_{own[name]}" for name in self.indicated_] if self.add_indicator else []
         return np.array([*names, *extra], object)
@@ -169,7 +169,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
             made = nw.from_dict(flags, backend=table.implementation).to_native()
             both = [table, nw.from_native(indexed(made, filled), eager_only=True)]
             table = nw.concat(both, how="horizontal")
-        wanted = _get_output_config("transform", self)["dense"]
+        wanted = output_config(self)["dense"]
         if wanted == table.implementation.name.lower() or wanted == "default":
             return table.to_native()
         return table.to_pandas() if wanted == "pandas" else table.to_polars()

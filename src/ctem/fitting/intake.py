@@ -23,12 +23,11 @@ from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, read_frame
 from ctem.tables.io.given import renamed
 from ctem.tables.io.large import LargeTable, is_large, open_large
-from ctem.tables.io.recognition import Reading, read_written, recognised
+from ctem.tables.io.recognition import Reading, recognised
 from ctem.tables.io.records import from_records
 from ctem.tables.io.rows import taken
 from ctem.tables.io.terminal import print_columns
-from ctem.tables.io.textual import text_types
-from ctem.tables.io.zones import check_zones
+from ctem.tables.io.textual import read_as_fitted, text_types
 from ctem.tables.schema import Schema, readings
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
@@ -215,10 +214,9 @@ def _validation_rows(X_val: Any, table_type: TableType) -> Frame:
         raise ValueError(
             f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(names)[:9]}."
         )
-    check_zones(frame, table_type, "X_val")
     fields = {field.name: field for field in frame.table_type.fields}
     kind = replace(frame.table_type, fields=tuple(fields[name] for name in expected))
-    return read_written(Frame(kind, {name: frame.columns[name] for name in expected}), table_type)
+    return read_as_fitted(Frame(kind, {name: frame.columns[name] for name in expected}), table_type, "X_val")
 
 
 def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:

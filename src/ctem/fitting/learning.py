@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
@@ -19,6 +18,7 @@ from ctem.tables.answers.heldout import energy_held_out
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
+from ctem.training.borrowed import checked_sample_weight
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
@@ -45,7 +45,7 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
     """
     if sample_weight is None:
         return frame, None
-    weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
+    weights = checked_sample_weight(sample_weight, np.empty((len(frame), 1)))
     with np.errstate(over="ignore"):
         finite = np.isfinite(weights.sum())
     if not finite:

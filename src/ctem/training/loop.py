@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ctem.spaces import as_rows
 from ctem.training.adamw import AdamW
+from ctem.training.borrowed import each_add_, each_mul_, each_sub
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
 from ctem.training.processes import team
@@ -291,9 +292,9 @@ class _Run:
         self.optimizer.step()
         if self.average is not None:
             averaged = [p.data for p in self.average.parameters() if p.requires_grad]
-            change = torch._foreach_sub([p.data for p in self.parameters], averaged)
-            torch._foreach_mul_(change, self.fresh)
-            torch._foreach_add_(averaged, change)
+            change = each_sub([p.data for p in self.parameters], averaged)
+            each_mul_(change, self.fresh)
+            each_add_(averaged, change)
         return value
 
     def _backward(self, generator: torch.Generator) -> Tensor:

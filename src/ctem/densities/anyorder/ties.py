@@ -207,13 +207,15 @@ class Ties(nn.Module):
 
     columns: Tensor
     parent: Tensor
-    terms: Tensor
-    signs: Tensor
     there: Tensor
     finest: Tensor
     start: Tensor
     reals: Tensor
-    own: Tensor
+    places: Tensor  # of the ties among the slots
+    flat_terms: Tensor  # (2, ties), and so on
+    flat_signs: Tensor
+    flat_own: Tensor
+    flat_reals: Tensor
 
     def __init__(self, ties: Sequence[Tie], ruler: Ruler, parents: Mapping[int, int]):
         super().__init__()
@@ -233,16 +235,19 @@ class Ties(nn.Module):
                 finest[g, slot] = min(ruler.width(column) for column in (j, *(i for i, _ in tie.terms)))
                 for place, (column, sign) in enumerate(tie.terms):
                     terms[g, slot, place], signs[g, slot, place] = used.index(column), sign
+        own = torch.tensor([used.index(j) for j in self.targets])
         found = {
             "columns": torch.tensor(used),
             "parent": torch.tensor([parents.get(j, -1) for j in used]),
-            "terms": terms,
-            "signs": signs,
             "there": there,
             "finest": finest,
             "start": start,
             "reals": torch.tensor(self.targets),
-            "own": torch.tensor([used.index(j) for j in self.targets]),
+            "places": there.flatten().nonzero().flatten(),
+            "flat_terms": terms[there].T.contiguous(),
+            "flat_signs": signs[there].T.contiguous(),
+            "flat_own": own.unsqueeze(1).expand(shape)[there],
+            "flat_reals": torch.tensor(self.targets).unsqueeze(1).expand(shape)[there],
         }
         for name, tensor in found.items():
             self.register_buffer(name, tensor, persistent=False)
@@ -268,16 +273,29 @@ class Ties(nn.Module):
         none = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         pairs = zip(self.used, some.any(0).tolist(), strict=True)
         value = torch.stack([*(self.ruler.values(x, j) if shown else none for j, shown in pairs), none], -1)
-        formula, known = (value[:, self.terms] * self.signs).sum(-1), self.known(x, visible)
-        equal = (value[:, self.own].unsqueeze(-1) - formula).abs() <= self.finest / 2
-        return Said(formula, known, equal & known & visible[:, self.reals].unsqueeze(-1))
+        first, second = (value.index_select(1, part) for part in self.flat_terms)
+        formula = first * self.flat_signs[0] + second * self.flat_signs[1]
+        equal = (value.index_select(1, self.flat_own) - formula).abs() <= self.finest[self.there] / 2
+        known = self._flat_known(x, visible)
+        holding = equal & known & visible.index_select(1, self.flat_reals)
+        return Said(*(self._in_slots(part) for part in (formula, known, holding)))
 
     def known(self, x: Tensor, visible: Tensor) -> Tensor:
         """Whether every column of a formula is shown, (…, targets, slots); a frequent value has no continuous part."""
-        shown = visible[..., self.columns]
-        atom = (self.parent >= 0) & visible[..., self.parent] & (x[..., self.parent] > 0)
+        return self._in_slots(self._flat_known(x, visible))
+
+    def _flat_known(self, x: Tensor, visible: Tensor) -> Tensor:
+        """The same, (…, ties)."""
+        shown = visible.index_select(-1, self.columns)
+        parent = self.parent.clamp_min(0)
+        atom = (self.parent >= 0) & visible.index_select(-1, parent) & (x.index_select(-1, parent) > 0)
         shown = torch.cat([shown | atom, torch.ones_like(shown[..., :1])], -1)
-        return shown[..., self.terms].all(-1) & self.there
+        return shown.index_select(-1, self.flat_terms[0]) & shown.index_select(-1, self.flat_terms[1])
+
+    def _in_slots(self, flat: Tensor) -> Tensor:
+        """What is known of each tie (…, ties) in its slot, (…, targets, slots); 0 where a slot is empty."""
+        out = flat.new_zeros(*flat.shape[:-1], self.size)
+        return out.index_copy(-1, self.places, flat).unflatten(-1, self.there.shape)
 
     def coefficients(self, out: Tensor, targets: slice = slice(None)) -> Tensor:
         """Coefficients (…, targets, slots, coefficients) of some targets from a network's outputs for them."""

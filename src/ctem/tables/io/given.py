@@ -12,10 +12,9 @@ import numpy as np
 
 from ctem.tables.io.cells import Cells, is_gap, object_cells
 from ctem.tables.io.frame import Frame, TableType, check_finite, read_frame
-from ctem.tables.io.recognition import read_written
-from ctem.tables.io.textual import read_text
+from ctem.tables.io.textual import read_as_fitted
 from ctem.tables.io.writings import Writing
-from ctem.tables.io.zones import changed_each, check_zones, given_moments, moment_of
+from ctem.tables.io.zones import changed_each, given_moments, moment_of
 
 __all__ = ["given_values", "matched", "partial_frame", "positions", "renamed"]
 
@@ -27,15 +26,10 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
     >>> renamed(read_frame([[3.0, 4.0]]), table_type).table_type.names
     ('x0', 'x1')
     """
-    if frame.table_type.names == table_type.names:
-        check_zones(frame, table_type)
-        return read_text(read_written(frame, table_type), table_type)
     pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
-    named = Frame(
-        replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs}
-    )
-    return read_text(read_written(named, table_type), table_type)
+    columns = {name: frame.columns[field.name] for field, name in pairs}
+    return read_as_fitted(Frame(replace(frame.table_type, fields=fields), columns), table_type)
 
 
 def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Frame:
@@ -61,8 +55,7 @@ def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Fra
         warnings.warn(f"X: not in the model, and not used: {_listed(extra)}.", UserWarning, stacklevel=4)
     if absent:
         warnings.warn(f"X: without {_listed(absent)}, counted as missing.", UserWarning, stacklevel=4)
-    check_zones(frame, table_type)
-    frame = read_text(read_written(frame, table_type), table_type)
+    frame = read_as_fitted(frame, table_type)
     gap = Cells("label", np.full(len(frame), -1), np.ones(len(frame), bool))
     return Frame(frame.table_type, {name: frame.columns.get(name, gap) for name in names})
 
@@ -83,9 +76,7 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
         listed = [field.name for field in table_type.fields if "categories" in field.dtype]
         columns = {name: _one_cell(name, value, name in listed) for name, value in values.items()}
     else:
-        frame = read_frame(given)
-        check_zones(frame, table_type)
-        columns = dict(read_text(read_written(frame, table_type), table_type).columns)
+        columns = dict(read_as_fitted(read_frame(given), table_type).columns)
     if unknown := [name for name in columns if name not in table_type.names]:
         raise ValueError(f"given: expected some of the columns {list(table_type.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1

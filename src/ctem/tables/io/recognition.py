@@ -205,7 +205,8 @@ def plain_type(text: Any) -> Any:
         known = text.drop_null().unique().to_pylist()  # a notation that a model keeps is left to it
         if pa.types.is_boolean(kind):
             return None if any(set(known) <= set(pair) for pair in BOOLEANS) else kind
-        return kind if _date(known, Reading()) is None else None
+        dated = _date(known, Reading())
+        return kind if dated is None or "%z" in dated.formats[0] else None
     return None
 
 

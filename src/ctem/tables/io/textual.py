@@ -15,8 +15,10 @@ from ctem.tables.io.cells import Cells
 from ctem.tables.io.csv_text import as_type
 from ctem.tables.io.dtypes import TEXT, Dtype, arrow_type
 from ctem.tables.io.frame import Frame, TableType
+from ctem.tables.io.recognition import read_written
+from ctem.tables.io.zones import check_zones
 
-__all__ = ["read_text", "text_types"]
+__all__ = ["read_as_fitted", "text_types"]
 
 
 def text_types(table_type: TableType) -> dict[str, Any]:
@@ -31,17 +33,19 @@ def text_types(table_type: TableType) -> dict[str, Any]:
     return {field.name: _cell_type(field.dtype) for field in plain}
 
 
-def read_text(frame: Frame, table_type: TableType) -> Frame:
+def read_as_fitted(frame: Frame, table_type: TableType, what: str = "X") -> Frame:
     """The frame with columns of text as the numbers, booleans and dates that they were in fit.
 
-    A cell that says nothing of the kind is an error that names it.
+    A cell that says nothing of the kind is an error that names it, and so are times with a zone where fit had none.
 
     >>> import pandas as pd
     >>> from ctem.tables.io.frame import read_frame
     >>> fitted = read_frame(pd.DataFrame({"day": pd.to_datetime(["2020-01-01"])})).table_type
-    >>> read_text(read_frame(pd.DataFrame({"day": ["2020-01-05", None]})), fitted).columns["day"].to_list()
+    >>> read_as_fitted(read_frame(pd.DataFrame({"day": ["2020-01-05", None]})), fitted).columns["day"].to_list()
     [datetime.datetime(2020, 1, 5, 0, 0), None]
     """
+    check_zones(frame, table_type, what)
+    frame = read_written(frame, table_type)
     columns = dict(frame.columns)
     for field in table_type.fields:
         cells = columns.get(field.name)

@@ -43,7 +43,9 @@ def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
 
 def _written_in_utc(written: Mapping[str, Any] | None) -> bool:
     """Whether a column of text in fit held moments of UTC, as in 2013-01-01T11:00:00Z."""
-    return written is not None and written["kind"] == "date" and written["suffix"] in ("Z", "+00:00", "+0000")
+    if written is None or written["kind"] != "date":
+        return False
+    return written["suffix"] in ("Z", "+00:00", "+0000") or "%z" in written["formats"][0]
 
 
 def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
