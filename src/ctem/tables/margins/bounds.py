@@ -211,7 +211,7 @@ def _from_both_ends(
 
 def _squeezed(p: Tensor, tail: float, log_factor: float) -> Tensor:
     """(p − tail)/mass; a wide tail of a network would make a mountain of the last digits before an end."""
-    return ((p - tail) / math.exp(-log_factor)).clamp_min(AT_AN_END)
+    return ((p - tail) / math.exp(-log_factor)).clamp_min(max(min(tail, AT_AN_END), NEAREST))
 
 
 def _stretched(p: Tensor, tail: float, log_factor: float) -> Tensor:
