@@ -50,6 +50,7 @@ def fit(
     table: str,
     output: Path,
     kinds: list[str] | None,
+    rules: list[str] | None,
     drop: list[str] | None,
     effort: str,
     max_time: float | None,
@@ -74,6 +75,7 @@ def fit(
     older = checkpoint is not None and output.exists()
     model = CTEM(
         kinds=column_kinds(kinds or []) or None,
+        rules=rules or None,
         missing="state" if missing_as_state else "hidden",
         reading=reading_of(decimal, dates, na),
         effort=effort,

@@ -1,7 +1,8 @@
 """Which codec a column gets, and why: the kind is read off the values, or requested by the user.
 
 * text that differs in (nearly) every row, prose, keys: left out;
-* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
+* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code, and are told
+  apart by counts of pairs where these say something (``ctem.tables.relations.label_pairs``);
 * ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
 * whole numbers, dates, rounded numbers: real, spread over the width of their rounding;
 * other numbers: real;

@@ -132,7 +132,8 @@ class Writing:
         But for booleans: what is none stays the text that it is, a label that was never seen.
         """
         marks = self.missing if self.kind == "label" else (*self.missing, *MARKERS)
-        gone = labels.missing | np.isin(labels.values, _places(labels.labels, marks))
+        places = _places(labels.labels, frozenset(marks))
+        gone = labels.missing | np.isin(labels.values, places) if places else labels.missing
         if self.kind == "label":
             return replace(labels, missing=gone)
         table = [self.parsed(str(label)) for label in labels.labels]
@@ -389,5 +390,5 @@ def _unit(text: str) -> str:
     return text.strip(" ,").lower()
 
 
-def _places(labels: Sequence[Any], wanted: Sequence[str]) -> list[int]:
+def _places(labels: Sequence[Any], wanted: frozenset[str]) -> list[int]:
     return [i for i, label in enumerate(labels) if str(label).strip() in wanted]
