@@ -80,7 +80,8 @@ class Comb:
         weight = (alpha * self.share + self.kinds)[own] - (counts == 1)
         n = counts.sum()
         rows = np.maximum(counts - 2, 0) + weight * mass
-        return float(counts @ np.log(rows / (n - 1 + alpha))) / float(n)
+        with np.errstate(divide="ignore"):  # without the smooth map, a value that is alone in its part has nothing
+            return float(counts @ np.log(rows / (n - 1 + alpha))) / float(n)
 
     def knots(self, alpha: float) -> tuple[Vector, Vector]:
         """Where pieces of F meet, and F there (``ctem.tables.margins.preferred``)."""
