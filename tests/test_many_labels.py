@@ -76,6 +76,30 @@ def test_pairs_are_counted_where_columns_tell_of_each_other_and_nowhere_else():
     assert Schema.fit(read_frame(shuffled)).pairs == ()
 
 
+def test_labels_that_are_mostly_seen_once_tell_nothing_of_a_column_that_hardly_varies():
+    rng = np.random.default_rng(0)
+    label = np.where(rng.random(4000) < 0.5, rng.integers(400, size=4000), np.arange(400, 4400))
+    X = pd.DataFrame(
+        {"title": [f"t{i}" for i in label], "liens": np.where(rng.random(4000) < 0.02, "some", "none")}
+    )
+    schema = Schema.fit(read_frame(X))
+    assert schema.columns["title"].kind == "category"
+    assert schema.pairs == ()
+
+
+def test_a_table_that_streams_counts_the_rows_of_its_sample(tmp_path):
+    X = pd.concat([towns(seed=seed) for seed in range(20)], ignore_index=True)
+    X.to_parquet(tmp_path / "towns.parquet")
+    model = CTEM(**EXACT).fit(tmp_path / "towns.parquet", memory="6MB")
+    (pair,) = model.schema_.pairs
+    assert sum(pair.counts) < len(X)
+    home = dict(zip(X["town"], X["area"], strict=True))
+    drawn = model.sample(1000, random_state=0).to_pandas()
+    assert (
+        np.mean([home[town] == area for town, area in zip(drawn["town"], drawn["area"], strict=True)]) >= 0.97
+    )
+
+
 def test_what_is_decoded_is_what_was_encoded():
     frame = read_frame(towns())
     schema = Schema.fit(frame)

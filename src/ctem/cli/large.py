@@ -10,7 +10,7 @@ from ctem.cli.streams import fit_table
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.files import MAX_ROWS, reservoir
 from ctem.tables.io.large import LargeTable, is_parquet, open_large
-from ctem.tables.io.terminal import say
+from ctem.tables.io.terminal import note
 
 JUDGED = 20_000  # rows by which samples are judged
 
@@ -38,7 +38,7 @@ def rows_to_fit(
             yield kept
             return
         if not quiet:
-            say(f"{path}: {kept.rows} rows; a random sample of {max_rows} is used (seed {seed})")
+            note(f"{path}: {kept.rows} rows; a random sample of {max_rows} is used (seed {seed})")
         yield _sampled(kept, max_rows, seed)
 
 

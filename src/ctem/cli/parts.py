@@ -33,7 +33,7 @@ from ctem.fitting.streaming import located
 from ctem.persistence.atomic import forget_parts
 from ctem.tables.io.files import BATCH, Table, open_sink
 from ctem.tables.io.large import is_parquet, open_large
-from ctem.tables.io.terminal import say
+from ctem.tables.io.terminal import note
 
 __all__ = ["Crew"]
 
@@ -124,7 +124,7 @@ def answer_parts(model: Path, table: str, output: str, answer: Answer, seed: int
         make = partial(_answering, content, crew.device, table, answer, seed, folder)
         _run(count, whole.rows, crew, make)
     if not crew.quiet:
-        say(f"{folder}: {whole.rows} rows answered, {len(whole.files)} files")
+        note(f"{folder}: {whole.rows} rows answered, {len(whole.files)} files")
 
 
 def sample_parts(
@@ -135,7 +135,7 @@ def sample_parts(
     with _filled(output, count) as folder:
         _run(count, n, crew, partial(_sampling, model.read_bytes(), crew.device, n, draw, seed, folder))
     if not crew.quiet:
-        say(f"{folder}: {n} rows drawn, {count} files")
+        note(f"{folder}: {n} rows drawn, {count} files")
 
 
 def _run(count: int, rows: int, crew: Crew, make: Callable[[], Callable[[int], int]]) -> None:

@@ -18,7 +18,7 @@ from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.csv_text import completed, typed
 from ctem.tables.io.files import BATCH, Source, Table, as_arrow, open_sink, open_source, reservoir
-from ctem.tables.io.terminal import say
+from ctem.tables.io.terminal import note
 from ctem.tables.io.textual import text_types
 
 __all__ = ["Lowest"]
@@ -42,7 +42,7 @@ def streams(
                     raise
                 raise ValueError(f"{error} (Rows here count from row {done.rows} of the table.)") from error
         if not quiet:
-            new.say(source.path)
+            new.note(source.path)
 
 
 class _NeverSeen:
@@ -59,10 +59,10 @@ class _NeverSeen:
             name = self.model.table_type_.names[int(unseen[rows[0]].argmax())]
             self.first = f"{name!r} in row {start + rows[0]}"
 
-    def say(self, path: str) -> None:
+    def note(self, path: str) -> None:
         if self.rows:
             rows = "1 row holds" if self.rows == 1 else f"{self.rows} rows hold"
-            say(
+            note(
                 f"{path}: {rows} a value never seen in fit, first {self.first}; they rank by what is kept for such"
             )
 
@@ -141,7 +141,7 @@ def check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
         )
     others = [name for name in names if name not in known]
     if others and not quiet:
-        say(f"{path}: not in the model, and not used: {', '.join(map(repr, others))}")
+        note(f"{path}: not in the model, and not used: {', '.join(map(repr, others))}")
 
 
 def _types(model: CTEM, source: Source) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _sampled(
 
     X, total = reservoir(counted(), max_rows, seed)
     if total > len(X) and not quiet:
-        say(f"{path}: {total} rows; a random sample of {len(X)} is used (seed {seed})")
+        note(f"{path}: {total} rows; a random sample of {len(X)} is used (seed {seed})")
     return X
 
 

@@ -95,7 +95,7 @@ class Privacy:
         found = []
         for name, what in (
             ("nearer", "samples are nearer to rows of fit than to held-out rows"),
-            ("attack", "the likelihood tells rows of fit from held-out ones"),
+            ("attack", "the likelihood separates rows of fit from held-out ones"),
         ):
             value, stderr = getattr(self, name), getattr(self, f"{name}_stderr")
             if value > TOLERATED[name] and value > 0.5 + SURE * stderr:

@@ -28,7 +28,7 @@ from ctem.tables.io.frame import Frame
 from ctem.tables.io.writings import Writing
 from ctem.tables.margins.lattices import check_whole
 from ctem.tables.relations.exactness import exact, sums_of
-from ctem.tables.relations.formulas import CodecRuler, Formula
+from ctem.tables.relations.formulas import CodecUnits, Formula
 from ctem.tables.relations.kept_orders import KeptOrder
 from ctem.tables.relations.kept_rules import KeptRule
 from ctem.tables.relations.label_pairs import LabelPair
@@ -145,7 +145,7 @@ class Schema:
         for pair in found.pairs:
             codec = columns[pair.column].codec
             assert isinstance(codec, Labels)
-            columns[pair.column] = replace(columns[pair.column], codec=codec.told_apart())
+            columns[pair.column] = replace(columns[pair.column], codec=codec.kept_apart())
         present = {
             n: cells for n, cells in frame.columns.items() if not isinstance(columns[n].codec, LeftOut)
         }
@@ -314,12 +314,12 @@ class Schema:
             return None
         pairs = zip(self.owner, self.columns.items(), strict=True)
         numbers = {name: (g[-1], c.codec) for g, (name, c) in pairs if isinstance(c.codec, Numbers)}
-        ruler = CodecRuler(dict(numbers.values()), self.parents)
+        units = CodecUnits(dict(numbers.values()), self.parents)
         ties = [
             Tie(numbers[f.target][0], tuple((numbers[name][0], sign) for name, sign in f.terms), f.share)
             for f in self.formulas
         ]
-        return Ties(ties, ruler, self.parents)
+        return Ties(ties, units, self.parents)
 
     @cached_property
     def keeper(self) -> RuleKeeper | None:
@@ -459,5 +459,5 @@ def readings(frame: Frame) -> dict[str, str]:
 
 
 def _some(names: Mapping[str, Any]) -> str:
-    shown = ", ".join(map(repr, list(names)[:5]))
-    return shown if len(names) <= 5 else f"{shown}, … ({len(names)} in all)"
+    listed = ", ".join(map(repr, list(names)[:5]))
+    return listed if len(names) <= 5 else f"{listed}, … ({len(names)} in all)"

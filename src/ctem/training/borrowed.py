@@ -10,16 +10,9 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "checked_feature_names",
-    "checked_sample_weight",
-    "each_add_",
-    "each_mul_",
-    "each_sub",
-    "fused_adamw_",
-    "output_config",
-]
+__all__ = ["checked_feature_names", "checked_sample_weight", "output_config"]
 
+# in-place sums and products of lists of tensors, and a step of AdamW on all of them
 each_add_ = torch._foreach_add_
 each_mul_ = torch._foreach_mul_
 each_sub = torch._foreach_sub

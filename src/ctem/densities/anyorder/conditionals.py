@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.apart import ApartProbabilities, Paired, Weights, weighed
 from ctem.densities.anyorder.limits import BEYOND, Bounds, Limits
-from ctem.densities.anyorder.network import AnyOrderNet, Shown
+from ctem.densities.anyorder.network import AnyOrderNet, Trunk
 from ctem.densities.anyorder.numbers import FAR, NumberHead, log_normal
 from ctem.densities.anyorder.rules import Named, Rules, keep_labels, with_cell
 from ctem.densities.anyorder.tails import Tails
@@ -38,8 +38,8 @@ class AtLevel(Conditionals):
         net: the network.
         level: the noise level.
         member: the one that answers; all of them when left out.
-        counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
-        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
+        counted: what a formula gives exactly has its probability for its density (``TiedParts.counting``).
+        rules: what columns determine of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -77,21 +77,21 @@ class AtLevel(Conditionals):
     def several(self, asked: Sequence[Asked]) -> list[Conditional]:
         """``given`` of each question, by one pass: small tables have many small ones."""
         x, visible = torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked])
-        shown = self.net.shown(
-            x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.said(x, visible)
+        trunk = self.net.trunk(
+            x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.formula_values(x, visible)
         )
         return [
             self._answer(part, each)
-            for part, each in zip(shown.split([len(each.x) for each in asked]), asked, strict=True)
+            for part, each in zip(trunk.split([len(each.x) for each in asked]), asked, strict=True)
         ]
 
-    def _answer(self, shown: Shown, asked: Asked) -> Conditional:
+    def _answer(self, trunk: Trunk, asked: Asked) -> Conditional:
         j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
         named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j)
+            log_p = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
             return Probabilities(log_p) if rules is None else self._kept(log_p, rules, asked, named)
-        found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+        found, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
         if named is not None:
             plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
             inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach().to(found)
@@ -122,10 +122,10 @@ class AtLevel(Conditionals):
             x[:, pair.given] = torch.arange(k, device=x.device)
             visible = torch.arange(d, device=x.device).expand(k, d) == pair.given
             with torch.no_grad():
-                shown = self.net.shown(
-                    x[None], visible[None], self.level, self.asked, self.net.said(x, visible)
+                trunk = self.net.trunk(
+                    x[None], visible[None], self.level, self.asked, self.net.formula_values(x, visible)
                 )
-                alone = self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j)
+                alone = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
             self.shrunk[pair.given, j] = pair.shrunk(alone.exp())
         return self.shrunk[pair.given, j]
 
@@ -147,14 +147,14 @@ class AtLevel(Conditionals):
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
         index = dealt[torch.arange(members * most, device=x.device) % n].view(members, most)
-        said = self.net.said(x, visible)
-        said = None if said is None else said.rows(index.flatten())
-        shown = self.net.shown(x[index], visible[index], self.level, self.asked, said)
+        formulas = self.net.formula_values(x, visible)
+        formulas = None if formulas is None else formulas.rows(index.flatten())
+        trunk = self.net.trunk(x[index], visible[index], self.level, self.asked, formulas)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(self.net.label_log_probs(shown, j, self.asked), j)
+            log_p = self._mixed(self.net.label_log_probs(trunk, j, self.asked), j)
             found: Conditional = Probabilities(log_p.flatten(0, 1))
         else:
-            each, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+            each, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
             tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
             each = each.view(1, members * most, -1)
             share = self.net.worth.share[j]

@@ -62,9 +62,9 @@ class _Rows:
     def of_rule(self, rule: KeptRule) -> Breach:
         """Rows that do not hold what a rule names."""
         own, value = self.quantities[rule.target], self.numbers[rule.target]
-        said = own.rounded(rule.named(self.numbers))
+        implied = own.rounded(rule.named(self.numbers))
         words = f"{rule.target} {rule.formula()}"
-        return _counted(words, np.abs(said - value) - ALIKE * own.width, rule.broken / rule.rows)
+        return _counted(words, np.abs(implied - value) - ALIKE * own.width, rule.broken / rule.rows)
 
     def of_order(self, order: KeptOrder) -> Breach:
         """Rows whose lower number is the higher one."""

@@ -168,7 +168,7 @@ class Labels:
         codes = np.bincount(self.codes)
         return 1 < codes[0] <= MOST_APART and bool((codes[1:] == 1).all()) and not self.ordered
 
-    def told_apart(self) -> Labels:
+    def kept_apart(self) -> Labels:
         """The same, but for encoded numbers that tell values of code 0 apart."""
         return replace(self, apart=True)
 
@@ -427,8 +427,8 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     if not _flag(data.get("apart", False)):
         return codec
     if not codec.can_be_apart:
-        raise ValueError("codec: expected values that share code 0, and no other, to tell apart.")
-    return codec.told_apart()
+        raise ValueError("codec: expected values that share code 0, and no other, to keep apart.")
+    return codec.kept_apart()
 
 
 def _can_be(kind: str, value: Any) -> bool:

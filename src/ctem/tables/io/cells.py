@@ -41,8 +41,8 @@ class Cells:
         declared: the labels were declared by the table (a categorical), so they count even if unseen.
         ordered: the order of the labels is meant.
         first: the number of the first row, for messages.
-        zone: in which moments, which are of UTC, are told.
-        text: how a value is told, where numbers stand for text.
+        zone: the display time zone of moments, which are of UTC.
+        text: how a value is displayed, where numbers stand for text.
 
     >>> cells = Cells("label", np.array([1, 0, 0]), np.array([False, False, True]), ("Bergen", "Oslo"))
     >>> cells.to_list()
@@ -75,14 +75,14 @@ class Cells:
         if self.type == "moment":
             plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
         elif self.type == "duration":
-            plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_told(self.unit)}]").tolist()
+            plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_python_unit(self.unit)}]").tolist()
         else:
             plain = self.values.tolist()
         known = zip(plain, self.missing.tolist(), strict=True)
-        tell = _told_in(self.zone) if self.zone else self.text
-        if tell is None:
+        displayed = _in_zone(self.zone) if self.zone else self.text
+        if displayed is None:
             return [None if gone else value for value, gone in known]
-        return [None if gone else tell(value) for value, gone in known]
+        return [None if gone else displayed(value) for value, gone in known]
 
     def named(self, gap: Any) -> Array:
         """The labels of every cell as Python objects, with a stand-in where missing.
@@ -100,8 +100,8 @@ class Cells:
         >>> Cells("int", np.array([1, 2]), np.array([False, True])).to_numpy()
         array([ 1., nan])
         """
-        told = bool(self.zone) or self.text is not None
-        if self.type == "label" or told or (self.type == "bool" and self.missing.any()):
+        displayed = bool(self.zone) or self.text is not None
+        if self.type == "label" or displayed or (self.type == "bool" and self.missing.any()):
             return np.array([*self.to_list(), None], object)[:-1]
         if self.type in ("moment", "duration"):
             times = self.values.astype(f"{'M' if self.type == 'moment' else 'm'}8[{self.unit}]")
@@ -113,11 +113,11 @@ def _held(times: Array) -> Array:
     """Moments that Python has: beyond its calendar NumPy returns plain integers, as it does for nanoseconds."""
     unit = np.datetime_data(times.dtype)[0]
     if unit == "ns":  # all of them are within
-        return times.astype(f"M8[{_told(unit)}]")
+        return times.astype(f"M8[{_python_unit(unit)}]")
     return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
 
 
-def _told_in(zone: str) -> Callable[[dt.datetime], dt.datetime]:
+def _in_zone(zone: str) -> Callable[[dt.datetime], dt.datetime]:
     """What turns a moment of UTC into one of a zone."""
     known = tzinfo_of(zone)
     return lambda moment: _within(moment).replace(tzinfo=dt.UTC).astimezone(known)
@@ -142,7 +142,7 @@ def _within(moment: dt.datetime) -> dt.datetime:
     return min(max(moment, dt.datetime.min + day), dt.datetime.max - day)
 
 
-def _told(unit: str) -> str:
+def _python_unit(unit: str) -> str:
     """The unit in which Python has times of this unit."""
     return "us" if unit == "ns" else unit
 

@@ -29,7 +29,7 @@ Batches = Iterator[Any]  # of pyarrow record batches
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is laid out, as the user says; None leaves it to the file.
+    """How a CSV file is laid out, as the user sets it; None leaves it to the file.
 
     Arguments:
         header: whether the first line names the columns.
@@ -61,7 +61,7 @@ class Dialect:
             ) from None
 
     def check_unused(self, name: str) -> None:
-        """An error if something is said of the layout of a file that is no CSV.
+        """An error if a layout is set for a file that is no CSV.
 
         >>> Dialect().check_unused("t.parquet")
         """
@@ -75,9 +75,9 @@ def in_utf8(encoding: str = "ISO-8859-1") -> str:
     """What to do about text of another encoding.
 
     >>> in_utf8("UTF-16")
-    'If it is text of another encoding, say which: --encoding UTF-16'
+    'If it is text of another encoding, name it: --encoding UTF-16'
     """
-    return f"If it is text of another encoding, say which: --encoding {encoding}"
+    return f"If it is text of another encoding, name it: --encoding {encoding}"
 
 
 def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[list[str], Batches]:
@@ -87,13 +87,13 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
     >>> names, [batch.to_pydict() for batch in batches]
     (['a', 'b'], [{'a': ['007'], 'b': ['NA']}])
     """
-    said = dialect or Dialect()
-    if said.encoding is not None:
+    dialect = dialect or Dialect()
+    if dialect.encoding is not None:
         stream = io.BufferedReader(
-            pa.transcoding_input_stream(pa.PythonFile(stream, "r"), said.encoding, "utf-8")
+            pa.transcoding_input_stream(pa.PythonFile(stream, "r"), dialect.encoding, "utf-8")
         )
     first, rest, line = _first_line(name, stream)
-    separator = said.separator
+    separator = dialect.separator
     if excel := EXCEL.fullmatch(first):
         separator = separator or excel[1].decode("latin-1")
         first, rest, more = _first_line(name, rest)
@@ -103,14 +103,14 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
     cells = _cells(name, text, delimiter)
     if not any(cell.strip() for cell in cells):
         raise ValueError(f"{name}, line {line}: expected the names of columns; the line is empty.")
-    if said.header is False:
+    if dialect.header is False:
         rest, line = _Rest(first.removeprefix(codecs.BOM_UTF8) + b"\n", rest), line - lines(first) - 1
     blocks = block_rows(name, rest, delimiter, len(cells), line + 1)
     start = next(blocks, (line + 1, b""))
-    if said.header is not False:
-        _check_names(name, cells, said)
-    _check_separator(name, text, start[1], said, delimiter, len(cells))
-    names = [f"x{j}" for j in range(len(cells))] if said.header is False else cells
+    if dialect.header is not False:
+        _check_names(name, cells, dialect)
+    _check_separator(name, text, start[1], dialect, delimiter, len(cells))
+    names = [f"x{j}" for j in range(len(cells))] if dialect.header is False else cells
     if not start[1].strip(b"\r\n"):
         raise ValueError(f"{name}: expected rows below the line of names; got none.")
     return names, _batches(name, names, delimiter, start, blocks)
@@ -186,7 +186,10 @@ def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:
     """
     most = csv_rows.BLOCK
     line = stream.readline(most)
-    while line.count(b'"') % 2 and len(line) < most and (more := stream.readline(most)):
+    while line.count(b'"') % 2 and len(line) < most:
+        more = stream.readline(most)
+        if not more:
+            break
         line += more
     pieces = line.rstrip(b"\r\n").split(b"\r")
     count = 1
@@ -223,9 +226,9 @@ def _cells(name: str, text: str, delimiter: str) -> list[str]:
         ) from None
 
 
-def _check_names(name: str, cells: list[str], said: Dialect) -> None:
+def _check_names(name: str, cells: list[str], dialect: Dialect) -> None:
     """An error where the first line is a row rather than names: a name twice, or numbers in no order alone."""
-    advice = "If the first line is a row and has no names, say --no-header"
+    advice = "If the first line is a row and has no names, add --no-header"
     twice = next((cell for cell in cells if cells.count(cell) > 1), None)
     if twice is not None:
         raise ValueError(
@@ -235,7 +238,7 @@ def _check_names(name: str, cells: list[str], said: Dialect) -> None:
     numbers = [float(cell) for cell in cells if NUMBER.fullmatch(cell)]
     whole = len(cells) > 1 and all(number.is_integer() for number in numbers)
     if (
-        said.header
+        dialect.header
         or not numbers
         or (all(a < b for a, b in pairwise(numbers)) and (len(numbers) > 1 or whole))
     ):
@@ -254,10 +257,10 @@ def _check_names(name: str, cells: list[str], said: Dialect) -> None:
 
 
 def _check_separator(
-    name: str, first: str, content: bytes, said: Dialect, delimiter: str, columns: int
+    name: str, first: str, content: bytes, dialect: Dialect, delimiter: str, columns: int
 ) -> None:
     """An error where every line is one cell, of as many words each: blanks may be meant to separate cells."""
-    if said.separator is not None or columns > 1 or delimiter in first:
+    if dialect.separator is not None or columns > 1 or delimiter in first:
         return
     below = [line.decode(errors="replace") for line in content.splitlines()[:PEEKED] if line.strip()]
     words = {len(line.split()) for line in (first, *below)}

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from ctem.persistence.atomic import replacing
 from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
 from ctem.tables.io.csv_text import CsvWriter, typed, typed_as
-from ctem.tables.io.terminal import Shown
+from ctem.tables.io.terminal import PrintableStream
 
 __all__ = ["Sink", "Source", "as_arrow", "open_sink", "open_source", "read_path", "reservoir", "unified"]
 
@@ -99,7 +99,7 @@ def open_source(path: str, dialect: Dialect | None = None) -> Iterator[Source]:
 
     Arguments:
         path: a CSV file (also gzipped), a Parquet file, an Arrow file or stream.
-        dialect: how a CSV file is laid out, where it does not say so by itself.
+        dialect: how a CSV file is laid out, where that is not clear.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "t.csv").write_text("a,b\\n1,x\\n,y\\n")
@@ -144,7 +144,7 @@ def read_path(X: Any, types: Mapping[str, Any] | None = None, seed: int = 0, **h
 class Sink:
     """A file or pipe that tables are written to; made by ``open_sink``.
 
-    The first table says what the columns are. In CSV and Arrow files categories are written as plain text; Parquet and
+    The first table determines the columns. In CSV and Arrow files categories are written as plain text; Parquet and
     Arrow streams keep them. In CSV only cells that need it are in quotes.
 
     >>> import io
@@ -190,7 +190,7 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     """Where tables are written: a file, which appears when it is whole, or standard output for "-".
 
     Arguments:
-        path: its ending says the format.
+        path: its ending is the format.
         format: "csv", "parquet" or "arrow"; on standard output CSV when left out.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +203,7 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     if path == "-":
         made, stream = format or "csv", _standard(sys.stdout, "standard output")
         if made == "csv" and sys.stdout.isatty():
-            stream = Shown(stream)
+            stream = PrintableStream(stream)
         sink = Sink(stream, "stream" if made == "arrow" else made)
         yield sink
         sink.close()
@@ -313,7 +313,7 @@ def _readable(name: str) -> Iterator[None]:
         raise ValueError(f"{name}: expected text in the encoding that was named ({error}).") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None
-    except OSError as error:  # pyarrow says a damaged Arrow file so
+    except OSError as error:  # what pyarrow raises for a damaged Arrow file
         raise OSError(f"{name}: cannot be read ({_line(error)}).") from None
 
 

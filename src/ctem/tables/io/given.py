@@ -35,7 +35,7 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
 def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Frame:
     """The columns of fit by name, in its order; others are not used, and those that are not there count as missing.
 
-    Both are said in a warning, the second only of columns that are needed. Other names in place of needed ones are an
+    Both are named in a warning, the second only of columns that are needed. Other names in place of needed ones are an
     error: they are likely the same columns renamed.
 
     >>> import pandas as pd
@@ -109,46 +109,46 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
     """
     fields = {field.name: field for field in table_type.fields}
     found = {}
-    for name, said in given.items():
+    for name, value in given.items():
         field = fields.get(name)
         if field is not None and field.written is not None:
-            said = _value(name, said, Writing.from_json(field.written))
-        found[name] = changed_each(said, _dated) if field is not None and "times" in field.dtype else said
+            value = _value(name, value, Writing.from_json(field.written))
+        found[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
     return found
 
 
-def _dated(said: Any) -> Any:
+def _dated(value: Any) -> Any:
     """A moment as the label that it is in a categorical of moments."""
-    moment = moment_of(said)
-    return said if moment is None or isinstance(moment, str) else str(moment)
+    moment = moment_of(value)
+    return value if moment is None or isinstance(moment, str) else str(moment)
 
 
-def _value(name: str, said: Any, writing: Writing) -> Any:
+def _value(name: str, value: Any, writing: Writing) -> Any:
     """A value, or the values of a range or a set; a date may also be written in ISO's way."""
     if writing.kind == "label":
-        return said
-    if isinstance(said, tuple) and writing.kind == "clock" and len(said) == 2:
-        found = writing.between(name, *said)
+        return value
+    if isinstance(value, tuple) and writing.kind == "clock" and len(value) == 2:
+        found = writing.between(name, *value)
         return found[0] if len(found) == 1 else found
-    if isinstance(said, tuple):
-        return tuple(_value(name, each, writing) for each in said)
-    if isinstance(said, list | set | frozenset):
+    if isinstance(value, tuple):
+        return tuple(_value(name, each, writing) for each in value)
+    if isinstance(value, list | set | frozenset):
         found = []
-        for item in said:
+        for item in value:
             each = _value(name, item, writing)
             found += each if isinstance(item, tuple) and isinstance(each, list) else [each]
         return found
-    if isinstance(said, dt.time):
-        said = said.strftime("%H:%M:%S")
-    if not isinstance(said, str):
-        return said
-    moment = moment_of(said) if writing.kind == "date" and writing.parsed(said) is None else said
-    return _read(name, said, writing) if isinstance(moment, str) else moment
+    if isinstance(value, dt.time):
+        value = value.strftime("%H:%M:%S")
+    if not isinstance(value, str):
+        return value
+    moment = moment_of(value) if writing.kind == "date" and writing.parsed(value) is None else value
+    return _read(name, value, writing) if isinstance(moment, str) else moment
 
 
-def _read(name: str, said: str, writing: Writing) -> Any:
+def _read(name: str, value: str, writing: Writing) -> Any:
     """A cell of text, read as its column was in fit."""
-    cells = writing.cells(name, object_cells(name, np.array([said], object))[1])
+    cells = writing.cells(name, object_cells(name, np.array([value], object))[1])
     return replace(cells, text=None).to_list()[0]
 
 

@@ -60,7 +60,7 @@ TRIED = 50  # cells, before all are
 
 @dataclass(frozen=True)
 class Reading:
-    """What the user says of how text is written; None and nothing leave it to the text.
+    """What the user sets of how text is written; None and nothing leave it to the text.
 
     Arguments:
         decimal: the mark within numbers, "." or ",".
@@ -76,12 +76,12 @@ class Reading:
     na: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, said: Mapping[str, Any] | None) -> Reading:
+    def of(cls, settings: Mapping[str, Any] | None) -> Reading:
         """From a dict with some of decimal, dates and na."""
-        said = dict(said or {})
-        if unknown := [key for key in said if key not in ("decimal", "dates", "na")]:
+        settings = dict(settings or {})
+        if unknown := [key for key in settings if key not in ("decimal", "dates", "na")]:
             raise ValueError(f"reading: expected some of 'decimal', 'dates' and 'na'; got {unknown[0]!r}.")
-        made = cls(said.get("decimal"), said.get("dates"), tuple(map(str, said.get("na") or ())))
+        made = cls(settings.get("decimal"), settings.get("dates"), tuple(map(str, settings.get("na") or ())))
         if made.decimal not in (None, ".", ","):
             raise ValueError(f"reading: expected decimal '.' or ','; got {made.decimal!r}.")
         if made.dates not in (None, *ORDERS):
@@ -93,8 +93,8 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
     """The frame with columns of text as the numbers, dates and times that they hold.
 
     Arguments:
-        reading: what the user says of all columns.
-        kinds: of some columns, as the user said: "category" and "ordinal" stay text.
+        reading: what the user sets for all columns.
+        kinds: of some columns, as the user requests: "category" and "ordinal" stay text.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([["12 %", "a"], ["7 %", "?"], ["30 %", "b"]])

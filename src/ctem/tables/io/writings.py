@@ -110,11 +110,11 @@ class Writing:
         >>> evening.between("at", "08:00", "17:00"), evening.between("at", "22:00", "01:00")
         ([(0.0, 180.0), (1080.0, 1439.0)], [(480.0, 660.0)])
         """
-        said = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
-        if any(each is not None and not isinstance(each, str) for each in said):
+        ends = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
+        if any(each is not None and not isinstance(each, str) for each in ends):
             return [(low, high)]
-        last_second = said[1] in (None, "24:00", "24:00:00")
-        clock = ["00:00:00" if said[0] is None else said[0], "23:59:59" if last_second else said[1]]
+        last_second = ends[1] in (None, "24:00", "24:00:00")
+        clock = ["00:00:00" if ends[0] is None else ends[0], "23:59:59" if last_second else ends[1]]
         first, last = (self.parsed(each) for each in clock)
         if first is None or last is None:
             strange = clock[0] if first is None else clock[1]

@@ -68,55 +68,55 @@ def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) ->
     return found
 
 
-def changed_each(said: Any, change: Callable[[Any], Any]) -> Any:
+def changed_each(value: Any, change: Callable[[Any], Any]) -> Any:
     """A value that is changed, or a range or a set with each of its values changed.
 
     >>> changed_each((1, [2, 3]), lambda value: 10 * value)
     (10, [20, 30])
     """
-    if isinstance(said, tuple | list | set | frozenset):
-        return type(said)(changed_each(each, change) for each in said)
-    return change(said)
+    if isinstance(value, tuple | list | set | frozenset):
+        return type(value)(changed_each(each, change) for each in value)
+    return change(value)
 
 
-def _in_utc(what: str, name: str, said: Any, zone: str) -> Any:
+def _in_utc(what: str, name: str, value: Any, zone: str) -> Any:
     """A moment as Python has it, of UTC where its column has a zone."""
-    moment = moment_of(said)
+    moment = moment_of(value)
     if isinstance(moment, str):
         raise ValueError(
-            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {said!r}."
+            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {value!r}."
         )
     if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
         if zone:
             return moment.astimezone(dt.UTC).replace(tzinfo=None)
-        raise _mixed_up(what, name, zone, f"{said} with a zone")
+        raise _mixed_up(what, name, zone, f"{value} with a zone")
     if zone and isinstance(moment, dt.date):
-        raise _mixed_up(what, name, zone, f"{said} without one")
+        raise _mixed_up(what, name, zone, f"{value} without one")
     return moment
 
 
-def moment_of(said: Any) -> Any:
-    """Text as the moment that it says in ISO's way, if it does, and moments of libraries as Python's; else as it is.
+def moment_of(value: Any) -> Any:
+    """Text as the moment that it is in ISO's way, if it does, and moments of libraries as Python's; else as it is.
 
     >>> moment_of("2020-03"), moment_of(np.datetime64("2020-03-01")), moment_of("soon")
     (datetime.datetime(2020, 3, 1, 0, 0), datetime.datetime(2020, 3, 1, 0, 0), 'soon')
     """
-    if isinstance(said, np.datetime64):
-        return said if np.isnat(said) else said.astype("M8[us]").item()
-    if hasattr(said, "to_pydatetime"):
-        return said.to_pydatetime(warn=False) if said == said else said
-    if isinstance(said, dt.date) and not isinstance(said, dt.datetime):
-        return dt.datetime(said.year, said.month, said.day)
-    if not isinstance(said, str) or not said:
-        return said
+    if isinstance(value, np.datetime64):
+        return value if np.isnat(value) else value.astype("M8[us]").item()
+    if hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime(warn=False) if value == value else value
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return dt.datetime(value.year, value.month, value.day)
+    if not isinstance(value, str) or not value:
+        return value
     try:
-        return dt.datetime.fromisoformat(said)
+        return dt.datetime.fromisoformat(value)
     except ValueError:
         pass
     try:
-        return np.datetime64(said).astype("M8[us]").item()
+        return np.datetime64(value).astype("M8[us]").item()
     except ValueError:
-        return said
+        return value
 
 
 def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:

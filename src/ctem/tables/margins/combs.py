@@ -80,7 +80,9 @@ class Comb:
         weight = (alpha * self.share + self.kinds)[own] - (counts == 1)
         n = counts.sum()
         rows = np.maximum(counts - 2, 0) + weight * mass
-        with np.errstate(divide="ignore"):  # without the smooth map, a value that is alone in its part has nothing
+        with np.errstate(
+            divide="ignore"
+        ):  # −inf: a row that the others make impossible; this comb is not taken
             return float(counts @ np.log(rows / (n - 1 + alpha))) / float(n)
 
     def knots(self, alpha: float) -> tuple[Vector, Vector]:

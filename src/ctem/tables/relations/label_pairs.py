@@ -82,16 +82,22 @@ class PairIndex:
         first = np.repeat(self.start[key] - np.cumsum(kinds) + kinds, kinds)
         return row, first + np.arange(len(row))
 
+    def repeated(self) -> PairIndex:
+        """Without what was seen once, whatever its key: the other rows know nothing of it."""
+        again = np.bincount(self.other, self.count, self.others)[self.other] > 1
+        key, other, count = self.key[again], self.other[again], self.count[again]
+        return PairIndex(key, other, count, len(self.kinds), self.others)
+
     def back_off(self, base: Vector, keys: slice = slice(None)) -> BackOff:
         """The back-off under which rows are most likely given all others.
 
         Arguments:
-            base: b of what every pair holds beside its key; 0 where other rows know nothing of it, which are left out.
+            base: b of what every pair holds beside its key.
             keys: those that are to be shrunk.
         """
         of = np.zeros(len(self.kinds), bool)
         of[keys] = True
-        some = np.flatnonzero((base > 0) & of[self.key])
+        some = np.flatnonzero(of[self.key])
         some = some[np.linspace(0, len(some) - 1, min(len(some), PAIRS)).astype(np.int64)]
         count, key, base = self.count[some], self.key[some], base[some]
         left, own, kinds = count - 1, self.rows[key] - 1, self.kinds[key] - (count == 1)
@@ -162,9 +168,10 @@ def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     many = [name for name, codec in listed.items() if codec.can_be_apart]
     if not many:
         return ()
-    listed = {name: codec.told_apart() if name in many else codec for name, codec in listed.items()}
+    listed = {name: codec.kept_apart() if name in many else codec for name, codec in listed.items()}
     names = list(dict.fromkeys([*many, *listed]))[:MOST_COLUMNS]
-    slot = {name: slots(name, listed[name], cells[name]) for name in names}
+    n = min(len(cells[name]) for name in names)  # a sketch has values beside its rows
+    slot = {name: slots(name, listed[name], cells[name])[:n] for name in names}
     found = []
     for name in many:
         each = [_pair(name, other, slot) for other in names if other != name]
@@ -176,7 +183,7 @@ def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
 def slots(name: str, codec: Labels, cells: Cells) -> Places:
     """The slot of every cell (``ctem.densities.anyorder.apart``); −1 where it is missing or was never seen.
 
-    >>> city = Labels("label", ("a", "b", "c"), (0, 1, 0), (0.5, 1.0, 0.5)).told_apart()
+    >>> city = Labels("label", ("a", "b", "c"), (0, 1, 0), (0.5, 1.0, 0.5)).kept_apart()
     >>> slots("city", city, Cells("label", np.array([0, 1]), np.zeros(2, bool), ("c", "b")))
     array([1, 2])
     """
@@ -193,7 +200,8 @@ def _pair(column: str, partner: str, slot: Mapping[str, Places]) -> LabelPair | 
     wide = int(value.max()) + 1
     pairs, counts = np.unique(label * wide + value, return_counts=True)
     index = PairIndex(pairs % wide, pairs // wide, counts, wide, int(label.max()) + 1)
-    gain, error = _gain(index, index.back_off(left_out_shares(index)))
+    again = index.repeated()
+    gain, error = _gain(again, again.back_off(left_out_shares(again)))
     if gain * len(label) < EVIDENCE or gain < SURE * error:
         return None
     labels, values = (pairs // wide).tolist(), (pairs % wide).tolist()
@@ -201,10 +209,10 @@ def _pair(column: str, partner: str, slot: Mapping[str, Places]) -> LabelPair | 
 
 
 def left_out_shares(index: PairIndex) -> Vector:
-    """For every pair the share of what it holds beside its key among all other rows; 0 where it is the only row.
+    """For every pair the share of what it holds beside its key among all other rows.
 
-    >>> left_out_shares(PairIndex(np.array([0, 1, 1]), np.array([2, 2, 0]), np.array([1, 1, 1]), 2, 3))
-    array([0.5, 0. , 0.5])
+    >>> left_out_shares(PairIndex(np.array([0, 1, 1]), np.array([2, 2, 0]), np.array([1, 1, 2]), 2, 3))
+    array([0.33333333, 0.33333333, 0.33333333])
     """
     rows = np.bincount(index.other, index.count)
     return np.asarray((rows[index.other] - 1) / max(rows.sum() - 1, 1))
@@ -215,10 +223,9 @@ def _gain(index: PairIndex, found: BackOff) -> tuple[float, float]:
     base, count, (strength, discount, _) = left_out_shares(index), index.count, found
     left, own, kinds = count - 1, index.rows[index.key] - 1, index.kinds[index.key] - (count == 1)
     mass = left - discount * (left > 0) + (strength + discount * kinds) * base
-    known = base > 0
-    if not known.any():
+    if not len(count):
         return 0.0, 0.0
-    each = np.log(mass[known] / (own[known] + strength)) - np.log(base[known])
-    gain = np.average(each, weights=count[known])
-    error = np.sqrt(np.average((each - gain) ** 2, weights=count[known]) / count[known].sum())
+    each = np.log(mass / (own + strength)) - np.log(base)
+    gain = np.average(each, weights=count)
+    error = np.sqrt(np.average((each - gain) ** 2, weights=count) / count.sum())
     return float(gain), float(error)

@@ -26,7 +26,7 @@ HALF = 0.5  # rows that every code counts beside its own, in a margin
 class LabelColumn(NamedTuple):
     """A column of labels and the encoded column that it owns.
 
-    >>> LabelColumn(Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).told_apart(), 4).codes(np.arange(3))
+    >>> LabelColumn(Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).kept_apart(), 4).codes(np.arange(3))
     array([0, 0, 1])
     """
 
@@ -87,7 +87,7 @@ class CodeCounts:
         slots, codes, counts: pairs, some of them several times.
         gain: nats by which one tells the other.
 
-    >>> city = Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).told_apart()
+    >>> city = Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).kept_apart()
     >>> state = Labels("label", ("N", "S"), (0, 1), (1.0, 1.0))
     >>> pair = LabelPair("city", "state", (0, 1), (0, 1), (3, 3), 0.4)
     >>> keeper = PairKeeper([pair], {"city": LabelColumn(city, 0), "state": LabelColumn(state, 1)})
@@ -121,21 +121,21 @@ class CodeCounts:
         return self.column.shown(x, visible)
 
     def shrunk(self, base: Tensor) -> ShrunkCodes:
-        """The codes given labels, from what a network says of them given codes alone (codes of the other, codes).
+        """The codes given labels, from what a network learned of them given codes alone (codes of the other, codes).
 
-        Counts of rare labels, and of the others, back off to what the network says, or to the margin if that is better.
+        Counts of rare labels, and of the others, back off to the network, or to the margin if that is better.
         """
         index, shared = self.index, self.column.codec.shared
         code = self.column.codes(np.arange(len(index.kinds)))
-        said = np.maximum(base.double().cpu().numpy(), LEAST)
-        prior, strength, discount = said.copy(), np.ones(len(code)), np.zeros(len(code))
+        learned = np.maximum(base.double().cpu().numpy(), LEAST)
+        prior, strength, discount = learned.copy(), np.ones(len(code)), np.zeros(len(code))
         for keys in (slice(shared), slice(shared, None)):
-            priors = said, np.broadcast_to(self._margin(keys), said.shape)
+            priors = learned, np.broadcast_to(self._margin(keys), learned.shape)
             each = [index.back_off(one[code[index.key], index.other], keys) for one in priors]
             best = max((0, 1), key=lambda k: each[k].log_prob)
             prior[code[keys]] = priors[best][code[keys]]
             strength[keys], discount[keys] = each[best].strength, each[best].discount
-        return ShrunkCodes(index, said, prior, code, strength, discount)
+        return ShrunkCodes(index, learned, prior, code, strength, discount)
 
     def _margin(self, keys: slice) -> Vector:
         """Shares of the codes among the rows of some labels."""
@@ -152,7 +152,7 @@ class LabelCounts:
         own: the column.
         slots, labels, counts: pairs, each once.
 
-    >>> city = LabelColumn(Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).told_apart(), 0)
+    >>> city = LabelColumn(Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).kept_apart(), 0)
     >>> state = LabelColumn(Labels("label", ("N", "S"), (0, 1), (1.0, 1.0)), 1)
     >>> counts = LabelCounts(state, city, np.array([0, 1]), np.array([0, 1]), np.array([3, 3]))
     >>> counts.drawn(np.array([1, 0]), np.array([0.2, 0.9]))
@@ -164,7 +164,8 @@ class LabelCounts:
         shares = np.array(own.codec.shares)[np.argsort(own.codec.slot_of_value)][: own.codec.shared]
         self.shares = shares / shares.sum()
         self.index = PairIndex(slots[rare], labels[rare], counts[rare], given.codec.slots, own.codec.shared)
-        self.back_off = self.index.back_off(left_out_shares(self.index))
+        again = self.index.repeated()
+        self.back_off = again.back_off(left_out_shares(again))
         self.kept = self.index.count - self.back_off.discount
         self.running = np.append(0.0, np.cumsum(self.kept))
 
