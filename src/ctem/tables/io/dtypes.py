@@ -75,6 +75,8 @@ def _numpy_type(dtype: np.dtype[Any]) -> Any:
         unit = np.datetime_data(dtype)[0]
         fine = unit if unit in ("s", "ms", "us", "ns") else "s"
         return pa.duration(fine) if dtype.kind == "m" else pa.date32() if unit == "D" else pa.timestamp(fine)
+    if dtype.kind == "f":
+        return pa.float64()  # which long doubles are read as, too
     return pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype.newbyteorder("="))
 
 
