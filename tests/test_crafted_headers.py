@@ -15,6 +15,7 @@ from ctem.persistence.models.consistency import check_numbers, check_ranges
 from ctem.spaces import Real
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
+from tests.hostile.mutations import made_up
 from tests.model_files import EVIL, crafted, parts, places_in, put
 from tests.small import TINY
 
@@ -83,6 +84,37 @@ def test_what_no_fit_could_have_written_is_refused(whole, tmp_path, name):
         return
     with pytest.raises(ValueError, match=r"^load: "):
         CTEM.load(tmp_path / "made.ctem")
+
+
+@pytest.fixture(scope="module")
+def many_kinds(tmp_path_factory):
+    """A model of a table with sums, gaps, atoms, moments, rounded and listed numbers."""
+    rng, X = np.random.default_rng(0), table()
+    a, b = rng.gamma(2, 1, (2, N)).round(2)
+    X = X.assign(a=a, b=b, total=a + b, rain=np.where(rng.random(N) < 0.4, 0.0, rng.lognormal(0, 1, N)))
+    X = X.assign(gap=np.where(rng.random(N) < 0.2, np.nan, rng.normal(size=N)), count=rng.poisson(3, N))
+    path = tmp_path_factory.mktemp("models") / "many.ctem"
+    CTEM(**TINY, kinds={"share": Real(low=0.0, high=1.0)}).fit(X).save(path)
+    return path
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.long)])
+def test_of_many_changes_of_a_header_none_is_accepted_that_no_fit_could_have_written(
+    many_kinds, tmp_path, count
+):
+    """A change that may be that of another model is not made."""
+    accepted, refused, path = [], [], tmp_path / "made.ctem"
+    changes = made_up(json.loads(parts(many_kinds)[1]["model"]), np.random.default_rng(count))
+    for _ in range(count):
+        place, value = next(changes)
+        crafted(many_kinds, path, lambda h, t, m, at=place, new=value: put(h, at, new))
+        try:
+            CTEM.load(path)
+            accepted.append((place, repr(value)[:40]))
+        except ValueError as error:
+            refused.append(str(error))
+    assert not accepted
+    assert all(text.startswith("load: ") for text in refused)
 
 
 def tables():

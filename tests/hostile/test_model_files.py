@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from children import alone
+from mutations import made_up
 
 from ctem import CTEM
-from tests.model_files import EVIL, crafted, parts, places_in, put
+from tests.model_files import crafted, parts, put
 
 pytestmark = pytest.mark.long
 
@@ -85,28 +86,6 @@ def test_a_truncated_file_is_refused_at_every_length(whole, table, model, tmp_pa
     counts = endings([content[:n] for n in lengths], tmp_path / "cut.ctem", X, model.score_samples(X))
     tally("truncations", counts)
     assert counts == {"refused": TRUNCATIONS}
-
-
-HARMLESS = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-FREE = {"location", "knots", "scores", "slopes", "folds"}  # of a column's map; scores of held-out rows
-
-
-def made_up(header, rng):
-    """Places in a header and what is put there, where it matters; the same ones every time."""
-    places = [p for p in places_in(header) if p and not set(p) & set(HARMLESS)]
-    while True:
-        place, value = places[int(rng.integers(len(places)))], EVIL[int(rng.integers(len(EVIL)))]
-        if not plausible(header, place, value):
-            yield place, value
-
-
-def plausible(header, place, value):
-    """Whether the header may then be that of another model, which answers for itself: it has free numbers."""
-    for key in place:
-        header = header[key]
-    same = type(value) is type(header) and value == header
-    same = same or (place[-1] == "seen" and value is None)  # as a model of format 13 is read
-    return same or (bool(FREE & set(place)) and type(value) in (int, float) and abs(value) <= 1)
 
 
 BOMBS = {

@@ -250,8 +250,8 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def score_samples(self, X: Any) -> Vector:
         """log ρ of every row, per unit of each real column, shape (n,): ``log_density(X)``.
 
-        Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6) depend on the rows beside
-        it.
+        Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6, up to 1e-4 of a row
+        that is far out) depend on the rows beside it.
         """
         check_is_fitted(self)
         return self._table.log_prob(self._read(X))
