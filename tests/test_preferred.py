@@ -7,6 +7,7 @@ import torch
 
 from ctem.tables.inference.kinds import infer_column
 from ctem.tables.io.frame import read_frame
+from ctem.tables.margins import preferred
 from ctem.tables.margins.monotone import MonotoneMap
 from ctem.tables.margins.preferred import PreferredValues, map_from_json
 from ctem.tables.schema import Schema
@@ -185,3 +186,20 @@ def test_the_cells_of_a_comb_add_up_to_one():
     assert float((high - low).sum()) == pytest.approx(1, abs=1e-3)
     edges = torch.special.ndtr(codec.transform(every[(every > 0) & (every < 60)] + 0.005))
     assert bool((edges.diff() > 0).all())
+
+
+def test_a_lattice_whose_points_are_too_many_to_list_takes_nothing_from_values_that_were_not_seen(
+    monkeypatch,
+):
+    rng = np.random.default_rng(0)
+    amounts = rng.gamma(2.0, 300.0, 4000)
+    amounts = np.where(rng.random(4000) < 0.7, amounts.round(3), amounts.round(6))
+    train, new = amounts[:3000], amounts[3000:]
+
+    def nats() -> float:
+        fitted = PreferredValues.fit(MonotoneMap.fit(train), train, 1e-6)
+        return float(cells(fitted, torch.from_numpy(new), 1e-6).clamp_min(1e-300).log().mean())
+
+    found = nats()
+    monkeypatch.setattr(preferred, "coarser_steps", lambda *_: [])
+    assert found > nats() - 0.05

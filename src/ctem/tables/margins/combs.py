@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ctem.tables.margins.rhythms import Smooth
 
-__all__ = ["Comb", "coarser_steps", "outer_ends", "with_points"]
+__all__ = ["Comb", "coarser_steps", "countable", "outer_ends", "with_points"]
 
 MULTIPLES = (1000, 500, 200, 100, 60, 50, 24, 20, 12, 10, 5, 4, 2)  # of a step, that a coarser one may be
 FEWEST = 5  # rows on a coarser lattice, at least
@@ -118,6 +118,17 @@ def coarser_steps(values: Vector, counts: Places, width: float) -> list[float]:
     return found
 
 
+def countable(ends: tuple[float, float], step: float) -> bool:
+    """Whether all points of a lattice between two ends can be listed.
+
+    A lattice of which only the seen points are listed would take those for all that there are.
+
+    >>> countable((0.0, 100.0), 1.0), countable((0.0, 100.0), 1e-6)
+    (True, False)
+    """
+    return (ends[1] - ends[0]) / step < MOST_POINTS
+
+
 def with_points(
     values: Vector,
     counts: Places,
@@ -133,7 +144,7 @@ def with_points(
     every, rows = [values], [counts]
     for step in steps:
         first, last = np.ceil(ends[0] / step - OFF), np.floor(ends[1] / step + OFF)
-        points = step * np.arange(first, last + 1) if last - first < MOST_POINTS else np.zeros(0)
+        points = step * np.arange(first, last + 1)
         taken = np.sort(np.concatenate([values, np.array(without, np.float64)]))
         near = np.searchsorted(taken, points - step * OFF)
         known = np.abs(taken[near.clip(0, len(taken) - 1)] - points) <= step * OFF

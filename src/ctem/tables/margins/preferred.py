@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.tables.margins.combs import Comb, coarser_steps, outer_ends, with_points
+from ctem.tables.margins.combs import Comb, coarser_steps, countable, outer_ends, with_points
 from ctem.tables.margins.rhythms import Smooth, smooth_from_json
 
 __all__ = ["PreferredValues", "map_from_json"]
@@ -85,8 +85,8 @@ class PreferredValues:
         if len(values) < 2 or len(values) > MAX_VALUES or counts.max() < 2:
             return smooth
         combs = [Comb.fit(smooth, values, counts, [width])]
-        if steps := coarser_steps(values, counts, width):
-            ends = outer_ends(smooth, values)
+        ends = outer_ends(smooth, values)
+        if steps := [step for step in coarser_steps(values, counts, width) if countable(ends, step)]:
             points = _near(smooth, *with_points(values, counts, steps, ends, atoms), width)
             combs.append(Comb.fit(smooth, *points, [width, *steps]))
         n, nats = int(counts.sum()), float(counts @ np.log(combs[0].mass)) / int(counts.sum())
