@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from small import EXACT
-from test_explorer import in_browser, in_page, probabilities, random_questions
+from test_explorer import drawn_by_python, in_browser, in_page, probabilities, random_questions
 from test_explorer_ranges import counted, random_range_questions
 from test_formulas import bills
 
@@ -168,13 +168,6 @@ def holds(X):
 def near(a, b):
     """Equal, as far as float32 can tell in the scale of a column."""
     return np.abs(a - b) < 1e-4
-
-
-def drawn_by_python(model, row, n):
-    many = taken(row, np.zeros(n, np.int64))
-    drawn = TableDensity(model.schema_, model.density_).completed(many, torch.Generator().manual_seed(0))
-    frame = Frame(row.table_type, drawn)
-    return np.array([row_cells(model, taken(frame, slice(i, i + 1)).columns) for i in range(n)], float)
 
 
 @pytest.mark.parametrize("shown", [(), ("kind", "bill", "made")])
