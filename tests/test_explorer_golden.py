@@ -17,7 +17,7 @@ from ctem import CTEM
 from ctem.densities.tilted import Plan, TiltedDensity
 from ctem.fitting import learning
 from ctem.report import explorer
-from ctem.report.explorer import explorer_data, row_cells
+from ctem.report.explorer import explorer_data, explorer_section, row_cells
 from ctem.report.findings import examine
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.events import conditional_probability
@@ -171,3 +171,14 @@ def test_ranges_are_as_likely_as_python_finds_them(asked, tmp_path):
         for (value, error), other in zip(found, expected, strict=True):
             assert abs(value - other.value) < 4 * np.hypot(error, other.stderr), (ranges, value, error, other)
             assert error < 0.08
+
+
+def test_where_the_trees_do_not_fit_the_page_answers_for_the_networks_and_says_so(fitted, monkeypatch):
+    X, model = fitted
+    found = examine(model, X, None, 20, 0)
+    assert explorer.NETWORKS not in explorer_section(model, found)[2]
+    monkeypatch.setattr(
+        explorer, "MAX_BYTES", 1000 + 4 * sum(p.numel() for p in model.density_.net.parameters())
+    )
+    assert explorer.NETWORKS in explorer_section(model, found)[2]
+    assert json.loads(explorer_data(model, found))["energy"] is None

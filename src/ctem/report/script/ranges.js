@@ -165,7 +165,7 @@ class RangeQuestion extends Question {
 class Batch extends Question {
   constructor({ model, cells, allowed, random, size }, shares) {
     super(model, cells);
-    Object.assign(this, { allowed, random, size, kept: new Map() });
+    Object.assign(this, { allowed, random, size, shared: new Map() });
     const chosen = Array.from({ length: ISLANDS }, () => shuffled(size, random)).flat();
     this.order = chosen.map((i) => placeAt(shares, this.stratum(i))[0]);
     this.rows = this.order.map(() => this.x.slice());
@@ -253,12 +253,12 @@ class Batch extends Question {
   /* The densities of column j and their masses within its interval; kept where draws share them. */
   within(x, j, members) {
     const key = `${j} ${this.key(x)}`, [a, b] = this.allowed.get(j);
-    if (this.kept.has(key)) return this.kept.get(key);
+    if (this.shared.has(key)) return this.shared.get(key);
     const limits = this.limited(x, j), pieces = limits ? limits.pieces(a, b) : [[a, b, 1]];
     const each = members.flatMap((k) => pieces.map((piece) => [this.parts(x, j, k), ...piece]));
     const masses = each.map(([parts, from, to]) => this.model.numbers.masses(parts, from, to));
     const found = { each, masses, totals: masses.map((own, i) => (sum(own) * each[i][3]) / members.length) };
-    if (members.length > 1) this.kept.set(key, found);
+    if (members.length > 1) this.shared.set(key, found);
     return found;
   }
 
