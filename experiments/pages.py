@@ -46,6 +46,7 @@ class Page(NamedTuple):
     notes: str | None = None  # the file in experiments/notes that tells how the settings were chosen
 
 
+COUPLINGS = "how couplings are learned on the truth of other seeds, mirroring on validation images; one run"
 OUT_OF_FOLD = "a draft on the truth, then out-of-fold nats"
 PEERS = "peers' defaults, changed once in their favour"
 DEFAULTS = "defaults, chosen on validation rows; one run"
@@ -126,7 +127,7 @@ PAGES = (
     ),
     Page(
         "referee",
-        {"referee-*": "nothing was chosen on the truth; mirroring of images on validation images; one run"},
+        {"referee-*": COUPLINGS},
         split="metric",
     ),
     Page(

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RESOLVER = "uv==0.13.7"
 PYTHON = "3.11.5"  # the oldest that the pinned versions run on
-EXTRAS = {"install": ("plot", "files"), "dev": ("dev",)}
+EXTRAS = {"install": ("plot",), "dev": ("dev",)}
 UNHASHED = re.compile(r"(torch|triton|cuda-\w+|nvidia-[\w-]+)==")  # builds that differ from index to index
 HEAD = "# Written by `make lock` from pyproject.toml and constraints.txt; torch is installed by its version alone.\n"
 

@@ -239,7 +239,7 @@ def test_before_training_every_conditional_is_the_base():
 def test_what_a_hidden_cell_holds_does_not_matter(correlation):
     net, (x, visible) = awake(MIXED, correlation=correlation), some_sets(20, MIXED)
     other = torch.where(visible, x, skewed(MIXED).sample(20, seeded(2)))
-    shown = [net.shown(rows[None], visible[None], 0.01, ALL) for rows in (x, other)]
+    shown = [net.trunk(rows[None], visible[None], 0.01, ALL) for rows in (x, other)]
     for j in MIXED.discretes:
         assert torch.equal(*(net.label_log_probs(each, j, ALL) for each in shown))
     for j in MIXED.reals:
@@ -266,7 +266,7 @@ def test_a_member_answers_alone_as_it_does_among_others(correlation):
     together = net.log_conditionals(x, visible, torch.full((3, 12, 1), level))
     for k, j in itertools.product(range(3), range(4)):
         own = slice(k, k + 1)
-        shown = net.shown(x[own], visible[own], level, own)
+        shown = net.trunk(x[own], visible[own], level, own)
         if MIXED.sizes[j]:
             log_p = net.label_log_probs(shown, j, own)[0]
             alone = log_p.gather(1, x[k, :, j : j + 1].long()).squeeze(1)
@@ -611,7 +611,7 @@ def test_many_columns_have_random_orders():
 
 
 class Plain:
-    """A ruler of columns that stand for themselves."""
+    """Units of columns that stand for themselves."""
 
     def values(self, x, j):
         return x[:, j].double()

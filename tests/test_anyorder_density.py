@@ -500,3 +500,12 @@ def test_the_level_is_the_one_at_which_held_out_rows_are_most_likely(level):
     found = best_level(net, HiddenColumns(), x, seed=0)
     assert found < 1.2e-4 if level == 0 else 0.6 < found / level < 1.6
     assert found >= 0.99 * FINEST
+
+
+def test_the_margin_of_labels_is_that_of_the_rows_by_their_weights():
+    x = torch.tensor([[0.0], [1.0], [1.0], [torch.nan]])
+    space = Space([Category(2)])
+    weighted = ProductBase.fit(space, x, weights=torch.tensor([3.0, 1.0, 1.0, 3.0]))
+    assert weighted.log_table.exp().tolist()[0] == pytest.approx([2 / 3.5, 1.5 / 3.5])
+    plain = ProductBase.fit(space, x).log_table
+    assert torch.equal(ProductBase.fit(space, x, weights=torch.full((4,), 7.0)).log_table, plain)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT, SMALL
 
 from ctem import CTEM, Real
 from ctem.tables.io.cells import Cells
@@ -228,3 +228,14 @@ def test_a_preferred_number_at_an_end_is_kept():
     assert isinstance(codec.transform.inner, PreferredValues) or codec.atoms
     back = schema.decode(schema.encode(frame, torch.float64).x)["x0"].values
     assert np.allclose(back, X, atol=1e-9)
+
+
+def test_the_density_of_a_share_is_no_mountain_at_the_last_digits_before_its_ends():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"share": rng.beta(0.5, 0.5, 300), "b": rng.normal(size=300)})
+    model = CTEM(**EXACT, kinds={"share": Real(low=0.0, high=1.0)}).fit(X)
+    m = model.schema_.columns["share"].codec.transform.margin
+    for end, edge in ((0.0, -m), (1.0, 1 + m)):
+        near = [end, *(edge + (end - edge) * 10.0**-k for k in range(1, 16)), np.nextafter(edge, end), edge]
+        rows = pd.DataFrame({"share": near, "b": 0.0})
+        assert np.ptp(model.log_density(rows, columns=["share"])) < 12

@@ -181,14 +181,26 @@ def test_the_mean_of_the_members_is_judged_where_rows_are_new_to_all():
         assert of_one / (1 - of_one) == pytest.approx(2 * of_mean / (1 - of_mean), rel=0.15)
 
 
-def test_little_evidence_leaves_a_share_at_its_end():
-    """A few rows say nothing against a network, and nothing for one that is worse than the margin."""
-    rows = alike_rows(8, 0.0)
+def test_few_rows_leave_a_share_between_its_ends():
+    """Where nothing is known, half for one network and with K times the odds for one of K; little moves it little."""
+    for members in (1, 4):
+        unseen = Unseen(alike_rows(8, 0.0, members), 1e-3, HiddenColumns())
+        assert found_worth(Told(0.0, 0.0, members), unseen).share == pytest.approx(
+            (members / (1 + members),) * 2, abs=1e-6
+        )
+    shares = found_worth(Told(0.0, 0.3), Unseen(alike_rows(40, 0.0), 1e-3, HiddenColumns())).share
+    assert 0.0 < max(shares) < 0.5
+    shares = found_worth(Told(0.9, 0.0), Unseen(alike_rows(40, 0.9), 1e-3, HiddenColumns())).share
+    assert min(shares) > 0.9
+
+
+def test_little_evidence_of_many_rows_leaves_a_share_at_its_end():
+    """Many rows that say nothing against a network leave it believed, and one that is worse than the margin is not."""
+    rows = alike_rows(1000, 0.0)
     assert found_worth(Told(0.0, 0.0), Unseen(rows, 1e-3, HiddenColumns())).share == (1.0, 1.0)
-    wild = Told(0.0, 0.3)
-    gains = found_worth(wild, Unseen(alike_rows(40, 0.0), 1e-3, HiddenColumns()))
+    gains = found_worth(Told(0.0, 0.3), Unseen(rows, 1e-3, HiddenColumns()))
     assert set(gains.share) <= {0.0, 1.0}
-    assert max(gains.nats) < EVIDENCE / 40
+    assert max(gains.nats) < EVIDENCE / 1000
 
 
 def test_the_best_share_is_the_best_of_a_grid():
@@ -201,6 +213,9 @@ def test_the_best_share_is_the_best_of_a_grid():
     grid = torch.stack([gains.at(torch.full((6,), w / 1000).double()) for w in range(1001)])
     assert bool((gains.at(gains.best()) >= grid.amax(0) - 1e-9).all())
     assert bool((gains.at(torch.zeros(6).double()) == 0).all())
+    prior = [0.01 * (math.log(w / 1000) + math.log(1 - w / 1000)) for w in range(1, 1000)]
+    best, found = (grid[1:-1] + torch.tensor(prior).unsqueeze(1)).amax(0), gains.best(0.01)
+    assert bool((gains.at(found) + 0.01 * (found * (1 - found)).log() >= best - 1e-9).all())
 
 
 def test_a_column_is_alone_only_if_the_others_do_not_profit():

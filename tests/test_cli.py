@@ -327,6 +327,26 @@ def test_columns_can_be_said_dropped_and_their_gaps_made_values_and_effort_goes_
     assert facts["data_hash"] == same.data_hash_
 
 
+def test_rules_can_be_asked_for_and_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(30, size=300), rng.integers(1, 9, size=300)
+    pd.DataFrame({"a": a, "b": b, "c": a + b}).to_csv(tmp_path / "t.csv", index=False)
+    found = []
+    for rules in (
+        [],
+        ["--rule", "not c", "--rule", "not a", "--rule", "not b"],
+        ["--rule", "c from a and b"],
+    ):
+        ctem("fit", tmp_path / "t.csv", "-o", tmp_path / "m.ctem", "--overwrite", *rules, *FIT)
+        schema = CTEM.load(tmp_path / "m.ctem").schema_
+        found.append([*schema.rules, *schema.orders, *schema.formulas])
+    assert found[0]
+    assert not found[1]
+    assert any(getattr(each, "target", "") == "c" for each in found[2])
+    _, err = ctem("fit", tmp_path / "t.csv", "-o", tmp_path / "n.ctem", "--rule", "c from d", *FIT, code=1)
+    assert "which is not in the table" in " ".join(err.split())
+
+
 def test_what_is_said_goes_to_standard_error(folder, tmp_path):
     out, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4)
     assert out == ""
@@ -340,10 +360,7 @@ def test_what_is_said_goes_to_standard_error(folder, tmp_path):
 def test_a_fit_that_was_cut_while_it_improved_says_so_and_so_does_info(folder, tmp_path, monkeypatch):
     words = "still improving: training ended at its limit while held-out rows still gained"
     for cut in (words, ""):
-        for module in (
-            "ctem.estimators.estimator.still_improving",
-            "ctem.estimators.questions.still_improving",
-        ):
+        for module in ("ctem.estimators.estimator.still_improving",):
             monkeypatch.setattr(module, lambda history, cut=cut: cut)
         _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4)
         assert (words in err) == bool(cut)
@@ -433,12 +450,6 @@ def test_wrong_usage_is_exit_code_2(arguments):
 def test_debug_shows_where_an_error_comes_from():
     result = CliRunner().invoke(cli.app, ["--debug", "info", "none.ctem"])
     assert isinstance(result.exception, FileNotFoundError)
-
-
-def test_without_pyarrow_the_message_says_what_to_install(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    _, err = ctem("fit", folder / "t.csv", "-o", folder / "x.ctem", code=1)
-    assert "pip install 'ctem[files]'" in err
 
 
 def test_an_error_in_a_later_batch_says_from_where_rows_count(folder, tmp_path, monkeypatch):

@@ -9,15 +9,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from ctem import CTEM
 from ctem.persistence.models.consistency import check_numbers, check_ranges
-from ctem.persistence.reading import digest
 from ctem.spaces import Real
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
+from tests.hostile.mutations import made_up
+from tests.model_files import EVIL, crafted, parts, places_in, put
 from tests.small import TINY
 
 N = 200
@@ -42,17 +41,6 @@ def whole(tmp_path_factory):
     return path
 
 
-def crafted(whole, path, change):
-    """A file with a changed header, changed tensors or another version, whose hash is right."""
-    with safe_open(whole, framework="pt") as file:
-        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-    header = json.loads(metadata["model"])
-    change(header, tensors, metadata)
-    text = json.dumps(header)
-    signed = {"model": text, "sha256": digest(text, tensors, metadata["version"])}
-    save_file(tensors, path, {**metadata, **signed})
-
-
 def codec(header, name):
     return next(each["codec"] for each in header["schema"]["columns"] if each["name"] == name)
 
@@ -61,8 +49,8 @@ def field(header, name):
     return next(each for each in header["kind"]["fields"] if each["name"] == name)
 
 
-def curve(header, name):
-    """The innermost curve of a column."""
+def smooth(header, name):
+    """The innermost map of a column."""
     found = codec(header, name)["transform"]
     while "inner" in found:
         found = found["inner"]
@@ -81,7 +69,7 @@ CRAFTED = {
     "numbers that are dates": lambda h, t, m: field(h, "share").update(dtype={"pandas": "datetime64[ns]"}),
     "labels that are numbers": lambda h, t, m: field(h, "city").update(dtype={"pandas": "int64"}),
     "no ends": lambda h, t, m: codec(h, "share")["transform"].update(low=None, high=None),
-    "a scale below all numbers": lambda h, t, m: curve(h, "price").update(scale=1e-320),
+    "a scale below all numbers": lambda h, t, m: smooth(h, "price").update(scale=1e-320),
     "a version in other digits": lambda h, t, m: m.update(version="".join(chr(0x660 + int(d)) for d in m["version"])),
     "a version with a zero": lambda h, t, m: m.update(version=f"0{m['version']}"),
 }  # fmt: skip
@@ -96,6 +84,37 @@ def test_what_no_fit_could_have_written_is_refused(whole, tmp_path, name):
         return
     with pytest.raises(ValueError, match=r"^load: "):
         CTEM.load(tmp_path / "made.ctem")
+
+
+@pytest.fixture(scope="module")
+def many_kinds(tmp_path_factory):
+    """A model of a table with sums, gaps, atoms, moments, rounded and listed numbers."""
+    rng, X = np.random.default_rng(0), table()
+    a, b = rng.gamma(2, 1, (2, N)).round(2)
+    X = X.assign(a=a, b=b, total=a + b, rain=np.where(rng.random(N) < 0.4, 0.0, rng.lognormal(0, 1, N)))
+    X = X.assign(gap=np.where(rng.random(N) < 0.2, np.nan, rng.normal(size=N)), count=rng.poisson(3, N))
+    path = tmp_path_factory.mktemp("models") / "many.ctem"
+    CTEM(**TINY, kinds={"share": Real(low=0.0, high=1.0)}).fit(X).save(path)
+    return path
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.long)])
+def test_of_many_changes_of_a_header_none_is_accepted_that_no_fit_could_have_written(
+    many_kinds, tmp_path, count
+):
+    """A change that may be that of another model is not made."""
+    accepted, refused, path = [], [], tmp_path / "made.ctem"
+    changes = made_up(json.loads(parts(many_kinds)[1]["model"]), np.random.default_rng(count))
+    for _ in range(count):
+        place, value = next(changes)
+        crafted(many_kinds, path, lambda h, t, m, at=place, new=value: put(h, at, new))
+        try:
+            CTEM.load(path)
+            accepted.append((place, repr(value)[:40]))
+        except ValueError as error:
+            refused.append(str(error))
+    assert not accepted
+    assert all(text.startswith("load: ") for text in refused)
 
 
 def tables():
@@ -200,8 +219,7 @@ SKIPPED = {"settings", "trained", "history", "provenance", "reason", "late", "or
 
 @pytest.mark.long
 def test_no_header_of_ten_thousand_is_accepted_unless_its_numbers_are_free(whole, tmp_path):
-    with safe_open(whole, framework="pt") as file:
-        header = json.loads(file.metadata()["model"])
+    header = json.loads(parts(whole)[1]["model"])
     rng, accepted = np.random.default_rng(3), []
     places = [place for place in places_in(header) if place and not set(place) & SKIPPED]
     for _ in range(10_000):
@@ -225,37 +243,3 @@ def refusal(path):
     except ValueError as error:
         return str(error)
     return ""
-
-
-def places_in(header, at=()):
-    """Paths to every value in a header: of a list the first and the last."""
-    yield at
-    if isinstance(header, dict):
-        for key, value in header.items():
-            yield from places_in(value, (*at, key))
-    elif isinstance(header, list) and header:
-        for i in sorted({0, len(header) - 1}):
-            yield from places_in(header[i], (*at, i))
-
-
-def put(header, place, value):
-    """Another value at a place of a header."""
-    reduce(lambda part, key: part[key], place[:-1], header)[place[-1]] = value
-
-
-EVIL = (
-    10**12,
-    -1,
-    1e308,
-    1e-300,
-    float("nan"),
-    float("inf"),
-    "x",
-    None,
-    [],
-    {},
-    True,
-    [0] * 5,
-    10**400,
-    "A" * 10**5,
-)

@@ -270,7 +270,7 @@ def test_extreme_numbers_times_and_empty_columns_can_be_asked_about_too(tmp_path
     model = CTEM(**{**EXACT, "max_steps": 5}).fit(X)
     path = write_report(model, X, tmp_path / "report.html", n_samples=30)
     body = """document.querySelectorAll(".load").forEach((button) => button.click());
-      const told = [...document.querySelectorAll(".explorer b, .explorer .said, .explorer .ends, .rows li, .news")];
+      const told = [...document.querySelectorAll(".explorer b, .explorer .answer, .explorer .ends, .rows li, .news")];
       return told.map((node) => node.textContent);"""
     told = in_page(path, tmp_path, body)
     assert len(told) > 15
@@ -302,7 +302,7 @@ def test_times_of_day_months_zones_and_large_numbers_are_told_and_typed_as_the_t
       const say = (node, value) => { node.value = value; node.dispatchEvent(new Event("change")); };
       return questions.map((value, i) => {
         const box = cards[i].querySelector("input:not([type=range]), select");
-        const nothing = cards[i].querySelector(".said").textContent;
+        const nothing = cards[i].querySelector(".answer").textContent;
         say(box, value);
         const density = document.querySelector(".standing b").textContent;
         const read = box.value, text = cards[i].querySelector("[type=range]")?.getAttribute("aria-valuetext");

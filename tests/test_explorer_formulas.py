@@ -59,14 +59,15 @@ def test_the_page_answers_what_python_answers(asked, tmp_path):
     body = """const model = new Model(data);
       return questions.map(([cells, j]) => {
         const question = model.question(cells);
-        return [question.logDensity(), question.conditional(j), [...model.ties.flags(model.ties.said(question.x))]];
+        const flags = [...model.ties.flags(model.ties.formulaValues(question.x))];
+        return [question.logDensity(), question.conditional(j), flags];
       });"""
     questions = [(row_cells(model, row.columns), j) for row, j in rows]
     answers = in_page(path, tmp_path, body, questions)
     density, seen = TableDensity(model.schema_, model.density_), 0
     for (row, j), (log_density, found, flags) in zip(rows, answers, strict=True):
         x = model.schema_.encode(row).x
-        said = model.density_.net.said(x.nan_to_num(), ~x.isnan())
+        said = model.density_.net.formula_values(x.nan_to_num(), ~x.isnan())
         assert flags == said.holding.flatten().tolist()
         seen += sum(flags)
         expected = density.conditional(row, j).probability[0]
@@ -84,7 +85,7 @@ def test_the_cells_of_values_are_those_of_python(asked, tmp_path):
     named = {owner[-1]: name for name, owner in pairs if owner}
     questions = []
     for j in ties.targets:
-        codec, width = ties.ruler.codecs[j], ties.ruler.width(j)
+        codec, width = ties.units.codecs[j], ties.units.width(j)
         X_j = codec.lattice.measure(model.as_frame(X).columns[named[j]])
         near = rng.choice(X_j, 60) + width * rng.choice([0.0, 0.2, -0.2, 0.4, -0.4], 60)
         values = [*near, *codec.atoms, min(X_j), max(X_j), min(X_j) - width, -1e12, 1e12]
@@ -95,7 +96,7 @@ def test_the_cells_of_values_are_those_of_python(asked, tmp_path):
     for j, values, found in zip(
         ties.targets, questions, in_page(path, tmp_path, body, questions), strict=True
     ):
-        expected = ties.ruler.cells(torch.tensor(values, dtype=torch.float64), j).numpy()
+        expected = ties.units.cells(torch.tensor(values, dtype=torch.float64), j).numpy()
         page = np.array([[np.nan, np.nan] if cell is None else cell[:2] for cell in found])
         np.testing.assert_allclose(page, expected, atol=1e-6)  # nan where it has none
         none += np.isnan(page[:, 0]).sum()

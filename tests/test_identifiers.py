@@ -257,7 +257,7 @@ def test_nothing_is_predicted_of_a_column_that_is_left_out_or_was_always_missing
         model.classes("passenger_id")
 
 
-def test_a_path_to_text_is_answered_with_what_to_do(tmp_path):
+def test_a_url_of_text_is_answered_with_what_to_do(tmp_path):
     people().to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(ValueError, match=r"t\.csv: is no whole Parquet file, .*by pandas\.read_csv"):
-        CTEM(**BRIEF).fit(str(tmp_path / "t.csv"))
+        CTEM(**BRIEF).fit((tmp_path / "t.csv").as_uri())

@@ -1,6 +1,5 @@
 """Samples with holes as the data have them: as many, together, and where the other columns say."""
 
-import json
 from copy import copy
 
 import numpy as np
@@ -8,16 +7,14 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from small import SMALL, TINY
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
-from ctem.persistence.reading import digest
 from ctem.tables.answers.missingness import fit_missingness, gap_groups
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
+from tests.model_files import crafted
 
 N = 2000
 PLACES = ("north", "south", "east")
@@ -138,33 +135,21 @@ def test_a_loaded_model_makes_the_same_holes(model, tmp_path):
     assert any(",," in line for line in result.stdout.splitlines())
 
 
-def rewritten(path, change):
-    """A model file with another header or other tensors, and a right checksum."""
-    with safe_open(path, framework="pt") as file:
-        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    header = json.loads(metadata["model"])
-    change(header, tensors)
-    text = json.dumps(header)
-    save_file(
-        tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors, metadata["version"])}
-    )
-
-
 WRONG = {  # what is refused → a change of the header and the tensors
-    "each column once": lambda header, tensors: header.update(missingness=[["income"], ["income"]]),
-    "expected groups of columns": lambda header, tensors: header.update(missingness=[["who"]]),
-    "missingness: expected groups": lambda header, tensors: header.update(missingness=[[]]),
-    "not iterable": lambda header, tensors: header.update(missingness=7),
-    "'log_table' is not there": lambda header, tensors: tensors.pop("gaps.log_table"),
-    "inputs; got 1": lambda header, tensors: tensors.update({"gaps.first": torch.zeros(1, 10**6)}),
-    "tensor 'odds': expected shape": lambda header, tensors: tensors.update({"gaps.odds": torch.zeros(3)}),
+    "each column once": lambda header, tensors, _: header.update(missingness=[["income"], ["income"]]),
+    "expected groups of columns": lambda header, tensors, _: header.update(missingness=[["who"]]),
+    "missingness: expected groups": lambda header, tensors, _: header.update(missingness=[[]]),
+    "not iterable": lambda header, tensors, _: header.update(missingness=7),
+    "'log_table' is not there": lambda header, tensors, _: tensors.pop("gaps.log_table"),
+    "inputs; got 1": lambda header, tensors, _: tensors.update({"gaps.first": torch.zeros(1, 10**6)}),
+    "tensor 'odds': expected shape": lambda header, tensors, _: tensors.update({"gaps.odds": torch.zeros(3)}),
 }
 
 
 @pytest.mark.parametrize("words", WRONG)
 def test_a_file_with_a_wrong_account_of_gaps_is_refused(model, tmp_path, words):
     model.save(tmp_path / "m.ctem")
-    rewritten(tmp_path / "m.ctem", WRONG[words])
+    crafted(tmp_path / "m.ctem", tmp_path / "m.ctem", WRONG[words])
     with pytest.raises(ValueError, match=words):
         CTEM.load(tmp_path / "m.ctem")
 

@@ -329,3 +329,15 @@ def test_a_complete_column_keeps_its_share_though_gaps_depend_on_it():
     assert abs(sampled - told) < 3 * np.sqrt(told * (1 - told) / 4000) + 1e-3
     assert abs(sampled - share) < 3 * stderr + 0.03
     assert abs(told - share) < 3 * stderr + 0.03
+
+
+def test_a_row_has_the_score_alone_that_it_has_among_others_up_to_the_last_digits():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"a": rng.standard_t(1.2, 200), "b": rng.lognormal(0, 3, 200), "c": rng.choice(list("xyz"), 200)}
+    )
+    model = CTEM(**SMALL).fit(X)
+    together = model.score_samples(X)
+    alone = np.array([model.score_samples(X.iloc[[i]])[0] for i in range(40)])
+    assert np.abs(alone - together[:40]).max() < 1e-4
+    assert np.median(np.abs(alone - together[:40])) < 1e-5

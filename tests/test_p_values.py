@@ -5,13 +5,14 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from scipy.stats import betabinom
 from small import SMALL, TINY
 
 from ctem import CTEM, CTEMOutlier
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import split_rows
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.heldout import check_held_out, rank_p_values, unseen_rows
+from ctem.tables.answers.heldout import check_held_out, rank_p_values, row_hashes, unseen_rows
 
 
 def people(n, seed):
@@ -35,7 +36,7 @@ def test_ordinary_rows_are_called_strange_at_most_as_often_as_alpha_says(model, 
     for seed in range(40):  # rank statistics of exchangeable scores, as many held out as the model has
         rng = np.random.default_rng(seed)
         held, new = np.sort(rng.gumbel(size=300)), rng.gumbel(size=500)
-        shares.append((rank_p_values([held], [new]) <= alpha).mean())
+        shares.append((rank_p_values(held, new) <= alpha).mean())
     assert np.mean(shares) < alpha + 3 * np.std(shares) / np.sqrt(len(shares))
     n = 4000
     share = (model.p_values(people(n, 1)) <= alpha).mean()
@@ -53,13 +54,62 @@ def test_p_values_are_uniform_on_new_rows_and_small_on_strange_ones(model):
     assert (model.p_values(strange) <= 0.02).all()
 
 
+MADE = {
+    "heavy tails": lambda rng, n: {"a": rng.standard_t(1.5, n), "b": rng.lognormal(0, 2, n)},
+    "many rare labels": lambda rng, n: {"name": rng.zipf(1.6, n).clip(max=500).astype(str), "b": rng.normal(size=n)},
+    "gaps": lambda rng, n: {"a": gappy(rng, rng.normal(size=n)), "b": gappy(rng, rng.gamma(1, 1, n))},
+    "rounded": lambda rng, n: {"a": rng.normal(0, 3, n).round(), "b": rng.exponential(1, n).round(1)},
+    "a value of its own": lambda rng, n: {"a": np.where(rng.random(n) < 0.4, 0.0, rng.lognormal(0, 1, n))},
+    "two groups": lambda rng, n: {"a": rng.normal(size=n) + 8 * (side := rng.random(n) < 0.3), "b": side},
+    "a sum": lambda rng, n: {"a": (a := rng.gamma(2, 1, n)), "b": (b := rng.gamma(2, 1, n)), "total": a + b},
+    "moments": lambda rng, n: {"at": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 10**6, n), "min")},
+    "noise": lambda rng, n: {f"x{j}": rng.standard_t(4, n) for j in range(8)},
+    "a curve": lambda rng, n: {"a": (a := rng.uniform(-3, 3, n)), "b": np.sin(a) + rng.normal(0, 0.1 + abs(a), n)},
+}  # fmt: skip
+QUICKLY = ("heavy tails", "gaps", "a value of its own")
+
+
+def gappy(rng, values):
+    return np.where(rng.random(len(values)) < 0.2, np.nan, values)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICKLY else pytest.param(name, marks=pytest.mark.long) for name in MADE]
+)
+def test_p_values_are_uniform_on_fresh_rows_down_to_the_far_tail(name):
+    """n is that of so many fresh rows beside so many held-out ones; counts have three standard errors of their law."""
+    rng = np.random.default_rng(1)
+    X, fresh = (pd.DataFrame(MADE[name](rng, n)) for n in (5000, 5000))
+    model = CTEM(**SMALL | {"members": 4, "max_steps": 40, "width": 32}).fit(X)
+    p, held = np.sort(model.p_values(fresh)), model.held_out_.rows
+    n = 1 / (1 / len(p) + 1 / held)
+    assert held == 2000 or model.describe()["energy"]
+    ranks = np.arange(1, len(p) + 1) / len(p)
+    distinct = np.append(np.diff(p) > 0, True)  # where scores are tied, so are p-values
+    assert abs(ranks - p)[distinct].max() < 1.6 / np.sqrt(n)
+    for share in (0.001, 0.01, 0.1):
+        most = int(share * (held + 1))  # as many scores of all, new and held-out, are among the strangest
+        law = betabinom(len(p), most, held + 1 - most)
+        assert law.ppf(0.00135) <= (p <= share).sum() <= law.ppf(0.99865)
+
+
+def test_a_row_has_one_hash_whatever_its_last_digits_and_chooses_each_network_as_often():
+    x = torch.randn(6000, 3, generator=torch.Generator().manual_seed(0))
+    found = row_hashes(x)
+    assert np.bincount((found % np.uint64(5)).astype(int)) == pytest.approx(
+        np.full(5, 1200), abs=4 * np.sqrt(960)
+    )
+    assert (row_hashes(x.double() + 1e-7) != found).mean() < 1e-3
+    assert np.array_equal(row_hashes(x[7:9]), found[7:9])
+
+
 def test_what_is_typical_of_a_network_is_drawn_once(monkeypatch):
     fresh, drawn = CTEM(**SMALL).fit(people(200, 0)), []
     own = AnyOrderDensity.sample
     monkeypatch.setattr(
         AnyOrderDensity, "sample", lambda self, *how: drawn.append(self.member) or own(self, *how)
     )
-    first, again = fresh.p_values(people(9, 1)), fresh.p_values(people(9, 1))
+    first, again = fresh.p_values(people(40, 1)), fresh.p_values(people(40, 1))
     assert np.array_equal(first, again)
     assert drawn == list(range(fresh.settings_.members))
 
@@ -189,7 +239,7 @@ def test_a_p_value_is_of_the_row_and_the_model_and_not_of_the_table_it_stands_in
         assert [each.p_value for each in found] == p[[each.row for each in found]].tolist()
 
 
-def test_no_fold_is_begun_when_the_time_is_over_but_the_first():
+def test_no_row_is_scored_when_the_time_is_over_but_some_of_the_first_fold():
     X = np.random.default_rng(0).normal(size=(100, 2))
     model = CTEM(**SMALL).fit(X)
     table, frame = TableDensity(model.schema_, model.density_), model.as_frame(X)

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from test_preferred import preferring
 
 from ctem import CTEM, Category
 from ctem.persistence import atomic
-from ctem.persistence.reading import FORMAT, OLDEST, digest, provenance
+from ctem.persistence.reading import FORMAT, OLDEST, provenance
 from ctem.tables.margins.preferred import PreferredValues
+from tests.model_files import parts, write
 
 STEPS = {"max_steps": 10, "width": 8, "members": 2, "batch_size": 32, "random_state": 3}
 SMALL = {**STEPS, "blocks": 1, "orders": 2}
@@ -42,20 +42,6 @@ def model():
 def path(model, tmp_path):
     model.save(tmp_path / "model.ctem")
     return tmp_path / "model.ctem"
-
-
-def parts(path):
-    """Tensors and metadata of a file."""
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-
-
-def write(path, tensors, metadata, header):
-    """A file whose hash is right, whatever it says."""
-    text = json.dumps(header)
-    save_file(
-        tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors, metadata["version"])}
-    )
 
 
 def rewrite(path, change, tensors=None):

@@ -1,6 +1,7 @@
 """Preferred values: a rounded column in which some numbers occur more often than their neighbours."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ from ctem.tables.inference.kinds import infer_column
 from ctem.tables.io.frame import read_frame
 from ctem.tables.margins.monotone import MonotoneMap
 from ctem.tables.margins.preferred import PreferredValues, map_from_json
+from ctem.tables.schema import Schema
 
 
 def preferring(n, seed=0):
@@ -151,3 +153,35 @@ def test_json_brings_it_back_and_nonsense_is_refused(steps):
     for wrong in ({"knots": [0.5, 0.2]}, {"heights": [0.1]}, {"knots": [0.1, 2.0], "heights": [0.1, 2.0]}):
         with pytest.raises(ValueError, match="preferred values: expected increasing knots"):
             map_from_json({**steps.to_json(), **wrong})
+
+
+@pytest.mark.parametrize("n", [300, 700, 5000])
+def test_one_fine_value_does_not_set_the_grid(n):
+    """Ages in months among whole ones: as many of them are drawn as there were, and some in halves as well."""
+    rng = np.random.default_rng(n)
+    age = np.clip(rng.normal(30, 14, n), 1, 80).round()
+    age[: max(3, n // 100)] = rng.choice([0.42, 0.67, 0.75, 0.83, 0.92], max(3, n // 100))
+    age[-n // 25 :] += 0.5
+    frame = read_frame(pd.DataFrame({"age": age}))
+    schema = Schema.fit(frame)
+    x = schema.encode(frame).x.repeat(
+        100_000 // n, 1
+    )  # frequent ages as they were, the others from the curve
+    x[:, -1] = torch.randn(len(x), generator=torch.Generator().manual_seed(0))
+    drawn = schema.decode(x)["age"].values
+    for step in (1.0, 0.5):
+        off = [float((np.abs(part / step - np.rint(part / step)) > 1e-6).mean()) for part in (age, drawn)]
+        assert off[1] == pytest.approx(off[0], abs=0.004)
+    fine = schema.encode(read_frame(pd.DataFrame({"age": [0.58, 7.42]})))
+    assert bool(fine.x.isfinite().all())
+
+
+def test_the_cells_of_a_comb_add_up_to_one():
+    rng = np.random.default_rng(0)
+    age = np.concatenate([rng.integers(1, 60, 500), [0.42, 0.75, 12.5, 30.5, 41.5, 44.5, 50.5]])
+    codec = Schema.fit(read_frame(pd.DataFrame({"age": age}))).columns["age"].codec
+    every = torch.arange(-2000, 20_000, dtype=torch.float64) * 0.01
+    low, high = (torch.special.ndtr(codec.transform.smooth(every + h)) for h in (-0.005, 0.005))
+    assert float((high - low).sum()) == pytest.approx(1, abs=1e-3)
+    edges = torch.special.ndtr(codec.transform(every[(every > 0) & (every < 60)] + 0.005))
+    assert bool((edges.diff() > 0).all())

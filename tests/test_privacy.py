@@ -122,3 +122,15 @@ def test_a_seed_repeats_an_audit(modest):
     X, model = modest
     others = people(200, 5)
     assert audit(model, X, others, random_state=3) == audit(model, X, others, random_state=3)
+
+
+def test_an_audit_counts_the_rules_that_samples_break():
+    rng = np.random.default_rng(0)
+    hour, minute = rng.integers(24, size=400), rng.integers(60, size=400)
+    X = pd.DataFrame({"h": hour, "min": minute, "time": 100 * hour + minute, "end": 100 * hour + minute + 5})
+    model = CTEM(**SMALL).fit(X)
+    found = audit(model, X, X[:100], n_samples=200)
+    assert len(found.rules) == len(model.schema_.rules) + len(model.schema_.orders) > 0
+    assert all(each.rows <= 200 and each.broken <= 0.05 * each.rows for each in found.rules)
+    assert "time = 100 · h + min: broken in" in str(found)
+    assert found.to_json()["rules"][0].keys() == {"words", "rows", "broken", "expected"}

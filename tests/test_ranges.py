@@ -89,7 +89,7 @@ def kernels(train, test):
 def test_a_margin_is_as_likely_as_the_best_of_a_histogram_and_kernels(name):
     X = COLUMNS[name](np.random.default_rng(0))
     train, test = X[:ROWS], X[ROWS:]
-    x, log_slope = _transform(np.sort(train), Lattice("float")).with_log_slope(torch.from_numpy(test))
+    x, log_slope = _transform(np.sort(train), Lattice("float"), ()).with_log_slope(torch.from_numpy(test))
     ours = (log_slope - x**2 / 2 - 0.5 * math.log(2 * math.pi)).numpy()
     for other in (histogram(train, test), kernels(train, test)):
         behind = other - ours[: len(other)]
@@ -98,7 +98,7 @@ def test_a_margin_is_as_likely_as_the_best_of_a_histogram_and_kernels(name):
 
 def test_a_map_with_ranges_is_increasing_and_inverted_and_has_its_slope():
     X = np.sort(COLUMNS["ten spikes"](np.random.default_rng(1)))
-    found = _transform(X, Lattice("float"))
+    found = _transform(X, Lattice("float"), ())
     assert found.ranges
     wide = torch.linspace(-3, 4, 5001, dtype=torch.float64)
     x = found(wide)
@@ -128,4 +128,4 @@ def test_a_spiky_column_is_said_to_be_so_and_survives_a_file(tmp_path):
 
 def test_few_rows_have_no_ranges():
     X = np.sort(np.random.default_rng(3).normal(size=40))
-    assert not hasattr(_transform(X, Lattice("float")), "ranges")
+    assert not hasattr(_transform(X, Lattice("float"), ()), "ranges")

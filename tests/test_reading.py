@@ -153,7 +153,6 @@ PLAIN = {
     "brackets around words": [f"(a{v % 7})" if v % 2 else str(v) for v in WHOLE],
     "zip codes": [f"{v:05d}" for v in WHOLE // 40 * 7],
     "codes of letters": [f"A{v % 7}" for v in WHOLE],
-    "few whole numbers": [str(v % 4) for v in WHOLE],
     "words": ["red" if v % 2 else "green" for v in WHOLE],
     "numbers and words": ["many" if v % 9 == 0 else str(v) for v in WHOLE],
     "declared": pd.Categorical([str(v) for v in WHOLE]),
@@ -163,6 +162,12 @@ PLAIN = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_only_looks_like_a_number_stays_text(name):
     assert read(PLAIN[name]).columns["x"].type == "label"
+
+
+def test_few_whole_numbers_are_numbers_unless_the_user_says_otherwise():
+    text = [str(v % 4) for v in WHOLE]
+    assert read(text).columns["x"].type == "int"
+    assert read(text, kinds={"x": "category"}).columns["x"].type == "label"
 
 
 def test_mixed_formats_are_read_and_written_in_the_most_common():

@@ -444,7 +444,10 @@ def test_the_report_says_what_a_gap_is_to_the_model(missing, is_value, tmp_path)
 
 
 def test_a_label_without_letters_can_be_seen(tmp_path):
-    X = pd.DataFrame({"a": np.array(["", " ", "x"])[np.arange(150) % 3], "b": np.arange(150) % 7})
+    labels = pd.Categorical(
+        np.array(["", " ", "x"])[np.arange(150) % 3]
+    )  # as text the first two would be gaps
+    X = pd.DataFrame({"a": labels, "b": np.arange(150) % 7})
     model = CTEM(**SMALL).fit(X)
     page = write_report(model, X, tmp_path / "r.html", n_samples=50).read_text("utf-8")
     assert "<bdi>&quot;&quot;</bdi>" in page

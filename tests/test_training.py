@@ -329,3 +329,69 @@ def test_rows_that_are_brought_in_while_it_trains_are_learned_and_a_resumed_run_
     train(still, loss, normal_rows(), recipe)
     assert torch.equal(weights_of(resumed), weights_of(whole))
     assert not torch.equal(weights_of(still), weights_of(whole))
+
+
+class Clock:
+    """Time that passes only by work: a step or a look takes as long as the machine is slow."""
+
+    def __init__(self, slow):
+        self.now, self.slow = 0.0, slow
+
+    def perf_counter(self):
+        return self.now
+
+    def work(self):
+        self.now += self.slow(self.now)
+
+
+ROWS = normal_rows(80)
+PACES = {
+    "steady": lambda now: 1.0,
+    "busy from the middle on": lambda now: 1.0 if now < 150 else 5.0,
+    "free from the middle on": lambda now: 5.0 if now < 150 else 1.0,
+    "slow": lambda now: 20.0,
+}
+
+
+@pytest.mark.parametrize("name", PACES)
+def test_a_deadline_is_met_and_used_and_the_rate_has_fallen_to_zero_by_then(name, monkeypatch):
+    clock, rates = Clock(PACES[name]), []
+    monkeypatch.setattr("ctem.training.loop.time", clock)
+    own = Recipe.rate
+    monkeypatch.setattr(Recipe, "rate", lambda self, *how: rates.append(own(self, *how)) or rates[-1])
+
+    def timed(f, x, generator):
+        clock.work()
+        return loss(f, x, generator)
+
+    recipe = Recipe(steps=10_000, evaluate_every=25, ema=0.9)
+    history = train(MLP(LINE, width=4), timed, ROWS[:50], recipe, held_out=ROWS[50:], deadline=300.0)
+    assert 270 <= clock.now <= 310
+    assert len(history.step) >= 4
+    assert rates[0] == 1.0
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.1
+
+
+def test_a_deadline_that_is_far_away_changes_no_bit(monkeypatch):
+    found = []
+    for deadline in (None, 1e9):
+        clock = Clock(lambda now: 1.0)
+        monkeypatch.setattr("ctem.training.loop.time", clock)
+
+        def timed(f, x, generator, clock=clock):
+            clock.work()
+            return loss(f, x, generator)
+
+        f = MLP(LINE, width=4, seed=0)
+        train(f, timed, ROWS[:50], Recipe(steps=60, evaluate_every=20), held_out=ROWS[50:], deadline=deadline)
+        found.append([p.detach().clone() for p in f.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_run_that_was_ended_by_its_deadline_is_not_trained_on(tmp_path):
+    how = {"held_out": ROWS[50:], "checkpoint": tmp_path / "run"}
+    recipe = Recipe(steps=1000, evaluate_every=10)
+    first = train(MLP(LINE, width=4, seed=0), loss, ROWS[:50], recipe, deadline=0.0, **how)
+    again = train(MLP(LINE, width=4, seed=0), loss, ROWS[:50], recipe, deadline=1e9, **how)
+    assert first.step == again.step == [1]

@@ -60,12 +60,15 @@ class ProductBase(nn.Module):
         self.register_buffer("is_real", torch.tensor([k == 0 for k in space.sizes]), persistent=False)
 
     @classmethod
-    def fit(cls, space: Space, x: Tensor, smoothing: float = 0.5) -> ProductBase:
+    def fit(
+        cls, space: Space, x: Tensor, smoothing: float = 0.5, weights: Tensor | None = None
+    ) -> ProductBase:
         """The base whose tables are the smoothed marginals (count + smoothing) / (n + k·smoothing) of rows x.
 
         A nan cell is missing and counts for nothing. Values of a category that never occur share what Good and Turing
         give to all of them together, the number of values that occur once (at least the smoothing of one): two hundred
-        declared labels of which three occur do not make a sixth of the rows.
+        declared labels of which three occur do not make a sixth of the rows. Rows may have weights (n,), whose mean
+        counts as one row.
 
         >>> from ctem.spaces import Category
         >>> space = Space([Category(2)])
@@ -74,10 +77,11 @@ class ProductBase(nn.Module):
         """
         if smoothing <= 0:
             raise ValueError(f"smoothing: expected > 0, so that no value has probability 0; got {smoothing}.")
-        counts = []
+        counts, each = [], None if weights is None else (weights / weights.mean()).cpu().double()
         for j in space.discretes:
-            codes = x[:, j][~x[:, j].isnan()].long().cpu()
-            found = torch.bincount(codes, minlength=space.sizes[j]).double()
+            there = ~x[:, j].isnan()
+            codes, own = x[:, j][there].long().cpu(), None if each is None else each[there.cpu()]
+            found = torch.bincount(codes, own, minlength=space.sizes[j]).double()
             counts.append(found + smoothing if j in space.ordinals else smoothed_counts(found, smoothing))
         return cls(space, counts)
 

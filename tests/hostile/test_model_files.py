@@ -1,6 +1,5 @@
 """Model files that were damaged or made up: refused at load, quickly and in little memory, or the same answers."""
 
-import copy
 import json
 import struct
 import time
@@ -10,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from children import alone
-from safetensors import safe_open
-from safetensors.torch import save_file
+from mutations import made_up
 
 from ctem import CTEM
-from ctem.persistence.reading import digest
+from tests.model_files import crafted, parts, put
 
 pytestmark = pytest.mark.long
 
@@ -90,90 +88,31 @@ def test_a_truncated_file_is_refused_at_every_length(whole, table, model, tmp_pa
     assert counts == {"refused": TRUNCATIONS}
 
 
-def places_in(header, at=()):
-    """Paths to every value in a header: of a list the first and the last."""
-    yield at
-    if isinstance(header, dict):
-        for key, value in header.items():
-            yield from places_in(value, (*at, key))
-    elif isinstance(header, list) and header:
-        for i in sorted({0, len(header) - 1}):
-            yield from places_in(header[i], (*at, i))
-
-
-def put(header, place, value):
-    """A header with another value at a place."""
-    made = copy.deepcopy(header)
-    inner = made
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
-    return made
-
-
-HARMLESS = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-FREE = {"location", "knots", "scores", "slopes", "folds"}  # of a column's curve; scores of held-out rows
-EVIL = (
-    10**12,
-    -1,
-    1e308,
-    1e-300,
-    float("nan"),
-    float("inf"),
-    "x",
-    None,
-    [],
-    {},
-    True,
-    [0] * 5,
-    10**400,
-    "A" * 10**5,
-)
-
-
-def made_up(header, rng):
-    """Places in a header and what is put there, where it matters; the same ones every time."""
-    places = [p for p in places_in(header) if p and not set(p) & set(HARMLESS)]
-    while True:
-        place, value = places[int(rng.integers(len(places)))], EVIL[int(rng.integers(len(EVIL)))]
-        if not plausible(header, place, value):
-            yield place, value
-
-
-def plausible(header, place, value):
-    """Whether the header may then be that of another model, which answers for itself: it has free numbers."""
-    for key in place:
-        header = header[key]
-    same = type(value) is type(header) and value == header
-    same = same or (place[-1] == "seen" and value is None)  # as a model of format 13 is read
-    return same or (bool(FREE & set(place)) and type(value) in (int, float) and abs(value) <= 1)
-
-
 BOMBS = {
-    "a code far beyond the values": lambda h, t: city(h).update(codes=[0, 1, 10**12]),
-    "a level that needs all memory": lambda h, t: h["density"].update(level=1e-18),
-    "a hundred thousand orders": lambda h, t: h["density"].update(orders=h["density"]["orders"] * 50_000),
-    "a wide network": lambda h, t: widened(h, t, 20_000),
-    "a deep network": lambda h, t: h["density"]["network"].update(blocks=10**9),
-    "a thousand harmonics": lambda h, t: h["density"]["network"].update(harmonics=1000),
-    "a hundred thousand values": lambda h, t: city(h).update(
+    "a code far beyond the values": lambda h, t, m: city(h).update(codes=[0, 1, 10**12]),
+    "a level that needs all memory": lambda h, t, m: h["density"].update(level=1e-18),
+    "a hundred thousand orders": lambda h, t, m: h["density"].update(orders=h["density"]["orders"] * 50_000),
+    "a wide network": lambda h, t, m: widened(h, t, 20_000),
+    "a deep network": lambda h, t, m: h["density"]["network"].update(blocks=10**9),
+    "a thousand harmonics": lambda h, t, m: h["density"]["network"].update(harmonics=1000),
+    "a hundred thousand values": lambda h, t, m: city(h).update(
         values=[str(i) for i in range(10**5)], codes=list(range(10**5)), shares=[1.0] * 10**5
     ),
-    "a cell of a gigabyte": lambda h, t: h["kind"].update(
+    "a cell of a gigabyte": lambda h, t, m: h["kind"].update(
         backend="numpy", fields=[{**f, "dtype": {"numpy": "<U999999"}} for f in h["kind"]["fields"]]
     ),
-    "deep JSON": lambda h, t: h.update(settings=json.loads("[" * 900 + "]" * 900)),
-    "altered shares": lambda h, t: city(h).update(shares=[1.0, 0.5, 1.0]),
-    "altered margins": lambda h, t: t.update({"base.log_table": t["base.log_table"] - 1}),
-    "weights of nan": lambda h, t: t.update({"net.first.weight": t["net.first.weight"] * torch.nan}),
-    "weights of infinity": lambda h, t: t.update({"net.first.bias": t["net.first.bias"] + torch.inf}),
-    "half of the weights": lambda h, t: t.pop("net.first.weight"),
-    "a function for a dtype": lambda h, t: h["kind"].update(
+    "deep JSON": lambda h, t, m: h.update(settings=json.loads("[" * 900 + "]" * 900)),
+    "altered shares": lambda h, t, m: city(h).update(shares=[1.0, 0.5, 1.0]),
+    "altered margins": lambda h, t, m: t.update({"base.log_table": t["base.log_table"] - 1}),
+    "weights of nan": lambda h, t, m: t.update({"net.first.weight": t["net.first.weight"] * torch.nan}),
+    "weights of infinity": lambda h, t, m: t.update({"net.first.bias": t["net.first.bias"] + torch.inf}),
+    "half of the weights": lambda h, t, m: t.pop("net.first.weight"),
+    "a function for a dtype": lambda h, t, m: h["kind"].update(
         backend="polars", fields=[{**f, "dtype": {"polars": "read_csv"}} for f in h["kind"]["fields"]]
     ),
-    "no columns": lambda h, t: h["schema"].update(columns=[]),
-    "a column twice": lambda h, t: h["schema"].update(columns=h["schema"]["columns"] * 2),
-    "another objective": lambda h, t: h["settings"].update(objective="pairwise"),
+    "no columns": lambda h, t, m: h["schema"].update(columns=[]),
+    "a column twice": lambda h, t, m: h["schema"].update(columns=h["schema"]["columns"] * 2),
+    "another objective": lambda h, t, m: h["settings"].update(objective="pairwise"),
 }  # fmt: skip
 
 
@@ -185,19 +124,6 @@ def widened(header, tensors, width):
     members, inputs, _ = tensors["net.first.weight"].shape
     tensors["net.first.weight"] = torch.zeros(members, inputs, width)
     header["density"]["network"]["width"] = width
-
-
-def crafted(whole, path, change):
-    """A file with a changed header and changed tensors whose hash is right."""
-    with safe_open(whole, framework="pt") as file:
-        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-    header = json.loads(metadata["model"])
-    changed = change(header, tensors)
-    header = changed if isinstance(changed, dict) else header
-    text = json.dumps(header)
-    save_file(
-        tensors, path, {**metadata, "model": text, "sha256": digest(text, tensors, metadata["version"])}
-    )
 
 
 def answered(path, X):
@@ -235,19 +161,16 @@ def test_a_file_that_asks_for_too_much_is_refused(whole, table, tmp_path, name, 
 
 
 def test_a_file_that_is_written_anew_answers_as_before(whole, table, tmp_path):
-    crafted(whole, tmp_path / "same.ctem", lambda header, tensors: None)
+    crafted(whole, tmp_path / "same.ctem", lambda *parts: None)
     assert answered(tmp_path / "same.ctem", table.head(3)) == "answered"
 
 
 def test_a_made_up_header_is_refused(whole, table, tmp_path, tally):
     rng, counts, wrong = np.random.default_rng(2), Counter(), []
-    with safe_open(whole, framework="pt") as file:
-        changes = made_up(json.loads(file.metadata()["model"]), rng)
+    changes = made_up(json.loads(parts(whole)[1]["model"]), rng)
     for _ in range(CRAFTED - len(BOMBS)):
         place, value = next(changes)
-        crafted(
-            whole, tmp_path / "made.ctem", lambda header, tensors, at=place, put_=value: put(header, at, put_)
-        )
+        crafted(whole, tmp_path / "made.ctem", lambda h, t, m, at=place, new=value: put(h, at, new))
         limits = {"seconds": SECONDS * LOADED, "megabytes": MEGABYTES}
         outcome = alone(answered, tmp_path / "made.ctem", table.head(3), **limits)
         counts[outcome.value if outcome.ending == "returned" else outcome.ending] += 1

@@ -100,7 +100,7 @@ def clear(names, delimiter):
 
 
 def read(path, **said):
-    with open_source(str(path), None, Dialect(**said)) as source:
+    with open_source(str(path), Dialect(**said)) as source:
         return source.names, pa.concat_tables(source.tables(5))
 
 

@@ -55,8 +55,8 @@ def missing_mode(space: Space, x: Tensor, own: Tensor, effective: float, seed: i
     pooled = (pooled - pooled.mean(0)) / np.maximum(pooled.std(0), 1e-9)
     labels = KMeans(CLUSTERS, n_init=3, random_state=seed).fit_predict(pooled)
     given = np.bincount(labels[: len(x)], minlength=CLUSTERS)
-    mine = np.bincount(labels[len(x) :], minlength=CLUSTERS)
-    share, wanted = given / len(x), mine / len(own)
+    rows = np.bincount(labels[len(x) :], minlength=CLUSTERS)
+    share, wanted = given / len(x), rows / len(own)
     counts = np.stack([given, wanted * min(effective, len(own))]) + 0.5
     p_value = float(chi2_contingency(counts).pvalue)
     lost = np.maximum(wanted - share, 0)
@@ -94,5 +94,5 @@ def overfitted(f: Counted, train: Tensor, test: Tensor) -> str | None:
         return None
     return (
         f"The energy is overfitted: training rows are {gap:.2f} ± {error:.2f} nats likelier than held-out ones: "
-        "a likelihood of training rows, or samples near them, say nothing about new rows."
+        "a likelihood of training rows, or samples near them, show nothing about new rows."
     )

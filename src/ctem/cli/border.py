@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from ctem.cli.flags import in_flags
-from ctem.tables.io.terminal import say
+from ctem.tables.io.terminal import note
 
 __all__ = ["Border", "Stopped"]
 
@@ -62,7 +62,7 @@ class Border(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         with warnings.catch_warnings(), _stoppable():
-            warnings.showwarning = lambda message, *rest: say(f"warning: {in_flags(str(message))}")
+            warnings.showwarning = lambda message, *rest: note(f"warning: {in_flags(str(message))}")
             try:
                 found = super().invoke(ctx)
                 if sys.stdout is not None:
@@ -74,12 +74,12 @@ class Border(TyperGroup):
                 _mute()  # the reader has had enough
                 raise typer.Exit(0) from None
             except (KeyboardInterrupt, Stopped) as stop:
-                say(str(stop) or "interrupted")
+                note(str(stop) or "interrupted")
                 raise typer.Exit(getattr(stop, "code", INTERRUPTED)) from None
             except Exception as error:
                 if ctx.params.get("debug"):
                     raise
-                say(f"error: {_reason(error)}")
+                note(f"error: {_reason(error)}")
                 if isinstance(error, OSError):
                     _mute()
                 raise typer.Exit(1) from None

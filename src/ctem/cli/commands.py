@@ -93,6 +93,14 @@ def fit(
     table: TableIn,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
     kinds: Kinds = None,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            metavar="SENTENCE",
+            help="A rule to keep, or not: 'state from city', 'start <= end', 'not state from city'; repeat it.",
+        ),
+    ] = None,
     drop: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave a column out; repeat it.")
     ] = None,
@@ -137,6 +145,7 @@ def fit(
     \b
     ctem fit adult.csv -o adult.ctem --max-time 300
     ctem fit adult.csv -o adult.ctem --kind zip=category --drop id
+    ctem fit orders.csv -o orders.ctem --rule 'ordered <= shipped' --rule 'not price from product'
     ctem fit s3://bucket/folder/of/parquet -o big.ctem --memory 4GB
     zcat big.csv.gz | ctem fit - -o big.ctem --max-rows 200000 --resume
     """

@@ -1,4 +1,4 @@
-"""Commands that say something and write no file: what a table is like, what a model is, and what it gives away."""
+"""Commands that print something and write no file: what a table is like, what a model is, and what it gives away."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ctem.densities.tilted import TiltedDensity
 from ctem.estimators.estimator import CTEM
 from ctem.persistence.reading import provenance
 from ctem.report.privacy import audit
+from ctem.tables.inference.kinds import kind_names
 from ctem.tables.inspection import inspect as look
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.terminal import print_columns, shown
+from ctem.tables.io.terminal import print_columns, printable
 
 __all__ = ["quality_in_words", "reading_of"]
 
@@ -36,9 +37,10 @@ def inspect(
     quiet: bool,
 ) -> None:
     """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
-    said = column_kinds(kinds or [])
-    X = fit_table(table, [], max_rows, 0, quiet, decimal, dialect)
-    found = look(X, said or None, reading_of(decimal, dates, na))
+    requested = column_kinds(kinds or [])
+    how = {"decimal": decimal, "kinds": kind_names(requested)}
+    X = fit_table(table, [], max_rows, 0, quiet, how, dialect)
+    found = look(X, requested or None, reading_of(decimal, dates, na))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
@@ -46,7 +48,7 @@ def inspect(
         [asdict(column) for column in found.columns], f"{table}: {found.rows} row{'s'[: found.rows != 1]}"
     )
     for each in found.suspicions:
-        print(f"! {shown(in_flags(str(each)))}")
+        print(f"! {printable(in_flags(str(each)))}")
     if not found.suspicions:
         print("Nothing seems odd.")
 
@@ -81,7 +83,7 @@ def info(model: Path, as_json: bool) -> None:
         print(json.dumps(facts, indent=2))
         return
     print_columns(facts["columns"], str(model))
-    origin = {key: shown(value) for key, value in origin.items()}
+    origin = {key: printable(value) for key, value in origin.items()}
     cut = f"{facts['still_improving']}\n" if facts["still_improving"] else ""
     Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
@@ -109,15 +111,15 @@ def quality_in_words(model: CTEM) -> str:
 
 
 def _seed_in_words(model: CTEM) -> str:
-    """The seed that the user said; what was made of it is in the provenance."""
-    return "no seed said" if model.random_state is None else f"seed {model.random_state}"
+    """The seed that the user set; what was made of it is in the provenance."""
+    return "no seed" if model.random_state is None else f"seed {model.random_state}"
 
 
 def reading_of(decimal: str | None, dates: str | None, na: list[str] | None) -> dict[str, Any] | None:
-    """What the user says of how text is written.
+    """What the user sets of how text is written.
 
     >>> reading_of(",", None, ["none"])
     {'decimal': ',', 'na': ['none']}
     """
-    said = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
-    return said or None
+    reading = {key: value for key, value in (("decimal", decimal), ("dates", dates), ("na", na)) if value}
+    return reading or None

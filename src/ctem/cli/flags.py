@@ -15,4 +15,5 @@ def in_flags(text: str) -> str:
     '-k id=category insists; if it is one, --na=-999 marks it'
     """
     text = re.sub(r"kinds=\{'([^']*)': '(\w+)'\}", lambda m: f"-k {shlex.quote(f'{m[1]}={m[2]}')}", text)
+    text = re.sub(r"reading=\{'dates': '(\w+)'\}", r"--dates \1", text)
     return re.sub(r"reading=\{'na': \['([^']*)'\]\}", lambda m: f"--na={shlex.quote(m[1])}", text)

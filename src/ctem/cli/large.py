@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from ctem.cli.streams import fit_table
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.files import reservoir
-from ctem.tables.io.large import LargeTable, open_large
-from ctem.tables.io.terminal import say
+from ctem.tables.io.files import MAX_ROWS, reservoir
+from ctem.tables.io.large import LargeTable, is_parquet, open_large
+from ctem.tables.io.terminal import note
 
-__all__ = ["is_parquet"]
-
-MAX_ROWS = 1_000_000  # of what is read once
 JUDGED = 20_000  # rows by which samples are judged
-
-
-def is_parquet(path: str) -> bool:
-    """Whether a path is a folder, a URL or a Parquet file by its name, which can be read more than once.
-
-    >>> is_parquet("rows.parquet"), is_parquet("s3://bucket/rows"), is_parquet("rows.csv")
-    (True, True, False)
-    """
-    return "://" in path or path.lower().endswith((".parquet", ".pq")) or Path(path).is_dir()
 
 
 @contextmanager
@@ -35,12 +22,12 @@ def rows_to_fit(
     max_rows: int | None,
     seed: int,
     quiet: bool,
-    decimal: str | None,
+    how: Mapping[str, Any],
     dialect: Dialect,
 ) -> Iterator[Any]:
     """A large table where a fit may stream, otherwise a table of at most ``max_rows`` rows."""
     if not is_parquet(path):
-        yield fit_table(path, drop, max_rows or MAX_ROWS, seed, quiet, decimal, dialect)
+        yield fit_table(path, drop, max_rows or MAX_ROWS, seed, quiet, how, dialect)
         return
     dialect.check_unused(path)
     with open_large(path) as large:
@@ -51,7 +38,7 @@ def rows_to_fit(
             yield kept
             return
         if not quiet:
-            say(f"{path}: {kept.rows} rows; a random sample of {max_rows} is used (seed {seed})")
+            note(f"{path}: {kept.rows} rows; a random sample of {max_rows} is used (seed {seed})")
         yield _sampled(kept, max_rows, seed)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from ctem.cli.large import is_parquet
 from ctem.cli.streams import (
     bar,
     check_names,
@@ -31,9 +31,9 @@ from ctem.estimators.estimator import CTEM
 from ctem.estimators.ray import loaded, spread
 from ctem.fitting.streaming import located
 from ctem.persistence.atomic import forget_parts
-from ctem.tables.io.files import BATCH, Table, open_sink, pyarrow
-from ctem.tables.io.large import open_large
-from ctem.tables.io.terminal import say
+from ctem.tables.io.files import BATCH, Table, open_sink
+from ctem.tables.io.large import is_parquet, open_large
+from ctem.tables.io.terminal import note
 
 __all__ = ["Crew"]
 
@@ -76,9 +76,9 @@ class Scoring:
     def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
         """A column log_density, beside the rows if they are wanted."""
         of = self.columns or None, self.given or ()
-        values = pyarrow().array(model.log_density(X, *of))
+        values = pa.array(model.log_density(X, *of))
         name = fresh("log_density", part.column_names if self.append else [])
-        return part.add_column(0, name, values) if self.append else pyarrow().table({name: values})
+        return part.add_column(0, name, values) if self.append else pa.table({name: values})
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Imputing:
         made = model.impute(X, self.method, self.draws, rng)
         several = made if self.draws > 1 else [made]
         tables = [filled_in(model, part, X, filled) for filled in several]
-        return pyarrow().concat_tables(
+        return pa.concat_tables(
             [numbered(table, draw) for draw, table in enumerate(tables)] if self.draws > 1 else tables
         )
 
@@ -124,7 +124,7 @@ def answer_parts(model: Path, table: str, output: str, answer: Answer, seed: int
         make = partial(_answering, content, crew.device, table, answer, seed, folder)
         _run(count, whole.rows, crew, make)
     if not crew.quiet:
-        say(f"{folder}: {whole.rows} rows answered, {len(whole.files)} files")
+        note(f"{folder}: {whole.rows} rows answered, {len(whole.files)} files")
 
 
 def sample_parts(
@@ -135,7 +135,7 @@ def sample_parts(
     with _filled(output, count) as folder:
         _run(count, n, crew, partial(_sampling, model.read_bytes(), crew.device, n, draw, seed, folder))
     if not crew.quiet:
-        say(f"{folder}: {n} rows drawn, {count} files")
+        note(f"{folder}: {n} rows drawn, {count} files")
 
 
 def _run(count: int, rows: int, crew: Crew, make: Callable[[], Callable[[int], int]]) -> None:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
+import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ctem.estimators.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.csv_text import completed
-from ctem.tables.io.files import (
-    BATCH,
-    Source,
-    Table,
-    as_arrow,
-    open_sink,
-    open_source,
-    pyarrow,
-    reservoir,
-)
-from ctem.tables.io.frame import build_frame
-from ctem.tables.io.terminal import say
+from ctem.tables.io.csv_text import completed, typed
+from ctem.tables.io.files import BATCH, Source, Table, as_arrow, open_sink, open_source, reservoir
+from ctem.tables.io.terminal import note
+from ctem.tables.io.textual import text_types
 
 __all__ = ["Lowest"]
 
@@ -40,7 +31,8 @@ def streams(
     model: CTEM, table: str, output: str, format: str | None, quiet: bool, dialect: Dialect
 ) -> Iterator[tuple[Parts, Callable[[Table], None]]]:
     """Batches of a table as they are written, each beside its columns as the model takes them, and where to write."""
-    with _known_source(model, table, quiet, dialect) as source, open_sink(output, format) as sink:
+    with open_source(table, dialect) as source, open_sink(output, format) as sink:
+        check_names(model, source.names, source.path, quiet)
         with bar(source.rows, quiet) as advance:
             done, new = _Count(advance), _NeverSeen(model)
             try:
@@ -50,7 +42,7 @@ def streams(
                     raise
                 raise ValueError(f"{error} (Rows here count from row {done.rows} of the table.)") from error
         if not quiet:
-            new.say(source.path)
+            new.note(source.path)
 
 
 class _NeverSeen:
@@ -67,10 +59,10 @@ class _NeverSeen:
             name = self.model.table_type_.names[int(unseen[rows[0]].argmax())]
             self.first = f"{name!r} in row {start + rows[0]}"
 
-    def say(self, path: str) -> None:
+    def note(self, path: str) -> None:
         if self.rows:
             rows = "1 row holds" if self.rows == 1 else f"{self.rows} rows hold"
-            say(
+            note(
                 f"{path}: {rows} a value never seen in fit, first {self.first}; they rank by what is kept for such"
             )
 
@@ -88,7 +80,7 @@ class _Count:
 
 def _parts(model: CTEM, source: Source, done: _Count, new: _NeverSeen) -> Parts:
     for part in source.tables(BATCH):
-        X = model_input(model, source.typed(part))
+        X = model_input(model, source.typed_as(part, _types(model, source)))
         new(X, done.rows)
         yield part, X
         done(len(part))
@@ -108,7 +100,7 @@ def filled_in(model: CTEM, part: Table, X: Any, filled: Any) -> Table:
 
 def numbered(table: Table, draw: int) -> Table:
     """A table with the number of the draw as its first column."""
-    return table.add_column(0, fresh("draw", table.column_names), pyarrow().array([draw] * len(table)))
+    return table.add_column(0, fresh("draw", table.column_names), pa.array([draw] * len(table)))
 
 
 def model_input(model: CTEM, table: Table) -> Any:
@@ -120,7 +112,6 @@ def model_input(model: CTEM, table: Table) -> Any:
 
 def _spelled_out(table: Table) -> Table:
     """The table with dictionaries of text as text: those of a batch need not hold all labels."""
-    pa = pyarrow()
     for i, field in enumerate(table.schema):
         text = pa.types.is_dictionary(field.type) and "string" in str(field.type.value_type)
         if text:
@@ -150,62 +141,51 @@ def check_names(model: CTEM, names: list[str], path: str, quiet: bool) -> None:
         )
     others = [name for name in names if name not in known]
     if others and not quiet:
-        say(f"{path}: not in the model, and not used: {', '.join(map(repr, others))}")
+        note(f"{path}: not in the model, and not used: {', '.join(map(repr, others))}")
 
 
-@contextmanager
-def _known_source(model: CTEM, path: str, quiet: bool, dialect: Dialect) -> Iterator[Source]:
-    """A table with the columns of the model, CSV in its types: by position if it was fitted to an array."""
-    types = _types(model)
-    with open_source(path, types, dialect) as source:
-        check_names(model, source.names, source.path, quiet)
-        if not hasattr(model, "feature_names_in_"):
-            source = replace(source, types=dict(zip(source.names, types.values(), strict=True)))
-        yield source
-
-
-def _types(model: CTEM) -> dict[str, Any]:
-    """The pyarrow types in which a CSV file is to be read, from a row of the kind that was fitted."""
-    pa = pyarrow()
-    cells = model.schema_.decode(torch.zeros(1, model.schema_.space.dim), torch.Generator().manual_seed(0))
-    for name in model.schema_.left_out:  # some value of its type
-        cells[name] = replace(cells[name], missing=np.zeros(1, bool))
-    schema = as_arrow(build_frame(model.table_type_, cells), model.table_type_.names).schema
-    types = {}
-    for field in schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        types[field.name] = pa.string() if pa.types.is_null(kind) else kind
-    return types
+def _types(model: CTEM, source: Source) -> dict[str, Any]:
+    """The pyarrow types in which a CSV file is to be read: by position if the model was fitted to an array."""
+    types, names = text_types(model.table_type_), model.table_type_.names
+    if hasattr(model, "feature_names_in_"):
+        return types
+    return {new: types[old] for new, old in zip(source.names, names, strict=True) if old in types}
 
 
 def drawn_table(model: CTEM, rows: Any) -> Table:
     """Drawn rows to be written; a column without values has the type that others of its kind have."""
-    pa, table = pyarrow(), as_arrow(rows, model.sampled_type_.names)
-    if not any(pa.types.is_null(field.type) for field in table.schema):
-        return table
-    types = _types(model)
-    fields = [f.with_type(types[f.name]) if pa.types.is_null(f.type) else f for f in table.schema]
+    table, types = as_arrow(rows, model.sampled_type_.names), text_types(model.sampled_type_)
+    fields = [
+        f.with_type(types.get(f.name, pa.string())) if pa.types.is_null(f.type) else f for f in table.schema
+    ]
     return table.cast(pa.schema(fields))
 
 
 def fit_table(
-    path: str, drop: list[str], max_rows: int, seed: int, quiet: bool, decimal: str | None, dialect: Dialect
+    path: str,
+    drop: list[str],
+    max_rows: int,
+    seed: int,
+    quiet: bool,
+    how: Mapping[str, Any],
+    dialect: Dialect,
 ) -> Table:
     """A table to fit, without some columns, and at most ``max_rows`` of its rows."""
-    with open_source(path, None, dialect) as opened, bar(opened.rows, quiet) as advance:
-        source = replace(opened, decimal=decimal)
+    with open_source(path, dialect) as source, bar(source.rows, quiet) as advance:
         absent = [name for name in drop if name not in source.names]
         if absent:
             raise ValueError(f"--drop: {absent[0]!r} is not in {source.path}, which has {source.names}.")
         tables = (table.drop_columns(drop) for table in source.tables(BATCH))
-        return source.typed(_sampled(source.path, tables, max_rows, seed, quiet, advance))
+        sampled = _sampled(source.path, tables, max_rows, seed, quiet, advance)
+        return typed(sampled, **how) if source.text else sampled
 
 
 def known_table(model: CTEM, path: str, max_rows: int, quiet: bool, dialect: Dialect) -> Any:
     """A table as the model takes it, at most ``max_rows`` of its rows."""
-    with _known_source(model, path, quiet, dialect) as source, bar(source.rows, quiet) as advance:
+    with open_source(path, dialect) as source, bar(source.rows, quiet) as advance:
+        check_names(model, source.names, source.path, quiet)
         X = _sampled(source.path, source.tables(BATCH), max_rows, 0, quiet, advance)
-        return model_input(model, source.typed(X))
+        return model_input(model, source.typed_as(X, _types(model, source)))
 
 
 def _sampled(
@@ -218,7 +198,7 @@ def _sampled(
 
     X, total = reservoir(counted(), max_rows, seed)
     if total > len(X) and not quiet:
-        say(f"{path}: {total} rows; a random sample of {len(X)} is used (seed {seed})")
+        note(f"{path}: {total} rows; a random sample of {len(X)} is used (seed {seed})")
     return X
 
 
@@ -229,7 +209,7 @@ class Lowest:
 
     >>> lowest = Lowest(2)
     >>> for cells, values in (([1, 2], [-1.0, -3.0]), ([3, 4], [-5.0, 0.0])):
-    ...     part = pyarrow().table({"a": cells})
+    ...     part = pa.table({"a": cells})
     ...     lowest.add(part, part, np.zeros(2), np.array(values))
     >>> lowest.rows, lowest.table["a"].to_pylist()
     (array([1, 2]), [2, 3])
@@ -256,17 +236,17 @@ def picked(first: Any, second: Any, rows: Any) -> Any:
     """Rows of two tables, or arrays, one after the other; the first may be none."""
     if isinstance(second, np.ndarray):
         return (second if first is None else np.concatenate([first, second]))[rows]
-    both = second if first is None else pyarrow().concat_tables([first, second]).unify_dictionaries()
-    return both.take(pyarrow().array(rows))
+    both = second if first is None else pa.concat_tables([first, second]).unify_dictionaries()
+    return both.take(pa.array(rows))
 
 
 def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
     """The outliers as a table: row, score, p_value, why, and the row itself."""
-    made = table.take(pyarrow().array([each.row for each in found], "int64"))
+    made = table.take(pa.array([each.row for each in found], "int64"))
     parts = outlier_columns([replace(each, row=int(rows[each.row])) for each in found])
     for i, (name, values) in enumerate(parts.items()):
         kind = {"row": "int64", "why": "string"}.get(name, "float64")
-        made = made.add_column(i, fresh(name, table.column_names), pyarrow().array(values, kind))
+        made = made.add_column(i, fresh(name, table.column_names), pa.array(values, kind))
     return made
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import typer
 from sklearn.utils import check_random_state
 
@@ -36,9 +37,10 @@ from ctem.estimators.estimator import CTEM
 from ctem.persistence.atomic import check_target, is_regular
 from ctem.report import write_report
 from ctem.tables.answers.events import split_given
+from ctem.tables.inference.kinds import kind_names
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.files import BATCH, open_sink, pyarrow
-from ctem.tables.io.terminal import say
+from ctem.tables.io.files import BATCH, open_sink
+from ctem.tables.io.terminal import note
 from ctem.tables.io.writings import Writing
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
@@ -48,6 +50,7 @@ def fit(
     table: str,
     output: Path,
     kinds: list[str] | None,
+    rules: list[str] | None,
     drop: list[str] | None,
     effort: str,
     max_time: float | None,
@@ -72,6 +75,7 @@ def fit(
     older = checkpoint is not None and output.exists()
     model = CTEM(
         kinds=column_kinds(kinds or []) or None,
+        rules=rules or None,
         missing="state" if missing_as_state else "hidden",
         reading=reading_of(decimal, dates, na),
         effort=effort,
@@ -82,9 +86,10 @@ def fit(
         checkpoint=checkpoint,
         verbose=int(not quiet),
     )
+    how = {"decimal": decimal, "kinds": kind_names(model.kinds)}
     with together() as here:
         alone = quiet or not here.first
-        with rows_to_fit(table, drop or [], max_rows, seed, alone, decimal, dialect) as X:
+        with rows_to_fit(table, drop or [], max_rows, seed, alone, how, dialect) as X:
             here.agreed(lambda: None if resume else _begin(checkpoint))
             _learn(model, X, memory, older)
             if here.first:
@@ -107,7 +112,7 @@ def _judge(model: CTEM, X: Any, seed: int) -> None:
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
-    """Fit; what was learned before an interruption stays in the checkpoint, and that is said."""
+    """Fit; what was learned before an interruption stays in the checkpoint, and a note says so."""
     try:
         with redirect_stdout(sys.stderr):
             model.fit(X, memory=memory)
@@ -115,27 +120,27 @@ def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
             raise KeyboardInterrupt
     except (KeyboardInterrupt, Stopped):
         if files_of(model.checkpoint):
-            say("what was learned is kept: the same command with --resume goes on from there")
+            note("what was learned is kept: the same command with --resume goes on from there")
         raise
 
 
 def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> None:
     """Say what a fit has come to, and forget how to go on unless it was interrupted."""
     if model.density_.history.interrupted:
-        say(f"{output} holds what was learned so far: {quality_in_words(model)}")
-        say("the same command with --resume goes on from there")
+        note(f"{output} holds what was learned so far: {quality_in_words(model)}")
+        note("the same command with --resume goes on from there")
         raise KeyboardInterrupt
     forget(checkpoint)
     if not quiet:
         facts = model.describe()
-        say(
+        note(
             f"{output}: {facts['rows']} rows, {len(facts['columns'])} columns, {facts['steps']} steps "
             f"in {facts['seconds']:.0f} s"
         )
         for part in quality_in_words(model).split("; "):
-            say(part)
+            note(part)
         if facts["still_improving"] and model.max_time is None:  # with a time there was a warning
-            say(facts["still_improving"])
+            note(facts["still_improving"])
 
 
 def score(
@@ -161,9 +166,9 @@ def score(
     fitted = _load(model, device)
     with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
-            values = pyarrow().array(fitted.log_density(X, columns or None, given or ()))
+            values = pa.array(fitted.log_density(X, columns or None, given or ()))
             name = fresh("log_density", part.column_names if append else [])
-            write(part.add_column(0, name, values) if append else pyarrow().table({name: values}))
+            write(part.add_column(0, name, values) if append else pa.table({name: values}))
 
 
 def sample(
@@ -283,24 +288,24 @@ def report(
     with redirect_stdout(sys.stderr):
         write_report(fitted, X, output, held_out=others, name="" if table == "-" else Path(table).name)
     if not quiet:
-        say(f"{output}: written")
+        note(f"{output}: written")
 
 
 def _load(path: Path, device: str) -> CTEM:
     return CTEM.load(path, device)
 
 
-def _conditions(model: CTEM, said: list[str] | None, quiet: bool) -> dict[str, Any] | None:
+def _conditions(model: CTEM, texts: list[str] | None, quiet: bool) -> dict[str, Any] | None:
     """The conditions of --given, after a word on how likely those are that are ranges."""
-    if not said:
+    if not texts:
         return None
     fields = model.table_type_.fields
     written = {field.name: Writing.from_json(field.written) for field in fields if field.written is not None}
-    found = conditions(said, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
+    found = conditions(texts, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
     known, ranges = split_given(found, model.schema_)
     p = model.probability(ranges, known) if ranges and not quiet else None
     if p is not None and p.value:  # else nothing can be drawn, and the error says why
-        say(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
+        note(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import importlib.resources
 import importlib.util
@@ -10,9 +9,9 @@ import io
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import narwhals as nw
-
 from ctem.datasets.downloads import read, root
+from ctem.tables.io.delivery import delivered
+from ctem.tables.io.files import read_path
 
 __all__ = ["TABLES", "TableFile", "load_penguins", "load_table"]
 
@@ -201,17 +200,6 @@ def load_penguins(backend: Literal["pandas", "polars", "pyarrow"] | None = None)
         raise ValueError(f"backend: expected 'pandas', 'polars' or 'pyarrow'; got {backend!r}.")
     if importlib.util.find_spec(backend) is None:
         raise ImportError(f"load_penguins: {backend} is not installed; use another backend, or install it.")
-    text = (importlib.resources.files("ctem.datasets") / "penguins.csv").read_text(encoding="utf8")
-    rows = list(csv.reader(text.splitlines()))
-    columns = {name: _parsed(cells) for name, *cells in zip(*rows, strict=True)}
-    return nw.from_dict(columns, backend=backend).to_native()
-
-
-def _parsed(cells: list[str]) -> list[Any]:
-    """Cells as whole numbers, numbers or text, whichever fits all; None for NA."""
-    for kind in (int, float, str):
-        try:
-            return [None if cell == "NA" else kind(cell) for cell in cells]
-        except ValueError:
-            continue
-    raise AssertionError("text fits every cell")
+    with importlib.resources.as_file(importlib.resources.files("ctem.datasets") / "penguins.csv") as path:
+        table = read_path(path)
+    return delivered(table, "arrow" if backend == "pyarrow" else backend, tuple(table.column_names))

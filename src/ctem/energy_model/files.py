@@ -5,7 +5,6 @@ Code is not saved: a network, base, kernel or rule of one's own is named in the 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialize
 from torch import Tensor
 
 from ctem import __version__
@@ -24,15 +21,14 @@ from ctem.energy_model.defaults import RULES
 from ctem.energy_model.network import Shaped
 from ctem.energy_model.records import kernel_from, kernel_record, space_from, space_record
 from ctem.partition import LogZ
-from ctem.persistence.atomic import replacing
-from ctem.persistence.reading import digest, short
+from ctem.persistence.atomic import write_whole
+from ctem.persistence.sealed import Header, part, read_header, sealed, short, unsealed
 from ctem.tables.answers.density import find_device
 from ctem.training import History, Recipe
 
 __all__ = ["load", "save"]
 
-FORMAT = "1"  # of this kind of file
-MOST = 2**26  # characters of a header
+KIND, FORMAT, SEAL = "ctem energy", "1", "e"
 PLAIN = ("scale", "comparisons", "validation_fraction", "folds", "random_state")
 
 
@@ -50,18 +46,13 @@ def save(model: Any, path: str | Path) -> None:
     True
     """
     tensors = {
-        f"net.{k}.{name}": value.detach().cpu().contiguous()
+        f"net.{k}.{name}": value
         for k, net in enumerate(model.nets_)
         for name, value in net.state_dict().items()
     }
     if isinstance(model.base_, ProductBase | FittedBase):
-        tensors |= {
-            f"base.{name}": value.cpu().contiguous() for name, value in model.base_.state_dict().items()
-        }
-    text = json.dumps(_header(model), allow_nan=False)
-    signed = {"model": text, "sha256": digest(text, tensors, FORMAT + "e")}
-    with replacing(path) as file:
-        file.write(serialize(tensors, {"format": "ctem energy", "version": FORMAT, **signed}))
+        tensors |= {f"base.{name}": value for name, value in model.base_.state_dict().items()}
+    write_whole(path, sealed(KIND, FORMAT, _header(model), tensors, SEAL), "save")
 
 
 def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any, device: str) -> Any:
@@ -73,14 +64,17 @@ def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any
     ...
     FileNotFoundError: load: no file at absent.safetensors.
     """
-    header, tensors = _read(Path(path))
+    target = Path(path)
+    header, tensors, _ = unsealed(
+        target, KIND, "an energy model", lambda about: _understood(target, about), SEAL
+    )
     try:
         return _rebuilt(cls, header, tensors, net, base, kernel, rule, device)
     except (KeyError, TypeError) as error:
         raise ValueError(f"load: {path} is not a whole energy model: {short(error)}") from None
 
 
-def _header(model: Any) -> dict[str, Any]:
+def _header(model: Any) -> Header:
     rule = next((name for name, known in RULES.items() if model.rule in (name, known)), "own")
     return {
         "ctem": __version__,
@@ -121,34 +115,15 @@ def _back(record: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in record.items()}
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"load: no file at {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if about.get("format") != "ctem energy":
-                raise ValueError(f"load: {path} is a safetensors file, but not an energy model.")
-            if about.get("version") != FORMAT:
-                raise ValueError(
-                    f"load: {path} has format {about.get('version')!r}; this ctem reads {FORMAT}."
-                )
-            text = about.get("model", "")
-            if len(text) > MOST:
-                raise ValueError(
-                    f"load: {path} has a header of {len(text)} characters; expected at most {MOST}."
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"load: {path} is damaged or not an energy model ({error}).") from None
-    if digest(text, tensors, FORMAT + "e") != about.get("sha256"):
-        raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
-    return json.loads(text), tensors
+def _understood(path: Path, metadata: Mapping[str, str]) -> Header:
+    if metadata.get("version") != FORMAT:
+        raise ValueError(f"load: {path} has format {metadata.get('version')!r}; this ctem reads {FORMAT}.")
+    return read_header(path, metadata.get("model", ""))
 
 
 def _rebuilt(
     cls: Any,
-    header: dict[str, Any],
+    header: Header,
     tensors: dict[str, Tensor],
     net: Any,
     base: Any,
@@ -174,7 +149,7 @@ def _rebuilt(
     model.base_ = model.base
     if model.base is None:
         model.base_ = FittedBase(space)
-        model.base_.load_state_dict(_part(tensors, "base."))
+        model.base_.load_state_dict(part(tensors, "base."))
         model.base_.to(found)
     model.log_zs_ = [LogZ(**_back(record)) for record in header["log_zs"]]
     model.histories_ = [History(**_back(record)) for record in header["histories"]]
@@ -182,16 +157,12 @@ def _rebuilt(
     for k in range(len(model.log_zs_)):
         g = Shaped(space, net)
         try:
-            g.load_state_dict(_part(tensors, f"net.{k}."))
+            g.load_state_dict(part(tensors, f"net.{k}."))
         except RuntimeError as error:
             raise ValueError(f"net: expected the network that was saved; {short(error)}") from None
         model.nets_.append(g.to(found).eval())
     model.device_ = found
     return model
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _net(record: Mapping[str, Any], space: Any, given: Any) -> Any:
@@ -214,7 +185,7 @@ def _base(name: str | None, space: Any, tensors: Mapping[str, Tensor], given: An
             "base: this model has a base of its own, which a file does not hold; load(path, base=…)."
         )
     base = ProductBase(space) if name == "ProductBase" else FittedBase(space)
-    base.load_state_dict(_part(tensors, "base."))
+    base.load_state_dict(part(tensors, "base."))
     return base
 
 

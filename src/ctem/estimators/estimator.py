@@ -40,11 +40,13 @@ from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
 from ctem.tables.answers.realism import Realism
 from ctem.tables.io.delivery import Delivers, delivered
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
 from ctem.tables.io.given import matched, positions, renamed
 from ctem.tables.io.observed import filled
 from ctem.tables.io.recognition import read_written
 from ctem.tables.io.records import from_records
+from ctem.tables.io.textual import text_types
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
 from ctem.training.cut import still_improving
@@ -192,8 +194,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """Fit to a NumPy, pandas, polars or pyarrow table, or to one that does not fit into memory.
 
         Arguments:
-            X: a table; or the path or URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars
-                LazyFrame, a DuckDB relation, an iterator of tables (``ctem.tables.io.large``).
+            X: a table; or the path of a CSV, Parquet or Arrow file, which is read as the command line reads it; or the
+                URL of a Parquet file or folder, a ``pyarrow.dataset.Dataset``, a polars LazyFrame, a DuckDB relation,
+                an iterator of tables (``ctem.tables.io.large``). All that takes a table takes a path as well.
             sample_weight: of the rows of a table; those of weight 0 are left out.
             X_val: rows to stop training and to choose by, instead of some of X.
             memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
@@ -247,8 +250,8 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def score_samples(self, X: Any) -> Vector:
         """log ρ of every row, per unit of each real column, shape (n,): ``log_density(X)``.
 
-        Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6) depend on the rows beside
-        it.
+        Missing cells are marginalised. Sums are float32, so that the last digits (about 1e-6, up to 1e-4 of a row
+        that is far out) depend on the rows beside it.
         """
         check_is_fitted(self)
         return self._table.log_prob(self._read(X))
@@ -426,8 +429,13 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "impute: missing='state' makes a missing cell a value, not a gap; fit with 'hidden'."
             )
-        X = from_records(X)
-        own, frame = read_written(read_frame(X), self.table_type_), self._read(X)
+        return self._imputed(*self._read_once(X), method, n_draws, random_state)
+
+    def _imputed(
+        self, X: Any, table: Frame, frame: Frame, method: str, n_draws: int = 1, random_state: Any = None
+    ) -> Any:
+        """The table X with its missing cells filled in, which was read as it is and in the columns of fit."""
+        own = read_written(table, self.table_type_)
         own = own if frame.table_type.backend != "numpy" else frame
         output, names = self._output(None), own.table_type.names
         if method != "sample":
@@ -450,7 +458,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             as_frame: a table of the library of X (pandas for an array) with columns row, score, p_value and why, and
                 the rows themselves; else a list of ``Outlier``.
         """
-        frame = self.as_frame(X)
+        X, _, frame = self._read_once(X)
         if n is not None:
             check_count("n", n)
         if alpha is not None:
@@ -568,7 +576,16 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         Arguments:
             needed: columns that are missed if they are not there; all of the density when None.
         """
+        return self._read_once(X, needed)[2]
+
+    def _read_once(self, X: Any, needed: Collection[str] | None = None) -> tuple[Any, Frame, Frame]:
+        """The table that X is or names, as a frame, and that in the columns of fit."""
+        check_is_fitted(self)
+        X = from_records(read_path(X, text_types(self.table_type_)))
         frame = read_frame(X)
+        return X, frame, self._as_fitted(X, frame, needed)
+
+    def _as_fitted(self, X: Any, frame: Frame, needed: Collection[str] | None = None) -> Frame:
         if hasattr(self, "feature_names_in_") and frame.table_type.backend != "numpy":
             wanted = self.table_type_.names if needed is None else needed
             return matched(frame, self.table_type_, [n for n in wanted if n not in self.schema_.left_out])

@@ -16,16 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
-from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ctem.estimators.estimator import CTEM
 from ctem.estimators.wrappers import AroundCTEM, taking_settings
+from ctem.fitting.arguments import check_count
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import held_out_parts
 from ctem.tables.answers.intervals import Intervals
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, build_frame, read_frame
+from ctem.tables.io.records import from_records
 from ctem.tables.io.rows import indexed
+from ctem.tables.io.textual import text_types
+from ctem.training.borrowed import checked_feature_names, output_config
 
 __all__ = ["CTEMImputer"]
 
@@ -109,16 +113,17 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         Those are (n, columns): 0 for an observed cell, nan for a label, days for dates.
         """
         check_is_fitted(self)
-        frame = self._read(X)
-        made = self.estimator_.impute(X, self.strategy, random_state=self.random_state)
+        X, own, frame = self._read(X)
+        made = self.estimator_._imputed(X, own, frame, self.strategy, random_state=self.random_state)
         table = self._answer(made, frame)
         return (table, self._table.uncertainty(frame)) if return_std else table
 
     def draws(self, X: Any, n_draws: int = 5, random_state: Any = None) -> list[Any]:
         """Multiple imputation: tables whose missing cells are drawn together, whatever the strategy."""
         check_is_fitted(self)
-        frame, seed = self._read(X), self.random_state if random_state is None else random_state
-        drawn = self.estimator_.impute(X, "sample", n_draws=n_draws, random_state=seed)
+        check_count("n_draws", n_draws)
+        (X, own, frame), seed = self._read(X), self.random_state if random_state is None else random_state
+        drawn = self.estimator_._imputed(X, own, frame, "sample", n_draws, seed)
         return [self._answer(table, frame) for table in (drawn if n_draws > 1 else [drawn])]
 
     def intervals(self, X: Any, coverage: float = 0.9) -> tuple[Any, Any]:
@@ -131,14 +136,14 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         check_is_fitted(self)
         if not 0 < coverage < 1:
             raise ValueError(f"coverage: expected a share in (0, 1); got {coverage!r}.")
-        frame = self._read(X)
+        X, _, frame = self._read(X)
         low, high = self._intervals.of(frame, coverage)
         return indexed(build_frame(frame.table_type, low), X), indexed(build_frame(frame.table_type, high), X)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> NDArray[np.object_]:
         """The names of the columns of ``transform``."""
         check_is_fitted(self)
-        names = _check_feature_names_in(self, input_features)
+        names = checked_feature_names(self, input_features)
         own = dict(zip(self.estimator_.table_type_.names, names, strict=True))
         extra = [f"missingindicator_{own[name]}" for name in self.indicated_] if self.add_indicator else []
         return np.array([*names, *extra], object)
@@ -147,12 +152,12 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
     def _table(self) -> TableDensity:
         return TableDensity(self.estimator_.schema_, self.estimator_.density_)
 
-    def _read(self, X: Any) -> Frame:
-        read_frame(X)  # whose words on a wrong shape come first
-        validate_data(
-            self, X, skip_check_array=True, reset=False
-        )  # names in the order of fit, as those that come out
-        return self.estimator_.as_frame(X)
+    def _read(self, X: Any) -> tuple[Any, Frame, Frame]:
+        X = from_records(read_path(X, text_types(self.estimator_.table_type_)))
+        own = read_frame(X)  # whose words on a wrong shape come first
+        # names in the order of fit, as those that come out
+        validate_data(self, X, skip_check_array=True, reset=False)
+        return X, own, self.estimator_._as_fitted(X, own)
 
     def _answer(self, filled: Any, frame: Frame) -> Any:
         """The table with its indicators, in the library that ``set_output`` asks for."""
@@ -164,7 +169,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
             made = nw.from_dict(flags, backend=table.implementation).to_native()
             both = [table, nw.from_native(indexed(made, filled), eager_only=True)]
             table = nw.concat(both, how="horizontal")
-        wanted = _get_output_config("transform", self)["dense"]
+        wanted = output_config(self)["dense"]
         if wanted == table.implementation.name.lower() or wanted == "default":
             return table.to_native()
         return table.to_pandas() if wanted == "pandas" else table.to_polars()

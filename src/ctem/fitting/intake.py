@@ -18,15 +18,16 @@ from ctem.fitting.streaming import Pool, Span, held_out_span, shuffled, survey
 from ctem.tables.answers.density import find_device
 from ctem.tables.encoding.sketches import Sketch, completed
 from ctem.tables.inference.kinds import kind_names
-from ctem.tables.inference.suspicions import remarks
+from ctem.tables.inference.suspicions import remarks, unsure_dates
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, read_frame
 from ctem.tables.io.given import renamed
 from ctem.tables.io.large import LargeTable, is_large, open_large
-from ctem.tables.io.recognition import Reading, read_written, recognised
+from ctem.tables.io.recognition import Reading, recognised
 from ctem.tables.io.records import from_records
 from ctem.tables.io.rows import taken
 from ctem.tables.io.terminal import print_columns
-from ctem.tables.io.zones import check_zones
+from ctem.tables.io.textual import read_as_fitted, text_types
 from ctem.tables.schema import Schema, readings
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
@@ -101,10 +102,12 @@ def intake(
     torch.Size([9, 9])
     """
     if not is_large(X):
-        yield _whole(estimator, arguments, from_records(X), sample_weight, X_val)
+        decimal, kinds = _reading(arguments).decimal, kind_names(arguments["kinds"])
+        X = from_records(read_path(X, seed=seed, decimal=decimal, kinds=kinds))
+        yield _whole(estimator, arguments, X, sample_weight, X_val)
         return
     if sample_weight is not None:
-        raise ValueError("sample_weight: expected None with a path, a dataset or an iterator; give a table.")
+        raise ValueError("sample_weight: expected None with Parquet, a dataset or an iterator; give a table.")
     with open_large(X) as large:
         sketch = _surveyed(large, memory, seed, bool(arguments["verbose"]))
         if sketch.rows <= sketch.limit:
@@ -144,7 +147,7 @@ def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: 
         held_out=None if kept is None else schema.encode(kept).x.to(x),
         rows=len(frame),
         digest=hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest(),
-        remarks=_remarks(schema, frame),
+        remarks=_remarks(arguments, schema, frame),
     )
 
 
@@ -163,7 +166,7 @@ def _streamed(
     settings = settings_for(arguments, schema, sketch.rows)
     span = _training_span(settings, held_out, sketch.rows - int(is_held.sum())).part(here.rank, here.ranks)
     text = [name for name in readings(frame) if sketch.columns[name].counts is None]
-    notes, head = _remarks(schema, frame, 0), table[:2]
+    notes, head = _remarks(arguments, schema, frame, 0), table[:2]
     sketch.parts.clear()
     del table, frame, sample  # before the pool takes their place
     verbose = bool(arguments["verbose"]) and here.first
@@ -201,7 +204,7 @@ def _joint_digest(digests: list[str]) -> str:
 def _validation_rows(X_val: Any, table_type: TableType) -> Frame:
     """The rows of X_val in the columns of fit: by name where they have names, else by position."""
     try:
-        frame = read_frame(X_val)
+        frame = read_frame(read_path(X_val, text_types(table_type)))
     except (TypeError, ValueError) as error:
         raise type(error)(f"X_val: {str(error).removeprefix('X: ')}") from None
     expected, names = table_type.names, frame.table_type.names
@@ -211,25 +214,31 @@ def _validation_rows(X_val: Any, table_type: TableType) -> Frame:
         raise ValueError(
             f"X_val: expected the columns of X; there is no {absent[0]!r} among {list(names)[:9]}."
         )
-    check_zones(frame, table_type, "X_val")
     fields = {field.name: field for field in frame.table_type.fields}
     kind = replace(frame.table_type, fields=tuple(fields[name] for name in expected))
-    return read_written(Frame(kind, {name: frame.columns[name] for name in expected}), table_type)
+    return read_as_fitted(Frame(kind, {name: frame.columns[name] for name in expected}), table_type, "X_val")
 
 
 def _frame(estimator: Any, arguments: Mapping[str, Any], X: Any, sketch: Sketch | None = None) -> Frame:
     frame = read_frame(X)
     frame = frame if sketch is None else completed(frame, sketch.columns)
-    frame = recognised(frame, Reading.of(arguments["reading"]), kind_names(arguments["kinds"]))
+    frame = recognised(frame, _reading(arguments), kind_names(arguments["kinds"]))
     # names that scikit-learn refuses, before the work
     validate_data(estimator, X, skip_check_array=True)
     return frame
 
 
-def _remarks(schema: Schema, frame: Frame, rows: int | None = None) -> tuple[str, ...]:
+def _reading(arguments: Mapping[str, Any]) -> Reading:
+    return Reading.of(arguments["reading"])
+
+
+def _remarks(
+    arguments: Mapping[str, Any], schema: Schema, frame: Frame, rows: int | None = None
+) -> tuple[str, ...]:
     """Of the columns of a frame, of which so many rows are those of the table; by one process only."""
     kinds = {name: inferred.kind for name, inferred in schema.columns.items()}
-    return tuple(remarks(frame.columns, kinds, rows)) if team().first else ()
+    unsure = [] if _reading(arguments).dates else map(str, unsure_dates(frame))
+    return (*remarks(frame.columns, kinds, rows), *unsure) if team().first else ()
 
 
 def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:

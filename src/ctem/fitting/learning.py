@@ -8,23 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import fit_anyorder
 from ctem.densities.anyorder.settings import Settings
-from ctem.densities.tilted import Plan, TiltedDensity, fit_energy
+from ctem.densities.tilted import Pace, Plan, TiltedDensity, fit_energy
 from ctem.tables.answers.heldout import energy_held_out
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
+from ctem.training.borrowed import checked_sample_weight
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
-WEIGHED, ENDING = 0.3, 0.9  # shares of ``max_time``: for the energy, and when it should have been learned
+WEIGHED = 0.3  # share of ``max_time`` for the energy, at most
+ENDING = 0.95  # share of ``max_time`` after which the density should have been learned
 PLANS = {
     "quick": Plan(rounds=1, draws=2.0, steps=500),
     "default": Plan(),
@@ -44,7 +45,7 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
     """
     if sample_weight is None:
         return frame, None
-    weights = _check_sample_weight(sample_weight, np.empty((len(frame), 1)), ensure_non_negative=True)
+    weights = checked_sample_weight(sample_weight, np.empty((len(frame), 1)))
     with np.errstate(over="ignore"):
         finite = np.isfinite(weights.sum())
     if not finite:
@@ -104,18 +105,27 @@ def fit_density(
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
-    share = 1 - WEIGHED if tilted else 1.0
-    limits = {"parents": schema.parents, "max_time": max_time and share * max_time, "refresh": refresh}
+    limits = {"parents": schema.parents, "max_time": max_time and ENDING * max_time, "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
+    plan = _plan(arguments["effort"], arguments["energy"])
+    if tilted and max_time is not None:
+        limits["leaving"] = lambda density: min(
+            _energy_seconds(plan, density, len(x), seed), WEIGHED * max_time
+        )
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if tilted and not density.history.interrupted:
-        plan = _plan(arguments["effort"], arguments["energy"])
         until = None if max_time is None else began + ENDING * max_time
         density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     return density
 
 
-def _plan(effort: str, energy: str) -> Plan:
+def _energy_seconds(plan: Plan, density: AnyOrderDensity, rows: int, seed: int) -> float:
+    """About how long it takes to learn an energy on top of a density."""
+    pace = Pace.of(density, torch.Generator(density.base.log_table.device).manual_seed(seed))
+    return plan.sized(density.space.dim).seconds(rows, pace, density.space.dim)
+
+
+def _plan(effort: str, energy: str | None) -> Plan:
     """How long an energy is learned, and of what it is made."""
     plan = PLANS[effort]
     if energy == "networks":

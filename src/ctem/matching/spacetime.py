@@ -23,7 +23,7 @@ from ctem.bases import ProductBase
 from ctem.matching.losses import Rule, log_score, soft
 from ctem.matching.noise import Noise
 
-__all__ = ["ColumnComparisons", "LevelComparisons", "Moves", "Pairs", "Shown", "show", "space_time_loss"]
+__all__ = ["ColumnComparisons", "LevelComparisons", "Moves", "NoisyRows", "Pairs", "show", "space_time_loss"]
 
 Potential = Callable[[Tensor, Tensor], Tensor]
 
@@ -56,10 +56,10 @@ def space_time_loss(g: Potential, pairs: Pairs, rule: Rule = log_score) -> Tenso
     return (pairs.weight * soft(rule, gap, pairs.w)).sum() / pairs.weight.sum()
 
 
-class Shown(NamedTuple):
+class NoisyRows(NamedTuple):
     """Rows as the network sees them: real columns noised, discrete ones clean.
 
-    >>> Shown(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 1)).level.shape
+    >>> NoisyRows(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 1)).level.shape
     torch.Size([4, 2])
     """
 
@@ -75,7 +75,7 @@ def show(
     low: float,
     high: float | None,
     generator: torch.Generator,
-) -> Shown:
+) -> NoisyRows:
     """Visible real columns of a row at one level, log-uniform on [low, high], or at ``low``.
 
     >>> from ctem.spaces import Category, Real, Space
@@ -92,7 +92,9 @@ def show(
         xi = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
         noisy = (-real_level).exp() * x + (-torch.expm1(-2 * real_level)).sqrt() * xi
         data = torch.where(base.is_real, noisy, x)
-    return Shown(data, torch.where(visible, torch.where(base.is_real, real_level, 0.0), math.inf), real_level)
+    return NoisyRows(
+        data, torch.where(visible, torch.where(base.is_real, real_level, 0.0), math.inf), real_level
+    )
 
 
 class Moves(NamedTuple):

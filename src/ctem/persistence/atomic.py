@@ -24,7 +24,7 @@ except ImportError:  # Windows: parts are not locked, and those of the dead are 
 
 fcntl: Any = locks
 
-__all__ = ["check_target", "forget_parts", "is_regular", "locked", "replacing"]
+__all__ = ["check_target", "forget_parts", "is_regular", "locked", "replacing", "write_whole"]
 
 LONGEST = 180  # bytes of a target's name in that of its part: names have at most 255
 REASONS = {
@@ -65,6 +65,22 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         _sync(target.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_whole(path: str | Path, content: bytes, what: str) -> None:
+    """Write a file, whole or not at all; an error begins with ``what``, with a note if an older file is still there.
+
+    >>> write_whole("/no/such/folder/model.ctem", b"", "save")
+    Traceback (most recent call last):
+    ...
+    OSError: save: /no/such/folder/model.ctem could not be written (cannot be written (there is no such folder)).
+    """
+    try:
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        kept = "; what was there is untouched" if Path(path).is_file() and is_regular(path) else ""
+        raise OSError(f"{what}: {path} could not be written ({error.strerror or error}){kept}.") from None
 
 
 @contextmanager

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-__all__ = ["FORMAT", "MIGRATIONS", "digest", "provenance", "read", "short"]
+from ctem.persistence.sealed import Header, read_header, short, unsealed
+
+__all__ = ["FORMAT", "MIGRATIONS", "provenance", "read"]
 
 FORMAT = 23  # raise it when the header changes, and add to MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
-UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
-LARGEST_HEADER = 2**26  # characters; what save would write beyond it, it refuses
-Header = dict[str, Any]
 
 
 def provenance(path: str | Path) -> Header:
@@ -32,33 +28,21 @@ def provenance(path: str | Path) -> Header:
 
 
 def read(path: Path) -> tuple[Header, dict[str, Tensor]]:
-    """Header and tensors; a damaged or foreign file is an error that names it.
+    """Header, brought up to the present format, and tensors; a damaged or foreign file is an error that names it.
 
     >>> read(Path("absent.ctem"))
     Traceback (most recent call last):
     ...
     FileNotFoundError: load: no file at absent.ctem.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"load: no file at {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != "ctem":
-                raise ValueError(f"load: {path} is a safetensors file, but not a ctem model.")
-            header = _migrated(path, metadata)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if digest(metadata["model"], tensors, metadata["version"]) != metadata.get("sha256"):
-                raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
-    except SafetensorError as error:
-        raise ValueError(f"load: {path} is damaged or not a ctem model ({error}).") from None
-    if int(metadata["version"]) < 22:  # a second potential, for quick scores
+    header, tensors, version = unsealed(path, "ctem", "a ctem model", lambda about: _migrated(path, about))
+    if int(version) < 22:  # a second potential, for quick scores
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("fast.")}
     return header, tensors
 
 
 def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
-    text, version = metadata.get("model", ""), metadata.get("version", "")
+    version = metadata.get("version", "")
     if version not in map(str, range(1, FORMAT + 1)):  # int() would also take ٢٠
         raise ValueError(
             f"load: {path} has format {version!r}; this ctem reads {OLDEST} … {FORMAT}. Update ctem."
@@ -68,26 +52,13 @@ def _migrated(path: Path, metadata: Mapping[str, str]) -> Header:
             f"load: {path} has format {version}, from ctem 0.1, whose density was another one; "
             "that kind of model is gone. Fit it again."
         )
-    if len(text) > LARGEST_HEADER:
-        raise ValueError(
-            f"load: {path} has a header of {len(text)} characters; expected at most {LARGEST_HEADER}."
-        )
-    try:
-        header = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"load: {path} has a header that is not JSON ({short(error)})") from None
-    if not isinstance(header, dict):
-        raise ValueError(f"load: {path} has a header that is not a JSON object.")
+    header = read_header(path, metadata.get("model", ""))
     try:
         for old in range(int(version), FORMAT):
             header = MIGRATIONS[old](header)
         return {**header, "provenance": dict(header["provenance"])}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number of JSON.")
 
 
 def _without_formulas(header: Header) -> Header:
@@ -185,28 +156,3 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     21: _without_second_potential,
     22: _in_present_words,
 }
-
-
-def digest(text: str, tensors: Mapping[str, Tensor], version: str) -> str:
-    """SHA-256 of the format, a header and every number, so that no flipped bit goes unnoticed.
-
-    >>> digest("{}", {}, "15")[:8]  # up to 15, without the format
-    '44136fa3'
-    """
-    found = hashlib.sha256(text.encode() if version in UNSIGNED else f"{version} {text}".encode())
-    for name in sorted(tensors):
-        found.update(f"{name}{tuple(tensors[name].shape)}".encode())
-        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
-
-
-def short(error: BaseException) -> str:
-    """The message of an error, in a line.
-
-    >>> short(KeyError("plan"))
-    "'plan' is not there."
-    """
-    text = str(error) or type(error).__name__
-    if isinstance(error, KeyError):
-        text = f"{text} is not there."
-    return text if len(text) < 400 else text[:400] + " …"

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ctem import __version__
 from ctem.estimators.estimator import CTEM
-from ctem.persistence.atomic import is_regular, replacing
+from ctem.persistence.atomic import write_whole
 from ctem.report.explorer import explorer_section
 from ctem.report.findings import Findings, examine
 from ctem.report.page import page
@@ -60,7 +60,8 @@ def write_report(
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: no folder {target.parent}; make it first.")
     found = examine(model, X, held_out, n_samples, seed, name)
-    _write(target, page(found, _origin(model, found, seed), seed, explorer_section(model, found)))
+    text = page(found, _origin(model, found, seed), seed, explorer_section(model, found))
+    write_whole(target, text.encode("utf-8", "xmlcharrefreplace"), "report")
     return target
 
 
@@ -89,12 +90,3 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
 
 def _list(facts: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in facts.items())
-
-
-def _write(target: Path, text: str) -> None:
-    try:
-        with replacing(target) as file:
-            file.write(text.encode("utf-8", "xmlcharrefreplace"))
-    except OSError as error:
-        kept = "; what was there is untouched" if is_regular(target) else ""
-        raise OSError(f"report: {target} could not be written ({error.strerror or error}){kept}.") from None

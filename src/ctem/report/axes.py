@@ -18,7 +18,7 @@ from ctem.tables.io.cells import Cells
 from ctem.tables.io.display import displayed_like
 from ctem.tables.margins.lattices import Lattice
 
-__all__ = ["Axis", "Listed", "Ruled", "lay_out", "nice", "plain_text", "shown"]
+__all__ = ["Axis", "Listed", "Ruled", "display_text", "lay_out", "nice", "plain_text"]
 
 BARS = 12  # values of a category with a bar of their own
 SLOTS = 30  # of a histogram
@@ -165,10 +165,10 @@ def plain_text(value: Any, longest: int = LONGEST) -> str:
     return text if text.strip() else f'"{text}"'
 
 
-def shown(cells: Cells, row: int) -> str:
+def display_text(cells: Cells, row: int) -> str:
     """One cell as text.
 
-    >>> shown(Cells("float", np.array([0.1 + 0.2]), np.zeros(1, bool)), 0)
+    >>> display_text(Cells("float", np.array([0.1 + 0.2]), np.zeros(1, bool)), 0)
     '0.3'
     """
     pick = slice(row, row + 1)
@@ -232,7 +232,7 @@ def _label(codec: Labels, code: int, example: Cells) -> str:
     if count > 1:
         return f"{count} rare values"
     value = codec.decode(torch.tensor([[float(code)]]), torch.Generator().manual_seed(0))
-    return shown(displayed_like(example, value), 0)
+    return display_text(displayed_like(example, value), 0)
 
 
 def _moments(days: list[float], span: float, zone: str) -> list[str]:

@@ -30,7 +30,7 @@ from ctem.densities.anyorder.worth import NEVER
 from ctem.densities.residuals import LEAST, TAME
 from ctem.densities.tilted import TiltedDensity
 from ctem.estimators.estimator import CTEM
-from ctem.report.axes import Ruled, lay_out, plain_text, shown
+from ctem.report.axes import Ruled, display_text, lay_out, plain_text
 from ctem.report.findings import Findings, Strange
 from ctem.report.markup import tag, text
 from ctem.report.trees import energy_data
@@ -298,7 +298,7 @@ def _target(found: Ties, g: int) -> Json:
     )  # the others hold no formula
     return {
         "column": found.targets[g],
-        "width": found.ruler.width(found.targets[g]),
+        "width": found.units.width(found.targets[g]),
         "formulas": [{"terms": tie.terms, "finest": finest, "start": start} for tie, finest, start in rows],
     }
 
@@ -355,7 +355,7 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
     data = codec.to_json()
     if isinstance(codec, Constant | Labels):
         listed = displayed_like(cells, cells_of(codec, np.arange(len(codec.values))))
-        return {**data, "values": [shown(listed, i) for i in range(len(codec.values))]}
+        return {**data, "values": [display_text(listed, i) for i in range(len(codec.values))]}
     axis = lay_out(name, codec, cells)
     assert isinstance(axis, Ruled)
     lattice = {
@@ -391,4 +391,4 @@ def _cell(name: str, codec: Codec, cells: Cells) -> float | str | None:
     if isinstance(codec, Numbers):
         return float(codec.lattice.measure(cells)[0])
     place = int(find(name, cells, codec)[0])
-    return shown(cells, 0) if place == -2 else place
+    return display_text(cells, 0) if place == -2 else place

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctem.estimators.estimator import CTEM
-from ctem.report.axes import Listed, lay_out, shown
+from ctem.report.axes import Listed, display_text, lay_out
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.report.patterns import Pattern, missing_patterns
 from ctem.report.privacy import Privacy, audit
@@ -284,12 +284,12 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
     if not len(known):
         return "—"
     if marginal is None:
-        return shown(cells, int(known[0]))
+        return display_text(cells, int(known[0]))
     if isinstance(marginal.axis, Listed) and not marginal.axis.ordered:
         top = list(zip(marginal.axis.labels, marginal.real, strict=True))[:3]
         return ", ".join(f"{label} {share:.0%}" for label, share in top)
     low, high = (int(known[pick(cells.values[known])]) for pick in (np.argmin, np.argmax))
-    return f"{shown(cells, low)} … {shown(cells, high)}"
+    return f"{display_text(cells, low)} … {display_text(cells, high)}"
 
 
 def _outliers(
@@ -310,4 +310,4 @@ def _outliers(
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
     name, own = list(row.columns.items())[j]
     likeliest = displayed_like(own, table.conditional(row, j).mode())
-    return Surprise(name, nats, shown(own, 0), shown(likeliest, 0))
+    return Surprise(name, nats, display_text(own, 0), display_text(likeliest, 0))

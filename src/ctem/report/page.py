@@ -37,9 +37,9 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
     '<!DOCTYPE html>'
     """
     table, *rest = sections(found, origin, seed)
-    shown = [table, *([] if ask is None else [ask]), *rest]
-    links = "".join(tag("a", title, href=f"#{mark}") for mark, title, _, _ in shown)
-    body = "".join(_section(*part) for part in shown)
+    parts = [table, *([] if ask is None else [ask]), *rest]
+    links = "".join(tag("a", title, href=f"#{mark}") for mark, title, _, _ in parts)
+    body = "".join(_section(*part) for part in parts)
     style = files("ctem.report").joinpath("style.css").read_text("utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -229,8 +229,8 @@ class _Scale(NamedTuple):
             axis.get_major_locator().set_params(integer=True)
             axis.set_major_formatter(lambda place, _: text(round(place)))
         if self.labels:
-            shown = [_short(label) for label in self.labels]
-            axis.set_ticks(range(len(shown)), shown, rotation=0 if sum(map(len, shown)) < 40 else 60)
+            texts = [_short(label) for label in self.labels]
+            axis.set_ticks(range(len(texts)), texts, rotation=0 if sum(map(len, texts)) < 40 else 60)
 
     def named(self, name: str) -> str:
         """The name of the column, with the unit that its axis has."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ctem.estimators.estimator import CTEM
 from ctem.spaces import Category, Ordinal
+from ctem.tables.answers.breaches import Breach, breaches
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, blind, blind_rows, unseen_rows
 from ctem.tables.io.frame import Frame
@@ -68,6 +69,7 @@ class Privacy:
         attack, attack_stderr: AUC of the likelihood-ratio test, and its standard error.
         exposed: the rows of fit of highest likelihood ratio.
         networks: how many were asked alone, if no held-out rows were given; 1 for the model as a whole.
+        rules: how often samples break each rule and order that the model keeps.
 
     >>> Privacy(100, 50, 50, 0.51, 0.05, 0.0, 0.0, 0.8, 0.8, 0.5, 0.06, ()).alarms()
     []
@@ -86,13 +88,14 @@ class Privacy:
     attack_stderr: float
     exposed: tuple[Exposed, ...]
     networks: int = 1
+    rules: tuple[Breach, ...] = ()
 
     def alarms(self) -> list[str]:
         """What should not be, in words."""
         found = []
         for name, what in (
             ("nearer", "samples are nearer to rows of fit than to held-out rows"),
-            ("attack", "the likelihood tells rows of fit from held-out ones"),
+            ("attack", "the likelihood separates rows of fit from held-out ones"),
         ):
             value, stderr = getattr(self, name), getattr(self, f"{name}_stderr")
             if value > TOLERATED[name] and value > 0.5 + SURE * stderr:
@@ -106,8 +109,8 @@ class Privacy:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON."""
-        exposed = [each._asdict() for each in self.exposed]
-        return {**asdict(self), "exposed": exposed, "alarms": self.alarms()}
+        lists = {name: [each._asdict() for each in getattr(self, name)] for name in ("exposed", "rules")}
+        return {**asdict(self), **lists, "alarms": self.alarms()}
 
     def __str__(self) -> str:
         rows = ", ".join(f"{each.row} ({each.nats:+.1f})" for each in self.exposed)
@@ -123,6 +126,7 @@ class Privacy:
                 f"nearest over second nearest distance: {self.ratio:.2f}, of held-out rows {self.ratio_unseen:.2f}",
                 f"membership by likelihood ratio, AUC: {self.attack:.3f} ± {self.attack_stderr:.3f}  (0.5 is best)",
                 f"most exposed rows of fit (nats over independent columns): {rows}",
+                *map(str, self.rules),
                 *verdict,
             ]
         )
@@ -153,7 +157,11 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0, n_sam
         parts = list(_folds(model, table, frame))
     else:
         parts = [_Part(table, np.arange(len(frame)), frame, model.as_frame(holdout))]
-    return _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
+    found = _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
+    if table.schema.keeper is None:
+        return found
+    generator = torch.Generator(table.device).manual_seed(int(rng.integers(2**31)))
+    return replace(found, rules=tuple(breaches(table.schema, table.sample(n_samples, generator))))
 
 
 class _Part(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import narwhals as nw
@@ -13,8 +13,9 @@ from ctem.spaces import Column
 from ctem.tables.encoding.codecs import LeftOut
 from ctem.tables.inference.gap_causes import gaps_in_words
 from ctem.tables.inference.kinds import InferredColumn, infer_column, kind_names
-from ctem.tables.inference.suspicions import Suspicion, suspicions
+from ctem.tables.inference.suspicions import Suspicion, suspicions, unsure_dates
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, read_frame
 from ctem.tables.io.recognition import Reading, recognised
 from ctem.tables.relations.relations import relations
@@ -103,7 +104,7 @@ def inspect(
     break them.
 
     Arguments:
-        X: a NumPy array, or a pandas, polars or pyarrow table.
+        X: a NumPy array, a pandas, polars or pyarrow table, or the path of a CSV, Parquet or Arrow file.
         kinds, reading: as in ``CTEM``.
 
     >>> import pandas as pd
@@ -117,7 +118,9 @@ def inspect(
     ! 'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} marks it.
     ! 'class' and 'pclass' hold the same: one of them is enough.
     """
-    frame = recognised(read_frame(X), Reading.of(reading), kind_names(kinds))
+    how = Reading.of(reading)
+    X = read_path(X, decimal=how.decimal, kinds=kind_names(kinds))
+    frame = recognised(read_frame(X), how, kind_names(kinds))
     requested, words = requested_kinds(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
     found = {
@@ -130,7 +133,8 @@ def inspect(
     for name, (each, why) in found.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
         columns.append(Description(name, each.kind if each else "refused", reason))
-    return inspect_frame(frame, columns)
+    seen = inspect_frame(frame, columns)
+    return seen if how.dates else replace(seen, suspicions=[*seen.suspicions, *unsure_dates(frame)])
 
 
 def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:

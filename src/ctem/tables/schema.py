@@ -28,9 +28,11 @@ from ctem.tables.io.frame import Frame
 from ctem.tables.io.writings import Writing
 from ctem.tables.margins.lattices import check_whole
 from ctem.tables.relations.exactness import exact, sums_of
-from ctem.tables.relations.formulas import CodecRuler, Formula
+from ctem.tables.relations.formulas import CodecUnits, Formula
 from ctem.tables.relations.kept_orders import KeptOrder
 from ctem.tables.relations.kept_rules import KeptRule
+from ctem.tables.relations.label_pairs import LabelPair
+from ctem.tables.relations.pair_keeper import LabelColumn, PairKeeper
 from ctem.tables.relations.quantities import quantity_of
 from ctem.tables.relations.relations import relations
 from ctem.tables.relations.rule_keeper import RuleKeeper
@@ -97,6 +99,7 @@ class Schema:
     formulas: tuple[Formula, ...] = ()
     rules: tuple[KeptRule, ...] = ()
     orders: tuple[KeptOrder, ...] = ()
+    pairs: tuple[LabelPair, ...] = ()
 
     @classmethod
     def fit(
@@ -139,6 +142,10 @@ class Schema:
         found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
         for name, words in found.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
+        for pair in found.pairs:
+            codec = columns[pair.column].codec
+            assert isinstance(codec, Labels)
+            columns[pair.column] = replace(columns[pair.column], codec=codec.kept_apart())
         present = {
             n: cells for n, cells in frame.columns.items() if not isinstance(columns[n].codec, LeftOut)
         }
@@ -307,23 +314,23 @@ class Schema:
             return None
         pairs = zip(self.owner, self.columns.items(), strict=True)
         numbers = {name: (g[-1], c.codec) for g, (name, c) in pairs if isinstance(c.codec, Numbers)}
-        ruler = CodecRuler(dict(numbers.values()), self.parents)
+        units = CodecUnits(dict(numbers.values()), self.parents)
         ties = [
             Tie(numbers[f.target][0], tuple((numbers[name][0], sign) for name, sign in f.terms), f.share)
             for f in self.formulas
         ]
-        return Ties(ties, ruler, self.parents)
+        return Ties(ties, units, self.parents)
 
     @cached_property
     def keeper(self) -> RuleKeeper | None:
         """The rules as the density takes them; None where there are none."""
-        if not self.rules and not self.orders:
+        if not self.rules and not self.orders and not self.pairs:
             return None
-        pairs = zip(self.owner, self.columns.items(), strict=True)
+        pairs = list(zip(self.owner, self.columns.items(), strict=True))
         made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
-        return RuleKeeper(
-            self.rules, self.orders, {name: each for name, each in made.items() if each is not None}
-        )
+        known = {name: each for name, each in made.items() if each is not None}
+        listed = {name: LabelColumn(c.codec, g[0]) for g, (name, c) in pairs if isinstance(c.codec, Labels)}
+        return RuleKeeper(self.rules, self.orders, known, PairKeeper(self.pairs, listed))
 
     def describe(self) -> list[Description]:
         """Name, kind and reason of every column."""
@@ -341,7 +348,9 @@ class Schema:
             "formulas": [each.to_json() for each in self.formulas],
         }
         rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
-        return found | {key: some for key, some in (("rules", rules), ("orders", orders)) if some}
+        pairs = [each.to_json() for each in self.pairs]
+        more = (("rules", rules), ("orders", orders), ("pairs", pairs))
+        return found | {key: some for key, some in more if some}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -405,15 +414,17 @@ def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tup
 
 def _kept(
     data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
-) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...]]:
-    """The rules and orders of a file; both are left out of it where there are none."""
+) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...], tuple[LabelPair, ...]]:
+    """The rules, orders and pairs of a file; they are left out of it where there are none."""
     made = {name: quantity_of(each.codec, ()) for name, each in columns.items()}
     known = {name: each for name, each in made.items() if each is not None}
     numbers = [name for name, each in known.items() if each.kind != "label"]
     try:
         rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
         TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
-        return rules, tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
+        orders = tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
+        codecs = {name: each.codec for name, each in columns.items()}
+        return rules, orders, tuple(LabelPair.from_json(each, codecs) for each in data.get("pairs", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
@@ -442,10 +453,11 @@ def readings(frame: Frame) -> dict[str, str]:
     >>> readings(recognised(read_frame([["12 %"], ["7 %"]]), Reading(), {}))
     {'x0': "text such as '12 %', read as numbers"}
     """
-    written = {field.name: field.written for field in frame.table_type.fields}
-    return {name: Writing.from_json(how).sentence() for name, how in written.items() if how is not None}
+    written = {field.name: field.written for field in frame.table_type.fields if field.written is not None}
+    words = {name: Writing.from_json(how).sentence() for name, how in written.items()}
+    return {name: sentence for name, sentence in words.items() if sentence}
 
 
 def _some(names: Mapping[str, Any]) -> str:
-    shown = ", ".join(map(repr, list(names)[:5]))
-    return shown if len(names) <= 5 else f"{shown}, … ({len(names)} in all)"
+    listed = ", ".join(map(repr, list(names)[:5]))
+    return listed if len(names) <= 5 else f"{listed}, … ({len(names)} in all)"

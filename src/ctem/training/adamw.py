@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from ctem.training.borrowed import each_add_, fused_adamw_
+
 __all__ = ["AdamW"]
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -49,8 +51,8 @@ class AdamW:
         if not grads:
             return
         mean, square, steps = ([kept[i] for i in grads] for kept in (self.mean, self.square, self.steps))
-        torch._foreach_add_(steps, 1)
-        torch._fused_adamw_(
+        each_add_(steps, 1)
+        fused_adamw_(
             [self.parameters[i] for i in grads],
             list(grads.values()),
             mean,

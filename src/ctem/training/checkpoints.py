@@ -24,7 +24,7 @@ from ctem.persistence.atomic import forget_parts, locked, replacing
 
 __all__ = ["claimed", "files_of", "fingerprint", "forget", "read_checkpoint", "write_checkpoint"]
 
-PHASES = r"|\.first|\.second|\.last|\.steps|\.potential|\.[0-9]+"
+PHASES = r"|\.first|\.again|\.second|\.last|\.rows|\.steps|\.potential|\.[0-9]+"
 
 
 @contextmanager

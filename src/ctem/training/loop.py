@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ctem.spaces import as_rows
 from ctem.training.adamw import AdamW
+from ctem.training.borrowed import each_add_, each_mul_, each_sub
 from ctem.training.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from ctem.training.devices import DropoutState, StepGraph
 from ctem.training.processes import team
@@ -34,6 +35,8 @@ Refresh = Callable[[Tensor, int], None]
 Look = Callable[[History, nn.Module], bool | None]
 APART = 1_000_003  # between the seeds of the parts of a batch
 LOOKS = 8  # evaluations before it is known what is worthwhile
+FEWEST_LOOKS = 12  # evaluations before a deadline
+LOOK_SHARE = 4.0  # times as long as an evaluation takes, that is trained before it
 
 
 def train(
@@ -48,6 +51,7 @@ def train(
     progress: bool = False,
     cuda_graph: bool = False,
     deadline: float | None = None,
+    pace: float | None = None,
     refresh: Refresh | None = None,
     look: Look | None = None,
 ) -> History:
@@ -70,7 +74,10 @@ def train(
         cuda_graph: capture a step once and replay it. Several times faster for small networks on a GPU; the loss
             must not wait for the device (ColumnComparisons, LevelComparisons, and the Gaussian and Sphere kernels do
             not).
-        deadline: end at the first evaluation after this moment of ``time.perf_counter``.
+        deadline: end by this moment of ``time.perf_counter``, after one step at least. As many steps are planned as
+            fit, at most the recipe's; the plan is made again after every evaluation, by the time that the last steps
+            took, and the rate falls to zero over the steps that are left. A killed run goes on with its plan.
+        pace: seconds that a step is expected to take, for the first plan.
         refresh: called as refresh(x, step) before each stretch of steps, to write other rows into x in place where a
             table has more than fit into memory. What x then holds depends on the step alone, so that a killed run goes
             on to the same bits.
@@ -89,14 +96,7 @@ def train(
     [10, 20]
     """
     x, held_out = as_rows(x), None if held_out is None else as_rows(held_out)
-    if x.ndim != 2 or len(x) < 2:
-        raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
-    if held_out is not None and held_out.shape[-2] == 0:
-        raise ValueError("held_out: expected at least 1 row, or None; got none.")
-    if held_out is None and not recipe.patience is recipe.worthwhile is None:
-        raise ValueError("patience, worthwhile: early stopping needs held_out rows; got None.")
-    if not any(p.requires_grad for p in f.parameters()):
-        raise ValueError("f: expected parameters to train; got none that require a gradient.")
+    _check(f, x, recipe, held_out)
     if refresh is not None:
         refresh(x, 0)
     here = team()
@@ -109,24 +109,43 @@ def train(
     kept = here.agreed(lambda: read_checkpoint(path, mark) if path is not None and path.exists() else None)
     if kept is not None:
         run.restore(*kept)
+
+    def kept_in_file() -> None:
+        if path is not None:
+            state = run.snapshot()
+            if here.first:
+                write_checkpoint(path, mark, *state)
+
     with showing("training", recipe.steps, progress and here.first) as report:
         while run.going_on(deadline):
             try:
                 if refresh is not None:
                     refresh(x, run.step)
-                run.advance()
+                run.plan(deadline, pace)
+                run.advance(deadline)
             except KeyboardInterrupt:
                 run.interrupt()
                 break
-            if path is not None:
-                state = run.snapshot()
-                if here.first:
-                    write_checkpoint(path, mark, *state)
+            kept_in_file()
             report(run.step, run.status())
             if look is not None and look(run.history, run.current) is True:
                 break
+    if run.late:
+        kept_in_file()
     run.finish()
     return run.history
+
+
+def _check(f: nn.Module, x: Tensor, recipe: Recipe, held_out: Tensor | None) -> None:
+    """An error where a training could not begin."""
+    if x.ndim != 2 or len(x) < 2:
+        raise ValueError(f"x: expected at least 2 encoded rows (n, d); got shape {tuple(x.shape)}.")
+    if held_out is not None and held_out.shape[-2] == 0:
+        raise ValueError("held_out: expected at least 1 row, or None; got none.")
+    if held_out is None and not recipe.patience is recipe.worthwhile is None:
+        raise ValueError("patience, worthwhile: early stopping needs held_out rows; got None.")
+    if not any(p.requires_grad for p in f.parameters()):
+        raise ValueError("f: expected parameters to train; got none that require a gradient.")
 
 
 class _Run:
@@ -165,6 +184,9 @@ class _Run:
         self.best: dict[str, Tensor] | None = None
         self.history = History()
         self.step = 0
+        self.steps, self.planned_at, self.planned_from = recipe.steps, 0, 0.0
+        self.warmup, self.late = recipe.warmup, False
+        self.began, self.look_seconds, self.step_seconds, self.stretch = time.perf_counter(), 0.0, 0.0, 1
 
     @property
     def _leading(self) -> tuple[int, ...]:
@@ -177,10 +199,28 @@ class _Run:
         return self.average if self.average is not None else self.f
 
     def going_on(self, deadline: float | None) -> bool:
-        """Whether there is more to do, and time for it; the first evaluation is always reached."""
-        late = deadline is not None and self.step > 0
-        late = late and self.team.agreed(lambda: deadline is not None and time.perf_counter() > deadline)
-        return self.step < self.recipe.steps and not self.history.stopped_early and not late
+        """Whether there is more to do, and time for it; one step always is."""
+        if deadline is not None and self.step > 0 and not self.late:
+            needed = self.look_seconds + self.step_seconds
+            self.late = self.team.agreed(lambda: time.perf_counter() + needed > deadline)
+        return self.step < self.steps and not self.history.stopped_early and not self.late
+
+    def plan(self, deadline: float | None, pace: float | None) -> None:
+        """Plan as many steps as fit until the deadline, at most the recipe's."""
+        if self.step_seconds:
+            pace = self.step_seconds + self.look_seconds / self.stretch
+        if deadline is None or pace is None:
+            return
+        left = self.team.agreed(lambda: max(1, int((deadline - time.perf_counter()) / pace)))
+        steps = min(self.recipe.steps, self.step + left)
+        if steps != self.steps:
+            self.planned_at, self.planned_from, self.steps = self.step, self._progress(self.step), steps
+            self.warmup = min(self.recipe.warmup, steps // 4)
+
+    def _progress(self, step: int) -> float:
+        """The share of the schedule that is over: linear from where the plan was made last to its end."""
+        over = (step - self.planned_at) / (self.steps - self.planned_at)
+        return self.planned_from + (1 - self.planned_from) * over
 
     def interrupt(self) -> None:
         """Say what is kept of a training that the user has ended; without anything to keep, that is the end."""
@@ -195,13 +235,16 @@ class _Run:
             stacklevel=3,
         )
 
-    def advance(self) -> None:
-        """Train up to the next multiple of ``evaluate_every``, then evaluate."""
+    def advance(self, deadline: float | None = None) -> None:
+        """Train up to the next multiple of ``evaluate_every``, or as long as there is time; then evaluate."""
         began, first = time.perf_counter(), self.step
         every = self.recipe.evaluate_every
-        end = min(self.recipe.steps, (self.step // every + 1) * every)
+        end = min(self.steps, (self.step // every + 1) * every, self._half_way())
+        until = self._stretch(deadline)
+        losses: list[Tensor] = []
         with self.dropout:
-            losses = [self._step(step) for step in range(first, end)]
+            while first + len(losses) < end and (not losses or time.perf_counter() < until):
+                losses.append(self._step(first + len(losses)))
         values = torch.stack(losses).tolist()  # one synchronisation for the whole stretch
         for step, value in enumerate(values, first):
             if not math.isfinite(value):
@@ -209,12 +252,30 @@ class _Run:
                     f"loss is {value} at step {step} (learning_rate={self.recipe.learning_rate:g}); "
                     "try a smaller learning rate, or look for nan in x."
                 )
-        self.step = end
+        self.step = first + len(values)
+        trained = time.perf_counter()
         self._record(sum(values) / len(values))
-        self.history.seconds += time.perf_counter() - began
+        now = time.perf_counter()
+        self.step_seconds, self.look_seconds = (trained - began) / len(values), now - trained
+        self.stretch = len(values)
+        self.history.seconds += now - began
+
+    def _half_way(self) -> int:
+        """Where the plan is looked at again, if time may be gained that could be used."""
+        if self.steps == self.recipe.steps:
+            return self.steps
+        worth = math.ceil(LOOK_SHARE * self.look_seconds / max(self.step_seconds, 1e-9))
+        return self.step + max(1, (self.steps - self.step) // 2, worth)
+
+    def _stretch(self, deadline: float | None) -> float:
+        """The moment when steps should pause for an evaluation, so that there are several before the deadline."""
+        if deadline is None or self.x.is_cuda or self.team.ranks > 1:  # no clock that all see
+            return math.inf
+        longest = max((deadline - self.began) / FEWEST_LOOKS, LOOK_SHARE * self.look_seconds)
+        return min(time.perf_counter() + longest, deadline - self.look_seconds)
 
     def _step(self, step: int) -> Tensor:
-        self.rate.fill_(self.recipe.learning_rate * self.recipe.rate(step))
+        self.rate.fill_(self.recipe.learning_rate * self.recipe.rate(step, self._progress(step), self.warmup))
         self.fresh.fill_(self.recipe.fresh(step))
         if not self.cuda_graph or step < 3:  # torch wants a few plain steps before a capture
             return self._update()
@@ -231,9 +292,9 @@ class _Run:
         self.optimizer.step()
         if self.average is not None:
             averaged = [p.data for p in self.average.parameters() if p.requires_grad]
-            change = torch._foreach_sub([p.data for p in self.parameters], averaged)
-            torch._foreach_mul_(change, self.fresh)
-            torch._foreach_add_(averaged, change)
+            change = each_sub([p.data for p in self.parameters], averaged)
+            each_mul_(change, self.fresh)
+            each_add_(averaged, change)
         return value
 
     def _backward(self, generator: torch.Generator) -> Tensor:
@@ -276,7 +337,7 @@ class _Run:
 
     def _gains_little(self) -> bool:
         held, worthwhile = self.history.held_out, self.recipe.worthwhile
-        if worthwhile is None or len(held) < LOOKS:
+        if worthwhile is None or len(held) < LOOKS or self.step < LOOKS * self.recipe.evaluate_every:
             return False
         return min(held[: len(held) // 2]) - min(held) < worthwhile
 
@@ -314,7 +375,8 @@ class _Run:
         state[_named("dropout", self.team.rank)] = self.dropout.state
         for each in self.team.gathered(state):
             tensors |= each
-        return tensors, {"step": self.step, "history": asdict(self.history)}
+        plan = [self.steps, self.planned_at, self.planned_from, self.warmup, self.late]
+        return tensors, {"step": self.step, "history": asdict(self.history), "plan": plan}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Undo ``snapshot``."""
@@ -331,6 +393,7 @@ class _Run:
             generator.set_state(tensors[_named("generator", shard)])
         self.dropout.state = tensors[_named("dropout", self.team.rank)]
         self.step, self.history = facts["step"], History(**facts["history"])
+        self.steps, self.planned_at, self.planned_from, self.warmup, self.late = facts["plan"]
 
 
 def _named(what: str, number: int) -> str:

@@ -63,12 +63,19 @@ class Recipe:
         if self.schedule not in ("constant", "cosine"):
             raise ValueError(f"schedule: expected 'constant' or 'cosine'; got {self.schedule!r}.")
 
-    def rate(self, step: int) -> float:
-        """The learning rate at a step, relative to the highest."""
-        rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        return rising * (
-            0.5 * (1 + math.cos(math.pi * step / self.steps)) if self.schedule == "cosine" else 1.0
+    def rate(self, step: int, progress: float | None = None, warmup: int | None = None) -> float:
+        """The learning rate at a step, relative to the highest.
+
+        Arguments:
+            progress: the share of the steps that is over, where it is not that of ``steps``.
+            warmup: the steps over which it rises, where they are not those above.
+        """
+        over, warmup = (
+            step / self.steps if progress is None else progress,
+            self.warmup if warmup is None else warmup,
         )
+        rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        return rising * (0.5 * (1 + math.cos(math.pi * over)) if self.schedule == "cosine" else 1.0)
 
     def fresh(self, step: int) -> float:
         """The weight of new parameters in the average: it looks back over a tenth of the steps, or less by ``ema``."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.apart import ApartProbabilities, Paired, Weights, weighed
 from ctem.densities.anyorder.limits import BEYOND, Bounds, Limits
-from ctem.densities.anyorder.network import AnyOrderNet, Shown
+from ctem.densities.anyorder.network import AnyOrderNet, Trunk
 from ctem.densities.anyorder.numbers import FAR, NumberHead, log_normal
-from ctem.densities.anyorder.rules import Rules, keep_labels, with_cell
+from ctem.densities.anyorder.rules import Named, Rules, keep_labels, with_cell
 from ctem.densities.anyorder.tails import Tails
 from ctem.densities.anyorder.ties import TiedParts
 from ctem.densities.anyorder.worth import NEVER, mixed_column
@@ -37,8 +38,8 @@ class AtLevel(Conditionals):
         net: the network.
         level: the noise level.
         member: the one that answers; all of them when left out.
-        counted: what a formula says exactly has its probability for its density (``TiedParts.counting``).
-        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
+        counted: what a formula gives exactly has its probability for its density (``TiedParts.counting``).
+        rules: what columns determine of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
@@ -56,7 +57,7 @@ class AtLevel(Conditionals):
         counted: bool = False,
         rules: Rules | None = None,
     ):
-        self.rules = rules
+        self.rules, self.shrunk = rules, dict[tuple[int, int], Weights]()
         self.net, self.base, self.level, self.member, self.counted = net, net.base, level, member, counted
         self.asked = slice(None) if member is None else slice(member, member + 1)
 
@@ -76,21 +77,21 @@ class AtLevel(Conditionals):
     def several(self, asked: Sequence[Asked]) -> list[Conditional]:
         """``given`` of each question, by one pass: small tables have many small ones."""
         x, visible = torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked])
-        shown = self.net.shown(
-            x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.said(x, visible)
+        trunk = self.net.trunk(
+            x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.formula_values(x, visible)
         )
         return [
             self._answer(part, each)
-            for part, each in zip(shown.split([len(each.x) for each in asked]), asked, strict=True)
+            for part, each in zip(trunk.split([len(each.x) for each in asked]), asked, strict=True)
         ]
 
-    def _answer(self, shown: Shown, asked: Asked) -> Conditional:
+    def _answer(self, trunk: Trunk, asked: Asked) -> Conditional:
         j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
         named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(_mean(self.net.label_log_probs(shown, j, self.asked)), j)
-            return Probabilities(log_p if rules is None else keep_labels(log_p, rules.within(*asked), named))
-        found, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+            log_p = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
+            return Probabilities(log_p) if rules is None else self._kept(log_p, rules, asked, named)
+        found, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
         if named is not None:
             plain = NumberDensity(self.net.numbers, found, mean[0], spread[0])
             inside = plain.cdf(named.value.nan_to_num()).diff(dim=1).squeeze(1).detach().to(found)
@@ -104,6 +105,29 @@ class AtLevel(Conditionals):
         )
         bounds = None if rules is None else rules.bounds(*asked)
         return plain if bounds is None else plain.bounded(bounds)
+
+    def _kept(self, log_p: Tensor, rules: Rules, asked: Asked, named: Named | None) -> Conditional:
+        """The conditional of a discrete column from that of the networks (n, k), by what was counted and by rules."""
+        x, visible, j = asked
+        log_p = weighed(log_p, rules.paired(j), x, visible, lambda pair: self._shrunk(pair, j))
+        log_p = keep_labels(log_p, rules.within(*asked), named)
+        counted = rules.counted(*asked)
+        return Probabilities(log_p) if counted is None else ApartProbabilities(log_p, *counted)
+
+    def _shrunk(self, pair: Paired, j: int) -> Weights:
+        """The codes of column j given labels of another, backing off to the networks given the codes of that alone."""
+        if (pair.given, j) not in self.shrunk:
+            k, d = self.net.space.sizes[pair.given], self.net.space.dim
+            x = self.base.log_table.new_zeros(k, d)
+            x[:, pair.given] = torch.arange(k, device=x.device)
+            visible = torch.arange(d, device=x.device).expand(k, d) == pair.given
+            with torch.no_grad():
+                trunk = self.net.trunk(
+                    x[None], visible[None], self.level, self.asked, self.net.formula_values(x, visible)
+                )
+                alone = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
+            self.shrunk[pair.given, j] = pair.shrunk(alone.exp())
+        return self.shrunk[pair.given, j]
 
     def _mixed(self, log_p: Tensor, j: int) -> Tensor:
         """Log-probabilities (…, k) of the values of a discrete column j, mixed with its margin."""
@@ -123,14 +147,14 @@ class AtLevel(Conditionals):
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
         index = dealt[torch.arange(members * most, device=x.device) % n].view(members, most)
-        said = self.net.said(x, visible)
-        said = None if said is None else said.rows(index.flatten())
-        shown = self.net.shown(x[index], visible[index], self.level, self.asked, said)
+        formulas = self.net.formula_values(x, visible)
+        formulas = None if formulas is None else formulas.rows(index.flatten())
+        trunk = self.net.trunk(x[index], visible[index], self.level, self.asked, formulas)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(self.net.label_log_probs(shown, j, self.asked), j)
+            log_p = self._mixed(self.net.label_log_probs(trunk, j, self.asked), j)
             found: Conditional = Probabilities(log_p.flatten(0, 1))
         else:
-            each, mean, spread, tied = self.net.number_coefficients(shown, j, self.asked)
+            each, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
             tied = None if tied is None else tied._replace(found=tied.found.flatten(0, 1).unsqueeze(0))
             each = each.view(1, members * most, -1)
             share = self.net.worth.share[j]

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.apart import slots_of
 from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.numbers import FAR
@@ -41,8 +42,9 @@ class Event:
     """What encoded columns may hold.
 
     Arguments:
-        allowed: for a discrete column log-weights (k,) of its codes, −inf for those that are not allowed; for a real
-            column intervals (m, 2), apart from each other and increasing.
+        allowed: for a discrete column log-weights (k,) of its codes, or of all its labels where those of a code are
+            told apart, −inf for those that are not allowed; for a real column intervals (m, 2), apart from each other
+            and increasing.
 
     >>> Event({0: torch.tensor([0.0, -math.inf])}).columns
     [0]
@@ -121,14 +123,17 @@ def _plain_draws(
     x = density.drawn(known.repeat(ISLANDS * size, 1), generator)
     log_weight = density.log_tilt(x)
     for j, allowed in event.allowed.items():
-        log_weight = log_weight + _log_allowed(x[:, j], allowed, density.space.sizes[j] > 0)
+        log_weight = log_weight + _log_allowed(x[:, j], allowed, density.space.sizes[j])
     return Particles(x, log_weight.view(ISLANDS, size))
 
 
-def _log_allowed(value: Tensor, allowed: Tensor, coded: bool) -> Tensor:
-    """The log-weight of every value (n,) of a column; 0 where the column does not exist."""
-    if coded:
-        return allowed.double()[value.nan_to_num().long()]
+def _log_allowed(value: Tensor, allowed: Tensor, size: int) -> Tensor:
+    """The log-weight of every value (n,) of a column of so many codes; 0 where the column does not exist."""
+    if size:
+        known = value.nan_to_num()
+        return allowed.double()[
+            known.long() if len(allowed) == size else slots_of(known, len(allowed) - size + 1)
+        ]
     inside = (value.unsqueeze(1) >= allowed[:, 0]) & (value.unsqueeze(1) <= allowed[:, 1])
     return torch.where(inside.any(1) | value.isnan(), 0.0, -math.inf).double()
 
@@ -247,9 +252,10 @@ def draw_allowed(found: Conditional, allowed: Tensor, generator: torch.Generator
     """
     if isinstance(found, NumberDensity):
         return _draw_within(found, allowed.to(found.found), generator)
-    log_p = found.table()[1] + allowed
-    code = torch.multinomial(log_p.softmax(1), 1, generator=generator).squeeze(1)
-    return code.to(log_p.dtype), log_p.logsumexp(1)
+    values, log_p = found.table()
+    log_p = log_p + allowed
+    place = torch.multinomial(log_p.softmax(1), 1, generator=generator).squeeze(1)
+    return values[place], log_p.logsumexp(1)
 
 
 def _draw_within(

@@ -13,6 +13,7 @@ is the mean of the networks', mixed with the margin as far as out-of-fold rows s
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,7 @@ def fit_anyorder(
     ties: Ties | None = None,
     rules: Rules | None = None,
     max_time: float | None = None,
+    leaving: Callable[[AnyOrderDensity], float] | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
     network: Callable[..., AnyOrderNet] = AnyOrderNet,
@@ -88,6 +90,7 @@ def fit_anyorder(
         ties: columns that repeat others, or add up.
         rules: what columns say of others for certain, or nearly so; they play no part in training.
         max_time: seconds of the fit; fewer steps are planned if they would not fit.
+        leaving: how many of these seconds are for what the caller does then, by an untrained density of the same speed.
         checkpoint: file to resume from after a kill.
         progress: show a bar.
         network: makes the network; called with the arguments of ``AnyOrderNet``.
@@ -103,45 +106,62 @@ def fit_anyorder(
     >>> bool(density.log_prob(x[:1]) > math.log(0.4))
     True
     """
-    parents, base = dict(parents or {}), ProductBase.fit(space, x).to(x.device)
+    parents, base = dict(parents or {}), ProductBase.fit(space, x, weights=weights).to(x.device)
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
-    beside = {} if ties is None else {"ties": ties}
-    net = network(base, **settings.network, **beside, correlation=correlation, seed=seed)
-    net.believe(net.worth._replace(reach=outermost(len(x))))
-    phases = Phases(
-        net,
-        data,
-        settings.recipe(seed),
-        checkpoint,
-        progress,
-        refresh=refresh,
-        growth=settings.growth,
-        least_gain=settings.least_gain,
+    beside: dict[str, Any] = {"correlation": correlation, "seed": seed} | (
+        {} if ties is None else {"ties": ties}
     )
+    net = network(base, **settings.network, **beside)
+    net.believe(net.worth._replace(reach=outermost(len(x))))
+    how: dict[str, Any] = {"growth": settings.growth, "least_gain": settings.least_gain, "refresh": refresh}
+    phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
-    some = late.to(x.dtype) if bool(late.any()) else None
-    anything = HiddenColumns(parents, *levels, rehearsed=rehearsed, late=some)
-    phases = phases if max_time is None else phases.within(max_time, anything)
-    first = phases.learn(anything)
+    anything = HiddenColumns(
+        parents, *levels, rehearsed=rehearsed, late=late.to(x.dtype) if late.any() else None
+    )
+    when, after = late.tolist(), None if rules is None else rules.after
+    about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
+    if max_time is not None:
+        phases = _within(max_time, phases, anything, about, settings.orders, leaving)
+    data, first, began = phases.data, phases.learn(anything), time.perf_counter()
     level = _judged(net, data, anything, seed)
-    chance = {} if first.interrupted else _of_chance(net, data, anything, level, seed)
+    phases = phases.judged_in(time.perf_counter() - began)
+    hurried = first.interrupted or phases.cut(first)
+    chance = {} if hurried else _of_chance(net, data, anything, level, seed)
     if chance and sum(chance.values()) >= settings.least_gain:
         anything = _without(chance, net, anything)
         first = phases.learn_on(anything, first) if any(net.worth.heard) else first
         level = _judged(net, data, anything, seed)
-    at, when = AtLevel(net.eval(), level), late.tolist()
-    generator, passes = torch.Generator().manual_seed(seed), int(PASSES * first.step[-1])
-    chain = Chain(at, parents, when, None if rules is None else rules.after)
-    orders = here.agreed(lambda: best_orders(chain, at, data.held_out, settings.orders, generator, passes))
-    about: dict[str, Any] = {"parents": parents, "late": when, "rules": rules}
+    at, generator = AtLevel(net.eval(), level), torch.Generator().manual_seed(seed)
+    passes, judged = int(PASSES * first.step[-1]), phases.ordering_rows(settings.orders)
+    chain = Chain(at, parents, when, after)
+    orders = here.agreed(lambda: best_orders(chain, at, judged, settings.orders, generator, passes))
     if first.interrupted or not any(net.worth.heard):
         return AnyOrderDensity(net, level, orders, **about, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
     level = _judged(net, data, chosen, seed)
     return AnyOrderDensity(net, level, orders, **about, history=history)
+
+
+def _within(
+    max_time: float,
+    phases: Phases,
+    objective: HiddenColumns,
+    about: Mapping[str, Any],
+    orders: int,
+    leaving: Callable[[AnyOrderDensity], float] | None,
+) -> Phases:
+    """The phases for so many seconds, less those that the caller needs for what it does with a density."""
+    end, net, rules = time.perf_counter() + max_time, phases.net.eval(), about["rules"]
+    if leaving is not None:
+        at = AtLevel(net, math.sqrt(objective.finest * objective.coarsest))
+        chain = Chain(at, about["parents"], about["late"], None if rules is None else rules.after)
+        drawn = chain.orders(orders, torch.Generator().manual_seed(phases.recipe.seed))
+        end -= team().agreed(lambda: leaving(AnyOrderDensity(net, at.level, drawn, **about)))
+    return phases.within(max(end - time.perf_counter(), 0.0), objective)
 
 
 def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) -> float:

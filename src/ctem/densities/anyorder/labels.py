@@ -69,7 +69,7 @@ class LabelHead(nn.Module):
         """The same from log-odds against the first value, which are not needed afterwards."""
         if not len(self.owner):
             return torch.zeros_like(x)
-        later = (x > 0) & ~self.is_real  # than the first value
+        later = (x >= 1) & ~self.is_real  # than the first value
         at = torch.where(later, self.start + x.long() - 1, 0)
         return cast("Tensor", _LogProb.apply(score, at, later, self.member, self.owner))
 

@@ -15,10 +15,10 @@ from ctem.densities.anyorder.inputs import Inputs, Prediction
 from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body, Linear, affine
 from ctem.densities.anyorder.numbers import NumberHead
-from ctem.densities.anyorder.ties import COEFFICIENTS, Said, TiedParts, Ties
+from ctem.densities.anyorder.ties import COEFFICIENTS, FormulaValues, TiedParts, Ties
 from ctem.densities.anyorder.worth import Worth
 
-__all__ = ["AnyOrderNet", "Clear", "Shown"]
+__all__ = ["AnyOrderNet", "Clear", "Trunk"]
 
 MANY = 32  # values of discrete columns from which on their weights are summed rather than multiplied
 
@@ -34,27 +34,27 @@ class Clear(NamedTuple):
     ends: Tensor  # (members, n, targets, slots, 2)
 
 
-class Shown(NamedTuple):
+class Trunk(NamedTuple):
     """What a network makes of rows of which some columns are visible, before a column is asked for.
 
-    >>> shown = Shown(torch.zeros(2, 5, 8), torch.zeros(1, 5, 3), torch.ones(1, 5, 3), None)
-    >>> [part.h.shape[1] for part in shown.split([1, 4])]
+    >>> trunk = Trunk(torch.zeros(2, 5, 8), torch.zeros(1, 5, 3), torch.ones(1, 5, 3), None)
+    >>> [part.h.shape[1] for part in trunk.split([1, 4])]
     [1, 4]
     """
 
     h: Tensor  # (members, n, width): the last layer
     mean: Tensor  # (1 or members, n, reals): the linear prediction
     spread: Tensor  # (1 or members, n, reals)
-    said: Said | None  # by the ties, of all rows, member after member
+    formulas: FormulaValues | None  # by the ties, of all rows, member after member
 
-    def split(self, sizes: Sequence[int]) -> list[Shown]:
+    def split(self, sizes: Sequence[int]) -> list[Trunk]:
         """Those of so many rows each, which are for all members."""
         ends = accumulate(sizes, initial=0)
         return [self._rows(slice(*pair)) for pair in pairwise(ends)]
 
-    def _rows(self, part: slice) -> Shown:
-        said = None if self.said is None else self.said.rows(part)
-        return Shown(self.h[:, part], self.mean[:, part], self.spread[:, part], said)
+    def _rows(self, part: slice) -> Trunk:
+        formulas = None if self.formulas is None else self.formulas.rows(part)
+        return Trunk(self.h[:, part], self.mean[:, part], self.spread[:, part], formulas)
 
 
 class AnyOrderNet(nn.Module):
@@ -181,51 +181,51 @@ class AnyOrderNet(nn.Module):
         scaled = self.of_numbers.stretched_columns(h, scale, start).unflatten(1, (count, -1))
         return head.log_prob_of_scaled(t.mT, scaled, mean.mT, spread.mT).mT
 
-    def said(self, x: Tensor, visible: Tensor) -> Said | None:
-        """What the ties say of rows x (n, d) of which some columns are visible (n, d); None without any."""
-        return None if self.ties is None else self.ties.said(x, visible)
+    def formula_values(self, x: Tensor, visible: Tensor) -> FormulaValues | None:
+        """What formulas give for rows x (n, d) of which some columns are visible (n, d); None without any."""
+        return None if self.ties is None else self.ties.formula_values(x, visible)
 
-    def shown(
-        self, x: Tensor, visible: Tensor, level: float, member: slice, said: Said | None = None
-    ) -> Shown:
+    def trunk(
+        self, x: Tensor, visible: Tensor, level: float, member: slice, formulas: FormulaValues | None = None
+    ) -> Trunk:
         """What some members make of rows at one level.
 
-        Rows (1, n, d) are for all of them, rows (members, n, d) each member's own; ``said`` has them one after the
+        Rows (1, n, d) are for all of them, rows (members, n, d) each member's own; ``formulas`` has them one after the
         other.
         """
         holding = None
-        if said is not None:
-            holding = said.holding.flatten(1).to(x.dtype).unflatten(0, x.shape[:2])
+        if formulas is not None:
+            holding = formulas.holding.flatten(1).to(x.dtype).unflatten(0, x.shape[:2])
         h, prediction = self._hidden(x, visible, torch.full_like(x[..., :1], level), member, holding)
         mean, spread = (part.unflatten(0, x.shape[:2]) for part in prediction)
-        return Shown(h, mean, spread, said)
+        return Trunk(h, mean, spread, formulas)
 
-    def label_log_probs(self, shown: Shown, j: int, member: slice) -> Tensor:
+    def label_log_probs(self, trunk: Trunk, j: int, member: slice) -> Tensor:
         """log ρ(v | x_V) of every value v of a discrete column j by some members: (members, n, k)."""
         values = self.labels.slices[j]
-        return self.labels.column(self.of_labels(shown.h, member, values) / self.inputs.spread[values], j)
+        return self.labels.column(self.of_labels(trunk.h, member, values) / self.inputs.spread[values], j)
 
     def number_coefficients(
-        self, shown: Shown, j: int, member: slice
+        self, trunk: Trunk, j: int, member: slice
     ) -> tuple[Tensor, Tensor, Tensor, TiedParts | None]:
         """Coefficients (members, n, size), mean and spread (1 or members, n) of the density of a real column j.
 
         Last come the tied parts of the column, if it has any.
         """
         place, size = self.space.reals.index(j), self.numbers.size
-        found = self.of_numbers(shown.h, member, slice(place * size, (place + 1) * size))
-        tied = None if shown.said is None else self._tied(shown.h, shown.said, j, member)
-        return found, shown.mean[..., place], shown.spread[..., place], tied
+        found = self.of_numbers(trunk.h, member, slice(place * size, (place + 1) * size))
+        tied = None if trunk.formulas is None else self._tied(trunk.h, trunk.formulas, j, member)
+        return found, trunk.mean[..., place], trunk.spread[..., place], tied
 
-    def _tied(self, h: Tensor, said: Said, j: int, member: slice) -> TiedParts | None:
+    def _tied(self, h: Tensor, formulas: FormulaValues, j: int, member: slice) -> TiedParts | None:
         ties = self.ties
         if ties is None or j not in ties.targets:
             return None
         size, g = ties.slots * COEFFICIENTS, ties.targets.index(j)
         out = self.of_ties(h, member, slice(g * size, (g + 1) * size))
         found = ties.coefficients(out, slice(g, g + 1)).squeeze(-3)
-        ends = ties.ends(said, j)
-        known = said.known[:, g] & ~ends[..., 0].isnan()
+        ends = ties.ends(formulas, j)
+        known = formulas.known[:, g] & ~ends[..., 0].isnan()
         return TiedParts(found, known, ends)
 
     def _hidden(
@@ -233,7 +233,7 @@ class AnyOrderNet(nn.Module):
     ) -> tuple[Tensor, Prediction]:
         """The last layer (members, n, width), and the predictions of all rows, member after member.
 
-        Rows (1, n, d) are for all members. ``holding`` says which ties hold among what is visible. A column that is
+        Rows (1, n, d) are for all members. ``holding``: which ties hold among what is visible. A column that is
         not heard is hidden.
         """
         visible = visible if self.unheard is None else visible & ~self.unheard
@@ -263,8 +263,8 @@ class AnyOrderNet(nn.Module):
         """
         weight, place = self.first.weight[member], self.inputs.place
         labels = weight[:, place]
-        shown = weight[:, : self.space.dim] - self.inputs.mean @ labels
-        rest = torch.cat([shown, weight[:, self.space.dim : place.start], weight[:, place.stop :]], 1)
+        trunk = weight[:, : self.space.dim] - self.inputs.mean @ labels
+        rest = torch.cat([trunk, weight[:, self.space.dim : place.start], weight[:, place.stop :]], 1)
         rows = pad(labels * self.inputs.height[:-1].unsqueeze(1), (0, 0, 0, 1))  # the last is for none: zero
         start = torch.arange(len(weight), device=values.device) * rows.shape[1]
         at = (values + start.view(-1, 1, 1)).flatten(0, 1)

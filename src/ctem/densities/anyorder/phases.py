@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ctem.densities.anyorder.network import AnyOrderNet
@@ -22,10 +23,12 @@ FIRST = 0.4  # of the steps are for the first phase, at most
 ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a rise in the second
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
-RESERVE = 0.2  # share of the time that is for everything but steps
-MOST = 0.35  # of the time, for what comes after the training
-AFTER = 3  # steps with looks that everything after the training takes for a column, about
-TIMED = 4  # steps by which the time of one is judged: a GPU records the fourth
+JUDGING, LOOKS = (
+    0.2,
+    80,
+)  # share of the time for all but the training; looks at held-out rows that it takes, about
+FEWEST = 32  # held-out rows of a member, at least
+ORDERING = 0.05  # share of the time in which orders are chosen
 
 
 class Split(NamedTuple):
@@ -47,6 +50,17 @@ class Split(NamedTuple):
         """The held-out rows, each once."""
         return self.held_out[:, : self.held_out.shape[1] // self.times]
 
+    def judged_by(self, rows: int) -> Split:
+        """The same with so many held-out rows of each member; fewer than all are there once.
+
+        >>> import torch
+        >>> Split(torch.zeros(9, 2), torch.ones(1, 9), torch.zeros(1, 6, 2), times=2).judged_by(4).unseen.shape
+        torch.Size([1, 3, 2])
+        """
+        if rows >= self.held_out.shape[1]:
+            return self
+        return self._replace(held_out=self.unseen[:, :rows], times=1)
+
 
 @dataclass(frozen=True)
 class Phases:
@@ -58,7 +72,9 @@ class Phases:
         recipe: how long at most and how fast.
         checkpoint: beginning of the names of files to resume from, one for each phase.
         progress: show a bar.
-        deadline: moment of ``time.perf_counter`` when training must end.
+        end: moment of ``time.perf_counter`` when the networks should be trained and judged.
+        judging: seconds before the end when training must end, to judge the networks.
+        passes: over all held-out rows that there is time for, to choose orders.
         refresh: brings other rows in, as ``train`` says; its step counts on from phase to phase.
         growth: how many times as many rows a step of the second phase has; it has so many times fewer steps.
         least_gain: nats a row that the first phase must gain by doubling its steps, to go on.
@@ -78,14 +94,16 @@ class Phases:
     recipe: Recipe
     checkpoint: str | Path | None = None
     progress: bool = False
-    deadline: float | None = None
+    end: float | None = None
+    judging: float = 0.0
+    passes: int | None = None
     refresh: Refresh | None = None
     growth: int = 1
     least_gain: float = 0.1
 
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
-        return self._train("first", objective, self._constant(self._for_first))
+        return self._train("first", objective, self._constant(self._for_first), share=FIRST)
 
     def learn_on(self, objective: HiddenColumns, first: History) -> History:
         """More of the first phase, with another objective: as many steps as are left of its share.
@@ -95,7 +113,7 @@ class Phases:
         left = self._for_first - first.step[-1]
         if left < self.recipe.evaluate_every:
             return first
-        more = self._train("again", objective, self._constant(left), first.step[-1])
+        more = self._train("again", objective, self._constant(left), first.step[-1], FIRST)
         return replace(joined_history(first, more), best_step=max(first.best_step, more.best_step))
 
     @property
@@ -114,12 +132,14 @@ class Phases:
         A high rate alone can lift the held-out loss, so that a rise must last for half of the phase. Then the rows are
         being learned by heart: back to the best weights, and the rate falls to zero at once.
         """
-        steps = max(round((1 - FIRST) / FIRST * first.best_step / self.growth), 1)
+        useful = first.best_step if first.stopped_early or self.end is None else self._for_first
+        steps = max(round((1 - FIRST) / FIRST * useful / self.growth), 1)
         recipe = _rising(replace(self.recipe, steps=steps, batch_size=self.growth * self.recipe.batch_size))
+        pace = self.growth * first.seconds / first.step[-1]
         if recipe.patience is not None:
             looks = round(PATIENT * steps / recipe.evaluate_every)
             recipe = replace(recipe, patience=max(recipe.patience, looks))
-        second = self._train("second", objective, recipe, first.step[-1])
+        second = self._train("second", objective, recipe, first.step[-1], pace=pace)
         if not second.stopped_early or second.interrupted:
             return second
         best = {name: value.clone() for name, value in self.net.state_dict().items()}
@@ -127,7 +147,7 @@ class Phases:
         ending = replace(
             recipe, steps=max(round(ENDING * second.best_step), 1), learning_rate=rate, patience=None
         )
-        third = self._train("last", objective, ending, first.step[-1] + second.step[-1])
+        third = self._train("last", objective, ending, first.step[-1] + second.step[-1], pace=pace)
         both = joined_history(second, third)
         if third.best_loss <= second.best_loss:
             return both
@@ -135,22 +155,51 @@ class Phases:
         return replace(both, best_step=second.best_step, best_loss=second.best_loss)
 
     def within(self, max_time: float, objective: HiddenColumns) -> Phases:
-        """The same with as many steps as fit into the time; a run that goes on keeps the number it began with."""
-        end = time.perf_counter() + max_time
-        look = self._timed(objective, steps=1, held_out=self.data.held_out)
-        after = self.net.space.dim * AFTER * look  # to choose orders and to judge: some passes a column
-        deadline = end - min(max(after, RESERVE / 2 * max_time), MOST * max_time)
-        note = None if self.checkpoint is None else Path(f"{self.checkpoint}.steps")
+        """The same for so many seconds: judged by fewer held-out rows if they would take more than their share.
+
+        A run that goes on keeps the rows it began with.
+        """
+        end, look = time.perf_counter() + max_time, self._look(objective)
+        count = self.data.held_out.shape[1]
+        note = None if self.checkpoint is None else Path(f"{self.checkpoint}.rows")
         here = team()
         known = here.agreed(lambda: int(note.read_text("utf8")) if note is not None and note.exists() else 0)
-        found = known or self._affordable(objective, look, deadline)
-        steps = here.agreed(lambda: found)
+        kept = known or min(count, max(FEWEST, int(count * JUDGING * max_time / (LOOKS * look))))
+        kept = here.agreed(lambda: kept)
         if note is not None and here.first:
             with replacing(note) as file:
-                file.write(str(steps).encode())
-        return replace(self, recipe=replace(self.recipe, steps=steps), deadline=deadline)
+                file.write(str(kept).encode())
+        look *= kept / count
+        data, judging = self.data.judged_by(kept), min(LOOKS * look, JUDGING * max_time)
+        passes = int(ORDERING * max_time / look)
+        return replace(self, data=data, end=end, judging=judging, passes=passes)
 
-    def _train(self, phase: str, objective: HiddenColumns, recipe: Recipe, before: int = 0) -> History:
+    def judged_in(self, seconds: float) -> Phases:
+        """The same, when it is known how long it takes to judge the networks."""
+        return self if self.end is None else replace(self, judging=seconds)
+
+    def ordering_rows(self, orders: int) -> Tensor:
+        """Held-out rows by which so many orders can be chosen in their share of the time, (members, n, d)."""
+        rows = self.data.held_out
+        if self.passes is None:
+            return rows
+        return rows[:, : max(1, rows.shape[1] * self.passes // (2 * orders * rows.shape[2]))]
+
+    def cut(self, first: History) -> bool:
+        """Whether the first phase was ended by the time, so that there is none for anything else."""
+        return self.end is not None and not first.stopped_early and first.step[-1] < self._for_first
+
+    def _train(
+        self,
+        phase: str,
+        objective: HiddenColumns,
+        recipe: Recipe,
+        before: int = 0,
+        share: float = 1.0,
+        pace: float | None = None,
+    ) -> History:
+        """A phase that has a share of the time that is left."""
+        now = time.perf_counter()
         return train(
             self.net.train(),
             objective,
@@ -161,36 +210,18 @@ class Phases:
             checkpoint=None if self.checkpoint is None else f"{self.checkpoint}.{phase}",
             progress=self.progress,
             cuda_graph=self.data.rows.is_cuda,
-            deadline=self.deadline,
+            deadline=None if self.end is None else now + share * (self.end - self.judging - now),
+            pace=pace,
             refresh=None if self.refresh is None else _counting_on(self.refresh, before),
         )
 
-    def _affordable(self, objective: HiddenColumns, look: float, deadline: float) -> int:
-        """How many steps fit until then, if a look at held-out rows takes so long."""
-        each = self._timed(objective, steps=TIMED, held_out=None) / TIMED + look / self.recipe.evaluate_every
-        left = max(deadline - time.perf_counter(), 0.0)
-        return max(1, min(self.recipe.steps, int((1 - RESERVE) * left / each)))
-
-    def _timed(self, objective: HiddenColumns, steps: int, held_out: Tensor | None) -> float:
-        """Seconds of so many steps, and a look at held-out rows if there are any, after as many that are not timed.
-
-        On a GPU the first ones are plain, and then a step is recorded, to be played back from there on. The weights
-        are as before.
-        """
-        start = {name: value.clone() for name, value in self.net.state_dict().items()}
-        began: list[float] = []
-        train(
-            self.net,
-            objective,
-            self.data.rows,
-            replace(self.recipe, steps=3 * steps, evaluate_every=steps, patience=None),
-            weights=self.data.weights,
-            held_out=held_out,
-            cuda_graph=self.data.rows.is_cuda,
-            refresh=lambda _, step: began.append(time.perf_counter()),
-        )
-        self.net.load_state_dict(start)
-        return began[-1] - began[-2]  # the moments before the third stretch and the second
+    def _look(self, objective: HiddenColumns) -> float:
+        """Seconds of a look at all held-out rows."""
+        rows, net = self.data.held_out, self.net
+        generator, began = torch.Generator(rows.device).manual_seed(self.recipe.seed), time.perf_counter()
+        with torch.no_grad():
+            float(objective(net, rows, generator))
+        return time.perf_counter() - began
 
 
 def _counting_on(refresh: Refresh, before: int) -> Refresh:

@@ -12,12 +12,13 @@ takes, given the one that it is about, is the set of values that would name it: 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ctem.densities.anyorder.apart import Counted, Paired
 from ctem.densities.anyorder.limits import Bounds
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
 
@@ -77,6 +78,12 @@ class Rules(Protocol):
 
     def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
         """What rules leave for a discrete column j that others follow from, or are no less than."""
+
+    def paired(self, j: int) -> Sequence[Paired]:
+        """What was counted of the codes of column j with other columns, the best first."""
+
+    def counted(self, x: Tensor, visible: Tensor, j: int) -> tuple[Counted, int] | None:
+        """The labels of column j that share code 0, and how many these are; None where they are not told apart."""
 
 
 def keep_labels(log_p: Tensor, within: list[Within], named: Named | None) -> Tensor:

@@ -14,6 +14,8 @@ Half of this mean is over random visible sets, as in training, and half over set
   so that its best share has K times the odds, S / N.
 * L is known for n rows only, and chance alone adds half a nat to n L. So the share is 1 unless a smaller one gains
   ``EVIDENCE`` nats; and it is 0 if the networks are worse than the margin and no share gains so much.
+* Where rows are few, ``EVIDENCE`` is much for each of them, and both ends are too far: the share of one network is
+  where n L(w) + ``PRIOR`` log w(1 − w) is largest, a half where nothing is known.
 
 A column of chance costs the others, too: it is noise to the networks that see it. If a column depends on nothing, then
 nothing depends on it, and hiding it loses nothing. Let a column have share 0, so that one network knows less than
@@ -37,6 +39,9 @@ from ctem.densities.anyorder.worth import Worth
 __all__ = ["Unseen", "alone", "found_worth"]
 
 EVIDENCE = 2.0  # nats of all unseen rows together
+LITTLE = 0.01  # nats a row; where ``EVIDENCE`` is more for each of the unseen rows, they are few
+PRIOR = 0.5  # of a share, where rows are few: that of Beta(3/2, 3/2)
+NEARLY = 0.99  # a share from which on it counts as 1, there
 PASSES = 4  # random visible sets of a row
 BLOCKS = 16  # of columns that are hidden while all others are shown, at most
 LARGEST = 30.0  # log-ratio that counts, so that its exponential is finite
@@ -62,21 +67,24 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Category, Space
-    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)  # untrained, and no worse than the margin
-    >>> found_worth(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()))
-    Worth(share=(1.0, 1.0), heard=(True, True), nats=(0.0, 0.0), reach=100.0)
+    >>> net = AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8)  # untrained: the margin itself
+    >>> found = found_worth(net, Unseen(torch.zeros(1, 5, 2), 1e-3, HiddenColumns()))
+    >>> round(found.share[0], 4), found.nats
+    (0.5, (0.0, 0.0))
     """
     ask = _Asked(net, unseen)
     anyhow = torch.stack([ask.log_ratio(ask.random_sets()) for _ in range(PASSES)]).flatten(0, 2)
     nearly = ask.given_nearly_all().flatten(0, 1)
     gains = _Gains(torch.cat([anyhow, nearly]), torch.cat([_even(anyhow), _even(nearly)]) / 2)
     rows = (~nearly.isnan()).sum(0)
-    best, all_of_it = gains.best(), torch.ones_like(gains.weight[0])
-    gain, raw = gains.at(best), gains.at(all_of_it)
-    share = torch.where(rows * (gain - raw) < EVIDENCE, all_of_it, _of_mean(best, ask.judged))
-    nothing = (raw < 0) & (rows * gain < EVIDENCE) | ~torch.tensor(net.worth.heard, device=raw.device)
-    share = torch.where(nothing, 0.0, share)
-    nats = _Gains(nearly, _even(nearly)).at(torch.where(nothing, 0.0, best)).clamp_min(0)
+    best, raw = gains.best(), gains.at(torch.ones_like(gains.weight[0]))
+    gain, unheard = gains.at(best), ~torch.tensor(net.worth.heard, device=raw.device)
+    likely = _of_mean(gains.best(PRIOR / rows.clamp_min(1)), ask.judged)
+    few, useless = rows * LITTLE < EVIDENCE, (raw < 0) & (rows * gain < EVIDENCE)
+    whole = torch.where(few, likely > NEARLY, rows * (gain - raw) < EVIDENCE)
+    share = torch.where(few, likely, _of_mean(best, ask.judged))
+    share = torch.where(useless & ~few | unheard, 0.0, torch.where(whole, 1.0, share))
+    nats = _Gains(nearly, _even(nearly)).at(torch.where(useless | unheard, 0.0, best)).clamp_min(0)
     return net.worth._replace(share=tuple(share.tolist()), nats=tuple(nats.tolist()))
 
 
@@ -164,12 +172,13 @@ class _Gains:
         """L(w) for shares (d,)."""
         return (self.weight * torch.log1p(share * self.excess)).sum(0)
 
-    def best(self) -> Tensor:
-        """Where L is largest, (d,): its slope falls from w = 0 to 1, so that halving an interval finds it."""
+    def best(self, prior: Tensor | float = 0.0) -> Tensor:
+        """Where L(w) + prior · log w(1 − w) is largest, (d,): its slope falls, so that halving an interval finds it."""
         low, high = torch.zeros_like(self.weight[0]), torch.ones_like(self.weight[0])
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            rising = (self.weight * self.excess / (1 + middle * self.excess)).sum(0) > 0
+            slope = (self.weight * self.excess / (1 + middle * self.excess)).sum(0)
+            rising = slope + prior * (1 / middle - 1 / (1 - middle)) > 0
             low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
         return torch.where(high == 1, high, low)
 

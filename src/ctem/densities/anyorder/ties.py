@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ctem.densities.anyorder.numbers import FAR
 
-__all__ = ["Ruler", "Said", "Tie", "TiedParts", "Ties"]
+__all__ = ["FormulaValues", "Tie", "TiedParts", "Ties", "Units"]
 
 START = (-4.0, -4.0, 0.0, -1.0, -3.0, -1.5)  # log-weights, shifts and log-spreads of these before training
 COEFFICIENTS = 1 + len(START)  # of a tie
@@ -45,11 +45,11 @@ class Tie(NamedTuple):
     share: float = 0.0  # of the rows in which it holds exactly
 
 
-class Ruler(Protocol):
+class Units(Protocol):
     """What encoded columns stand for.
 
-    >>> from ctem.tables.relations.formulas import CodecRuler
-    >>> ruler: Ruler = CodecRuler({}, {})
+    >>> from ctem.tables.relations.formulas import CodecUnits
+    >>> units: Units = CodecUnits({}, {})
     """
 
     def values(self, x: Tensor, j: int) -> Tensor:
@@ -62,11 +62,11 @@ class Ruler(Protocol):
         """Of the cell of a value of column j, in the unit of values."""
 
 
-class Said(NamedTuple):
-    """What the formulas say of rows.
+class FormulaValues(NamedTuple):
+    """What the formulas give for rows.
 
-    >>> said = Said(torch.zeros(5, 2, 1), *(torch.zeros(5, 2, 1, dtype=torch.bool) for _ in range(2)))
-    >>> said.rows(torch.tensor([0, 3])).known.shape
+    >>> formulas = FormulaValues(torch.zeros(5, 2, 1), *(torch.zeros(5, 2, 1, dtype=torch.bool) for _ in range(2)))
+    >>> formulas.rows(torch.tensor([0, 3])).known.shape
     torch.Size([2, 2, 1])
     """
 
@@ -74,9 +74,9 @@ class Said(NamedTuple):
     known: Tensor  # (n, targets, slots): whether all columns of the formula are shown
     holding: Tensor  # (n, targets, slots): whether the target is shown too, and has this value
 
-    def rows(self, index: Tensor | slice) -> Said:
+    def rows(self, index: Tensor | slice) -> FormulaValues:
         """Of these rows."""
-        return Said(*(part[index] for part in self))
+        return FormulaValues(*(part[index] for part in self))
 
 
 class TiedParts(NamedTuple):
@@ -186,7 +186,7 @@ class Ties(nn.Module):
 
     Arguments:
         ties: the formulas.
-        ruler: what encoded columns stand for.
+        units: what encoded columns stand for.
         parents: for a real column that exists only where a category has code 0, that category.
 
     >>> class Same:
@@ -200,24 +200,26 @@ class Ties(nn.Module):
     ...         return 0.02
     >>> ties = Ties([Tie(2, ((0, 1), (1, 1)))], Same(), {})  # the third is the sum of the others
     >>> x = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 4.0]])
-    >>> said = ties.said(x, torch.ones(2, 3, dtype=torch.bool))
-    >>> said.value.flatten(), said.holding.flatten()
+    >>> formulas = ties.formula_values(x, torch.ones(2, 3, dtype=torch.bool))
+    >>> formulas.value.flatten(), formulas.holding.flatten()
     (tensor([3., 3.], dtype=torch.float64), tensor([ True, False]))
     """
 
     columns: Tensor
     parent: Tensor
-    terms: Tensor
-    signs: Tensor
     there: Tensor
     finest: Tensor
     start: Tensor
     reals: Tensor
-    own: Tensor
+    places: Tensor  # of the ties among the slots
+    flat_terms: Tensor  # (2, ties), and so on
+    flat_signs: Tensor
+    flat_own: Tensor
+    flat_reals: Tensor
 
-    def __init__(self, ties: Sequence[Tie], ruler: Ruler, parents: Mapping[int, int]):
+    def __init__(self, ties: Sequence[Tie], units: Units, parents: Mapping[int, int]):
         super().__init__()
-        self.ties, self.ruler = tuple(ties), ruler
+        self.ties, self.units = tuple(ties), units
         self.targets = sorted({tie.target for tie in ties})
         by_target = {j: [tie for tie in ties if tie.target == j] for j in self.targets}
         self.slots = max(map(len, by_target.values()))
@@ -230,19 +232,22 @@ class Ties(nn.Module):
         for g, j in enumerate(self.targets):
             for slot, tie in enumerate(by_target[j]):
                 there[g, slot], start[g, slot, 0] = True, _log_odds(tie.share)
-                finest[g, slot] = min(ruler.width(column) for column in (j, *(i for i, _ in tie.terms)))
+                finest[g, slot] = min(units.width(column) for column in (j, *(i for i, _ in tie.terms)))
                 for place, (column, sign) in enumerate(tie.terms):
                     terms[g, slot, place], signs[g, slot, place] = used.index(column), sign
+        own = torch.tensor([used.index(j) for j in self.targets])
         found = {
             "columns": torch.tensor(used),
             "parent": torch.tensor([parents.get(j, -1) for j in used]),
-            "terms": terms,
-            "signs": signs,
             "there": there,
             "finest": finest,
             "start": start,
             "reals": torch.tensor(self.targets),
-            "own": torch.tensor([used.index(j) for j in self.targets]),
+            "places": there.flatten().nonzero().flatten(),
+            "flat_terms": terms[there].T.contiguous(),
+            "flat_signs": signs[there].T.contiguous(),
+            "flat_own": own.unsqueeze(1).expand(shape)[there],
+            "flat_reals": torch.tensor(self.targets).unsqueeze(1).expand(shape)[there],
         }
         for name, tensor in found.items():
             self.register_buffer(name, tensor, persistent=False)
@@ -254,37 +259,50 @@ class Ties(nn.Module):
 
     def all_ends(self, x: Tensor) -> Tensor:
         """The cells of all formulas of rows x (n, d), (n, targets, slots, 2); nan for those that miss a column."""
-        said = self.said(x.nan_to_num(), ~x.isnan())
-        return torch.stack([self.ends(said, j) for j in self.targets], 1)
+        formulas = self.formula_values(x.nan_to_num(), ~x.isnan())
+        return torch.stack([self.ends(formulas, j) for j in self.targets], 1)
 
     def parted(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """Rows (…, dim), and the cells (…, targets, slots, 2) that ``all_ends`` found, behind them in training."""
         return x[..., :dim], x[..., dim:].unflatten(-1, (len(self.targets), self.slots, 2))
 
-    def said(self, x: Tensor, visible: Tensor) -> Said:
+    def formula_values(self, x: Tensor, visible: Tensor) -> FormulaValues:
         """What the formulas say of rows (n, d), given what is visible (n, d)."""
         some = visible[:, self.columns] | ((self.parent >= 0) & visible[:, self.parent])
         # for no term, and for what no row shows
         none = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         pairs = zip(self.used, some.any(0).tolist(), strict=True)
-        value = torch.stack([*(self.ruler.values(x, j) if shown else none for j, shown in pairs), none], -1)
-        formula, known = (value[:, self.terms] * self.signs).sum(-1), self.known(x, visible)
-        equal = (value[:, self.own].unsqueeze(-1) - formula).abs() <= self.finest / 2
-        return Said(formula, known, equal & known & visible[:, self.reals].unsqueeze(-1))
+        value = torch.stack([*(self.units.values(x, j) if shown else none for j, shown in pairs), none], -1)
+        first, second = (value.index_select(1, part) for part in self.flat_terms)
+        formula = first * self.flat_signs[0] + second * self.flat_signs[1]
+        equal = (value.index_select(1, self.flat_own) - formula).abs() <= self.finest[self.there] / 2
+        known = self._flat_known(x, visible)
+        holding = equal & known & visible.index_select(1, self.flat_reals)
+        return FormulaValues(*(self._in_slots(part) for part in (formula, known, holding)))
 
     def known(self, x: Tensor, visible: Tensor) -> Tensor:
         """Whether every column of a formula is shown, (…, targets, slots); a frequent value has no continuous part."""
-        shown = visible[..., self.columns]
-        atom = (self.parent >= 0) & visible[..., self.parent] & (x[..., self.parent] > 0)
+        return self._in_slots(self._flat_known(x, visible))
+
+    def _flat_known(self, x: Tensor, visible: Tensor) -> Tensor:
+        """The same, (…, ties)."""
+        shown = visible.index_select(-1, self.columns)
+        parent = self.parent.clamp_min(0)
+        atom = (self.parent >= 0) & visible.index_select(-1, parent) & (x.index_select(-1, parent) > 0)
         shown = torch.cat([shown | atom, torch.ones_like(shown[..., :1])], -1)
-        return shown[..., self.terms].all(-1) & self.there
+        return shown.index_select(-1, self.flat_terms[0]) & shown.index_select(-1, self.flat_terms[1])
+
+    def _in_slots(self, flat: Tensor) -> Tensor:
+        """What is known of each tie (…, ties) in its slot, (…, targets, slots); 0 where a slot is empty."""
+        out = flat.new_zeros(*flat.shape[:-1], self.size)
+        return out.index_copy(-1, self.places, flat).unflatten(-1, self.there.shape)
 
     def coefficients(self, out: Tensor, targets: slice = slice(None)) -> Tensor:
         """Coefficients (…, targets, slots, coefficients) of some targets from a network's outputs for them."""
         return self.start[targets] + GAIN * out.unflatten(-1, (-1, self.slots, COEFFICIENTS))
 
-    def ends(self, said: Said, j: int) -> Tensor:
+    def ends(self, formulas: FormulaValues, j: int) -> Tensor:
         """The cells of a target's formulas in its encoded column, (n, slots, 2); nan for those not known."""
         g = self.targets.index(j)
-        cells = self.ruler.cells(said.value[:, g].flatten(), j).view(-1, self.slots, 2)
-        return torch.where(said.known[:, g].unsqueeze(-1), cells, math.nan).float()
+        cells = self.units.cells(formulas.value[:, g].flatten(), j).view(-1, self.slots, 2)
+        return torch.where(formulas.known[:, g].unsqueeze(-1), cells, math.nan).float()

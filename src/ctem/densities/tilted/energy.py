@@ -40,7 +40,7 @@ from ctem.densities.tilted.trees import Trees
 from ctem.partition.log_z import LogZ, estimate
 from ctem.training import Recipe
 
-__all__ = ["Base", "Energy", "Plan", "fit_energy"]
+__all__ = ["Base", "Energy", "Pace", "Plan", "fit_energy"]
 
 Part = Trees | Networks
 Snap = Callable[[Tensor], Tensor]
@@ -62,6 +62,7 @@ CELLS = 2**26  # of the rows and draws that trees learn from together, at most
 MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
 ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
 TIMED = 512  # draws by which the time of one is judged
+FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
 
@@ -79,6 +80,25 @@ class Base(Protocol):
 
     def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """x with its missing cells drawn given the others."""
+
+
+class Pace(NamedTuple):
+    """How fast this machine is at the moment.
+
+    >>> Pace(1e-3, 1.0).draw
+    0.001
+    """
+
+    draw: float  # seconds
+    load: float  # by the clock, for a second of the processor
+
+    @classmethod
+    def of(cls, base: Base, generator: torch.Generator) -> Pace:
+        """Measured by some draws."""
+        began, used = time.perf_counter(), time.process_time()
+        base.sample(TIMED, generator)
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        return cls(max(seconds / TIMED, 1e-9), max(1.0, seconds / max(used, 1e-9)))
 
 
 class Plan(NamedTuple):
@@ -112,20 +132,47 @@ class Plan(NamedTuple):
         )
         return plan._replace(most=min(self.most, int(CELLS / (columns * (1 + plan.draws)))))
 
-    def within(self, seconds: float, draw: float, columns: int) -> Plan:
-        """A plan for about so many seconds, if a draw takes ``draw`` of them: half for draws, half for trees.
+    def within(self, seconds: float, pace: Pace, columns: int) -> Plan:
+        """A plan for about so many seconds: of fewer rows, and trees if they take more than half of it.
 
-        >>> Plan().within(seconds=10.0, draw=1e-3, columns=10).fresh
-        1666
+        Where too few rows would be left, it has one round, and half as many draws.
+
+        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most
+        793
+        >>> Plan().within(1.0, Pace(1e-3, 1.0), columns=10)[:2]
+        (1, 2.0)
         """
-        draws = seconds / 2 / max(draw, 1e-9)  # a third for log Z, the others for the rounds
-        fresh = min(self.fresh, int(draws / 3))
-        rounds = self.rounds + (self.networks > 0)
-        most = min(self.most, int(2 * draws / 3 / (rounds * self.draws)))
-        rows = max(1, most) * (1 + self.draws) * (rounds + 1)
-        trees = min(self.trees, int(seconds / 2 / (ROW_TREE * columns * rows)))
-        steps = min(self.steps, int(seconds / 2 / (STEP * max(self.networks, 1))))
+        drawing, growing = self._seconds_of_a_row(pace, columns)
+        most = min(self.most, int(seconds / (drawing + min(drawing, growing))))
+        if most < FEWEST and self.rounds > 1:
+            return self._replace(rounds=1, draws=self.draws / 2).within(seconds, pace, columns)
+        trees = min(self.trees, int(self.trees * seconds / (2 * most * growing))) if most else 0
+        fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self._all_rounds))
+        steps = min(self.steps, int(seconds / 2 / (STEP * pace.load * max(self.networks, 1))))
         return self._replace(fresh=fresh, most=most, trees=trees, steps=steps)
+
+    def seconds(self, rows: int, pace: Pace, columns: int) -> float:
+        """About how long all of it takes for a table of so many rows.
+
+        >>> round(Plan().seconds(1000, Pace(1e-3, 1.0), columns=10))
+        29
+        """
+        drawing, growing = self._seconds_of_a_row(pace, columns)
+        rows = min(rows, self.most)
+        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
+        steps = self.networks * self.steps * STEP * pace.load
+        return rows * (drawing + growing) + fresh * pace.draw + steps
+
+    @property
+    def _all_rounds(self) -> int:
+        """Those of trees, and that of networks."""
+        return self.rounds + (self.networks > 0)
+
+    def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
+        """Seconds that draws and trees take for each row of the data."""
+        drawing = (1 + FRESH_SHARE) * self.draws * self._all_rounds * pace.draw
+        growing = (1 + self.draws) * (self.rounds + 1) * self.trees * ROW_TREE * columns * pace.load
+        return drawing, growing
 
 
 @dataclass(frozen=True)
@@ -303,10 +350,8 @@ def fit_energy(
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
     plan = plan.sized(len(sizes))
     if until is not None:
-        began, generator = time.perf_counter(), torch.Generator(rows.device).manual_seed(seed)
-        base.sample(TIMED, generator)
-        seconds = time.perf_counter() - began
-        plan = plan.within(until - time.perf_counter(), seconds / TIMED, len(sizes))
+        pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
+        plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
     if min(plan.most, len(rows)) < FEWEST or plan.trees < FEWEST_TREES:
         return None
     return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
@@ -339,12 +384,13 @@ class _Fit:
         held = self._seen(self._whole(self.held_out, generator))
         fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
         parts: list[Part] = []
-        gain, last = Gain(0.0, 0.0), False
+        gain, last, took = Gain(0.0, 0.0), False, 0.0
         for k in range(self.plan.rounds + (self.plan.networks > 0)):
-            if parts and self.until is not None and time.perf_counter() > self.until:
+            if parts and self._left() < took:
                 break
             if last and k < self.plan.rounds:
                 continue
+            began = time.perf_counter()
             drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
             log_w = _sum(parts, drawn)
             tilt = (log_w - log_w.max()).exp() if parts else None
@@ -353,6 +399,7 @@ class _Fit:
             better = _gain(_sum(more, held), _sum(more, fresh))
             last = better.mean <= gain.mean  # of the rounds of trees
             parts, gain = (parts, gain) if last else (more, better)
+            took = time.perf_counter() - began
         if gain.mean <= SURE * gain.stderr:
             return None
         return self._energy(parts, gain, fresh, generator)
@@ -380,7 +427,7 @@ class _Fit:
     def _energy(self, parts: Sequence[Part], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
         most = min(FRESH * len(fresh), int(CELLS / (MASKS * fresh.shape[1])))
         log_z = estimate(_sum(parts, fresh), "importance")
-        while log_z.stderr > PRECISE and len(fresh) < most:
+        while log_z.stderr > PRECISE and len(fresh) < most and self._left() > 0:
             fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
             log_z = estimate(_sum(parts, fresh), "importance")
         tilt = (_sum(parts, fresh) - log_z.value).exp()
@@ -391,6 +438,10 @@ class _Fit:
         networks = next((part for part in parts if isinstance(part, Networks)), None)
         about = math.log(ceiling), *gain, clipped, self.atoms, self.parents
         return Energy(rounds, partial, log_z, *about, networks)
+
+    def _left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.until is None else self.until - time.perf_counter()
 
     def _partial(self, fresh: Tensor, tilt: Tensor) -> Trees:
         """log E[tilt | visible cells], learned from draws with cells hidden at random."""

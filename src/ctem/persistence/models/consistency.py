@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ctem.spaces import Real
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.encoding.codecs import Constant, Labels, LeftOut, Numbers
 from ctem.tables.io.dtypes import cell_type
 from ctem.tables.io.frame import Field, TableType
+from ctem.tables.margins.bounds import TRIFLE, Bounded
 from ctem.tables.margins.lattices import Lattice
+from ctem.tables.relations.functions import Affine
 from ctem.tables.schema import Schema
 
 __all__ = [
@@ -19,8 +22,10 @@ __all__ = [
     "check_categories",
     "check_cells",
     "check_held_out",
+    "check_labels",
     "check_numbers",
     "check_ranges",
+    "check_rules",
     "number",
 ]
 
@@ -29,6 +34,9 @@ MOST_DRAWS = 1e9
 SPAN = 2.0**66  # a few times what 64 bits hold
 NEGLIGIBLE = 1e-305  # a scale beside the range of a column, at the least
 LEAST = 1e-12  # of a share or an error that is not 0
+RESOLVED = 1e-21  # width of a cell beside the numbers of a column, at the least
+NATURAL = (0.0, 1.0, 100.0)  # ends that numbers suggest
+OUT_OF_SCALE = 1e6  # times the numbers that a rule is about
 
 
 def check_as_written(part: str, written: Any, made: Any) -> None:
@@ -62,16 +70,12 @@ def check_categories(table_type: TableType, schema: Schema) -> None:
         codec, declared = schema.columns[field.name].codec, field.dtype.get("categories")
         if declared is None or field.written is not None or not isinstance(codec, Constant | Labels):
             continue
-        strange = [value for value in codec.values if not _among(value, declared)]
+        known = {(isinstance(value, str), value) for value in declared}
+        strange = [value for value in codec.values if (isinstance(value, str), value) not in known]
         if strange:
             raise ValueError(
                 f"column {field.name!r}: expected values among its categories; got {strange[0]!r:.40}."
             )
-
-
-def _among(value: Any, declared: Sequence[Any]) -> bool:
-    """Whether a value is one of others, text by its letters and numbers by what they are."""
-    return any(value == each and isinstance(value, str) == isinstance(each, str) for each in declared)
 
 
 def check_cells(table_type: TableType, schema: Schema) -> None:
@@ -124,11 +128,56 @@ def check_numbers(schema: Schema) -> None:
             raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
 
 
-def check_ranges(schema: Schema) -> None:
+def check_labels(schema: Schema) -> None:
+    """An error unless the numbers among listed values increase.
+
+    >>> import numpy as np
+    >>> from ctem.tables.io.frame import read_frame
+    >>> check_labels(Schema.fit(read_frame(np.arange(3)[:, None])))
+    """
+    for name, inferred in schema.columns.items():
+        codec = inferred.codec
+        values = codec.values if isinstance(codec, Labels) else ()
+        numbers = [
+            value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        if len(numbers) == len(values) and not all(a < b for a, b in pairwise(numbers)):
+            raise ValueError(f"column {name!r}: expected values that increase; got {values!r:.60}.")
+
+
+def check_rules(schema: Schema, rows: int) -> None:
+    """An error unless rules hold in rows of the table, and no term of a sum is far beyond what it is part of.
+
+    >>> import numpy as np
+    >>> from ctem.tables.io.frame import read_frame
+    >>> check_rules(Schema.fit(read_frame(np.arange(9)[:, None])), 9)
+    """
+    for rule in schema.rules:
+        if rule.rows > rows or max(rule.examples, default=0) >= rows:
+            raise ValueError(f"rule on {rule.target!r}: expected at most {rows} rows; got {rule.rows}.")
+        if isinstance(rule.function, Affine):
+            sizes = [_extent(schema, rule.target), *(_extent(schema, name) for name in rule.columns)]
+            factors = rule.function.factors
+            parts = [abs(factor) * size for factor, size in zip(factors, sizes[1:], strict=True)]
+            if max(*parts, abs(rule.function.constant)) > OUT_OF_SCALE * sum(sizes):
+                raise ValueError(f"rule on {rule.target!r}: expected a sum of its size; got {factors}.")
+
+
+def _extent(schema: Schema, name: str) -> float:
+    """How far from 0 the numbers of a column are; days from 1970 for moments, beside which anything counts."""
+    codec = schema.columns[name].codec
+    if isinstance(codec, Numbers):
+        found = max(map(abs, (*(codec.seen or ()), *codec.atoms)), default=0.0)
+        return max(1.0, found * codec.lattice.per + abs(codec.lattice.shift))
+    values = [value for value in getattr(codec, "values", ()) if isinstance(value, int | float)]
+    return max(1.0, *map(abs, values)) if values else 1.0
+
+
+def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None:
     """An error unless the map and the lattice of a column are those of numbers between the ends that fit saw.
 
     A map runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
-    and the days that a rhythm moves a moment by.
+    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` says.
 
     >>> import numpy as np
     >>> from ctem.tables.io.frame import read_frame
@@ -136,7 +185,11 @@ def check_ranges(schema: Schema) -> None:
     """
     for name, inferred in schema.columns.items():
         codec = inferred.codec
-        if isinstance(codec, Numbers) and codec.seen is not None and not _fits_range(codec, codec.seen):
+        if not isinstance(codec, Numbers) or codec.seen is None:
+            continue
+        wish = (kinds or {}).get(name)
+        said = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
+        if not _fits_range(codec, codec.seen) or not _fits_ends(codec, [*NATURAL, *said]):
             raise ValueError(
                 f"column {name!r}: expected a map and a lattice of numbers "
                 f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
@@ -165,6 +218,9 @@ def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
         and NEGLIGIBLE * (high - low) <= scale <= 2 * (extent + slack)
     ):
         return False
+    outermost = [location + scale * math.sinh(knot) for knot in (knots[0], knots[-1])]
+    if lattice.type == "float" and outermost[0] >= outermost[1]:
+        return False  # no number lies between them
     first, last = (math.asinh((end - location) / scale) for end in (low, high))
     rises = zip(pairwise(smooth["scores"]), pairwise(knots), strict=True)
     steepest = max((b - a) / (d - c) for (a, b), (c, d) in rises)
@@ -173,6 +229,9 @@ def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
 
 def _fits_extent(lattice: Lattice, extent: float) -> bool:
     """Whether numbers up to so large a one can lie on a lattice."""
+    cells = [size for size in (lattice.step, lattice.width * lattice.per) if size]
+    if min(cells, default=math.inf) < RESOLVED * extent or (lattice.step == 0 and lattice.origin != 0):
+        return False
     if lattice.type == "float":
         return lattice.shift == 0 and max(lattice.step, lattice.width, abs(lattice.origin)) <= 2 * extent
     return max(lattice.step, abs(lattice.origin)) <= 2 * extent * lattice.per + 1
@@ -187,6 +246,26 @@ def _ends_within(transform: Mapping[str, Any], low: float, high: float, widest: 
     return enclosing and transform["margin"] <= widest
 
 
+def _fits_ends(codec: Numbers, natural: Sequence[float]) -> bool:
+    """Whether the ends of a column hold all numbers, are among these up to a cell, and have the margin of its cells."""
+    bounded, lattice = codec.transform, codec.lattice
+    if not isinstance(bounded, Bounded):
+        return True
+    assert codec.seen is not None
+    ends = [end for end in (bounded.low, bounded.high) if math.isfinite(end)]
+    low, high = bounded.edges
+    margin = max(lattice.width / 2, TRIFLE * bounded.inner.scale)
+    known = all(any(_is_end(end, each, lattice) for each in natural) for end in ends)
+    return known and low <= codec.seen[0] <= codec.seen[1] <= high and math.isclose(bounded.margin, margin)
+
+
+def _is_end(end: float, value: float, lattice: Lattice) -> bool:
+    """Whether an end is a value, moved inward to the lattice, as ``with_ends`` does."""
+    step, exact = lattice.step / lattice.per, (value - lattice.shift) / lattice.per
+    rounding = 1e-15 * abs(exact)
+    return abs(end - exact) <= 1.000001 * step + rounding and (end == 0 or abs(end) > 1e-6 * step)
+
+
 def check_held_out(held_out: HeldOut, members: int) -> None:
     """An error unless the gain is the difference of the means, and each fold is of another member.
 
@@ -198,9 +277,10 @@ def check_held_out(held_out: HeldOut, members: int) -> None:
     ours, alone, gain = held_out.log_density, held_out.independent, held_out.gain
     if abs(ours - alone - gain) > 1e-6 * (1 + abs(ours) + abs(alone)):
         raise ValueError(f"held_out: expected a gain of {ours} − {alone}; got {gain}.")
-    if 0 < held_out.stderr < LEAST:
+    if 0 < held_out.stderr < LEAST or math.isinf(held_out.stderr) != (held_out.rows == 1):
         raise ValueError(
-            f"held_out: expected a standard error of 0, or above {LEAST:g}; got {held_out.stderr}."
+            f"held_out: expected a standard error of 0, or above {LEAST:g}, of {held_out.rows} rows; "
+            f"got {held_out.stderr}."
         )
     of = [fold.member for fold in held_out.folds]
     if of != [EVERY] and (len(set(of)) < len(of) or not set(of) <= set(range(members))):

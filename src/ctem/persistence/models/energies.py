@@ -67,16 +67,16 @@ def rebuilt_energy(
         for part, bias in zip(parts, biases, strict=True)
     )
     energy = Energy(
-        tuple(rounds),
-        partial,
-        log_z(header["log_z"]),
-        number("energy.ceiling", header["ceiling"], 0, 10),
-        number("energy.gain", header["gain"], 0, FARTHEST),
-        number("energy.stderr", header["stderr"], 0, FARTHEST),
-        number("energy.clipped", header["clipped"], 0, 0.99),
-        schema.atoms,
-        schema.parents,
-        networks,
+        rounds=tuple(rounds),
+        partial=partial,
+        log_z=log_z(header["log_z"]),
+        ceiling=number("energy.ceiling", header["ceiling"], 0, 10),
+        gain=number("energy.gain", header["gain"], 0, FARTHEST),
+        stderr=number("energy.stderr", header["stderr"], 0, FARTHEST),
+        clipped=number("energy.clipped", header["clipped"], 0, 0.99),
+        atoms=schema.atoms,
+        parents=schema.parents,
+        networks=networks,
     )
     return TiltedDensity(plain, energy, schema.snapped)
 

@@ -28,14 +28,17 @@ from ctem.persistence.models.consistency import (
     check_categories,
     check_cells,
     check_held_out,
+    check_labels,
     check_numbers,
     check_ranges,
+    check_rules,
     number,
 )
 from ctem.persistence.models.energies import rebuilt_energy
 from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.writing import tensors_of
-from ctem.persistence.reading import Header, read, short
+from ctem.persistence.reading import read
+from ctem.persistence.sealed import Header, part, short
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -50,6 +53,8 @@ SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
 MOST_HARMONICS = 64
 LONGEST_NAME = 99  # characters of a method of log Z
+TINIEST = 1e-30  # nats or share that is not 0
+LEAST_SHARE = 2.0**-25  # that a network can be believed by: an interval is halved 24 times to find it
 FINEST_LEVEL = 1e-7  # of real columns: the finer, the more nodes a column is resolved into
 
 
@@ -85,9 +90,11 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     check_categories(table_type, schema)
     check_cells(table_type, schema)
     check_numbers(schema)
-    check_ranges(schema)
+    check_ranges(schema, arguments["kinds"])
+    check_labels(schema)
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
+    check_rules(schema, origin.rows)
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
     density = _any_order(schema, base, header, tensors)
@@ -150,7 +157,7 @@ def _any_order(
     level, history = _checked_level(record["level"]), _history(header["history"])
     about: dict[str, Any] = {"parents": parents, "late": late, "rules": schema.keeper}
     plain = AnyOrderDensity(net, level, orders, **about, history=history)
-    return rebuilt_energy(plain, schema, record["energy"], _part(tensors, "energy."), _log_z)
+    return rebuilt_energy(plain, schema, record["energy"], part(tensors, "energy."), _log_z)
 
 
 def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
@@ -163,12 +170,17 @@ def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
         raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
     reach = number("reach", record["reach"], 0, NEVER)
-    return Worth(_numbers_of(record["share"], dim, 1.0), heard, nats, reach)
+    shares = _numbers_of(record["share"], dim, 1.0)
+    if any(0 < share < LEAST_SHARE for share in shares):
+        raise ValueError(f"worth: expected shares of 0, or from {LEAST_SHARE:g} to 1.")
+    return Worth(shares, heard, nats, reach)
 
 
 def _numbers_of(values: list[Any], count: int, most: float) -> tuple[float, ...]:
     if len(values) != count:
         raise ValueError(f"worth: expected {count} numbers; got {len(values)}.")
+    if any(0 < value < TINIEST for value in values):
+        raise ValueError("worth: expected 0, or more than what chance makes of it.")
     return tuple(number("worth", value, 0, most) for value in values)
 
 
@@ -178,7 +190,7 @@ def _missingness(
     """Where cells are missing; every column in one group at most, and a network of the sizes of its tensors."""
     if groups is None:
         return None
-    names, own = [name for group in groups for name in group], _part(tensors, "gaps.")
+    names, own = [name for group in groups for name in group], part(tensors, "gaps.")
     known = [name for name in schema.columns if name not in schema.left_out]
     if not groups or not all(groups) or len(set(names)) < len(names) or not set(names) <= set(known):
         raise ValueError("missingness: expected groups of columns, each column once.")
@@ -223,7 +235,7 @@ def _any_order_net(
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
     types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
     _check_options(options, types)
-    own = _part(tensors, "net.")
+    own = part(tensors, "net.")
     members, inputs, width = own["first.weight"].shape
     found = {"members": members, "width": width, "blocks": _blocks(own)}
     _check_sizes(base.space, options, found, inputs, own)
@@ -237,10 +249,6 @@ def _any_order_net(
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
     _load(net, own)
     return net
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
 
 
 def _blocks(tensors: Mapping[str, Tensor]) -> int:
@@ -304,7 +312,10 @@ def _check_options(options: Header, types: Mapping[str, type[int] | type[float]]
         least = 0 if key in ("dropout", "harmonics") else 1
         if isinstance(value, bool) or not isinstance(value, kind | int) or not value >= least:
             raise ValueError(f"network: expected {key} ≥ {least}, a {kind.__name__}; got {value!r}.")
-    if options.get("dropout", 0) >= 1 or options.get("harmonics", 0) > MOST_HARMONICS:
+    if (
+        not (options.get("dropout", 0) == 0 or LEAST_SHARE <= options["dropout"] < 1)
+        or options.get("harmonics", 0) > MOST_HARMONICS
+    ):
         raise ValueError(f"network: expected dropout < 1 and harmonics ≤ {MOST_HARMONICS}; got {options}.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as serialize
 
 from ctem import __version__
 from ctem.densities.tilted import Energy, TiltedDensity
 from ctem.fitting.arguments import KEPT
-from ctem.persistence.atomic import is_regular, replacing
+from ctem.persistence.atomic import write_whole
 from ctem.persistence.models.fitted import Fitted
-from ctem.persistence.reading import FORMAT, Header, digest
+from ctem.persistence.reading import FORMAT
+from ctem.persistence.sealed import Header, sealed
 from ctem.spaces import Category, Ordinal, Real
 
 __all__ = ["save", "tensors_of"]
@@ -37,19 +36,7 @@ def save(model: Fitted, path: str | Path) -> None:
     >>> bool((same.score_samples(X) == model.score_samples(X)).all())
     True
     """
-    target = Path(path)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors_of(model).items()}
-    text = json.dumps(_header(model), allow_nan=False)
-    version = str(FORMAT)
-    signed = {"model": text, "sha256": digest(text, tensors, version)}
-    metadata = {"format": "ctem", "version": version, **signed}
-    content = serialize(tensors, metadata)
-    try:
-        with replacing(target) as file:
-            file.write(content)
-    except OSError as error:
-        kept = "; what was there is untouched" if is_regular(target) else ""
-        raise OSError(f"save: {target} could not be written ({error.strerror or error}){kept}.") from None
+    write_whole(path, sealed("ctem", str(FORMAT), _header(model), tensors_of(model)), "save")
 
 
 def _header(model: Fitted) -> Header:

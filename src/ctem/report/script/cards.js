@@ -25,9 +25,9 @@ class Card {
     this.title = element("h3", { id: `ask-${j}` }, element("bdi", {}, name));
     this.forget = element("button", { ...small, "aria-label": `${name}: unknown`, click: () => this.set(null) }, "unknown");
     this.toggle = element("button", { ...small, "aria-label": `${name}: ${this.wideName}`, "aria-pressed": "false", click: () => this.turn() }, this.wideName);
-    this.words = element("p", { class: "said", id: `ask-${j}-said` });
+    this.words = element("p", { class: "answer", id: `ask-${j}-answer` });
     this.picture = element("div", { class: "picture", "aria-hidden": "true" });
-    this.node = element("div", { class: "card", role: "group", "aria-labelledby": `ask-${j}`, "aria-describedby": `ask-${j}-said` });
+    this.node = element("div", { class: "card", role: "group", "aria-labelledby": `ask-${j}`, "aria-describedby": `ask-${j}-answer` });
     this.node.append(element("div", { class: "head" }, this.title, element("span", { class: "tools" }, this.forget, this.toggle)), ...this.controls(), this.words);
     this.widen(false);
   }
@@ -61,7 +61,7 @@ class Card {
   show(summary) {
     const known = this.cell !== null, [rate, error] = known && summary ? this.rate(summary) : [1, 0];
     this.node.classList.toggle("strange", rate < STRANGE);
-    this.words.textContent = summary ? this.said(summary, rate, error) : "Nothing fits what is set.";
+    this.words.textContent = summary ? this.answer(summary, rate, error) : "Nothing fits what is set.";
     this.synchronise();
     if (summary) this.draw(summary);
     else this.picture.replaceChildren();
@@ -72,7 +72,7 @@ class Card {
     return isRange(this.cell) ? summary.within(this.cell) : [summary.unusual(this.cell), 0];
   }
 
-  said(summary, rate, error) {
+  answer(summary, rate, error) {
     if (this.cell === null) return capital(summary.words());
     if (isRange(this.cell)) return `Given the others: ${percent(rate)}${plusMinus(error)} in ${this.wideName === "range" ? "the range" : "these"}; ${summary.words()}`;
     return (rate < STRANGE ? `Strange: ${percent(rate)} would be as unusual. Expected: ` : "Given the others: ") + summary.words();
@@ -125,10 +125,10 @@ class LabelCard extends Card {
   }
 
   draw({ values, errors }) {
-    const before = this.explorer.before[this.j].values, shown = this.listed(values, before);
-    const top = Math.max(...shown.map((i) => Math.max(values[i], before[i])));
-    const bars = shown.map((i) => this.bar(this.column.values[i], values[i], before[i], top, i, errors[i]));
-    const rest = values.length - shown.length, left = (all) => 1 - sum(shown.map((i) => all[i]));
+    const before = this.explorer.before[this.j].values, kept = this.listed(values, before);
+    const top = Math.max(...kept.map((i) => Math.max(values[i], before[i])));
+    const bars = kept.map((i) => this.bar(this.column.values[i], values[i], before[i], top, i, errors[i]));
+    const rest = values.length - kept.length, left = (all) => 1 - sum(kept.map((i) => all[i]));
     if (rest) bars.push(this.bar(`${rest} others`, left(values), left(before), top, null, 0));
     this.picture.replaceChildren(element("div", { class: "bars" }, ...bars));
   }

@@ -17,12 +17,12 @@ class Model {
     this.energy = data.energy && new Energy(data.energy, this);
   }
 
-  /* What networks see of a row, and what formulas say of it. */
+  /* What networks see of a row, and what formulas give for it. */
   see(x) {
     const seen = this.inputs.see(x.map((value, j) => (this.heard[j] ? value : NaN)));
     if (!this.ties) return seen;
-    const said = this.ties.said(x);
-    return { ...seen, said, inputs: joined(seen.inputs, this.ties.flags(said)) };
+    const formulas = this.ties.formulaValues(x);
+    return { ...seen, formulas, inputs: joined(seen.inputs, this.ties.flags(formulas)) };
   }
 
   /* How many products of weights one member takes to fill a row. */
@@ -64,12 +64,12 @@ class Question {
     return energy ? energy.number(x, column, found, numbers.nodes) : found;
   }
 
-  /* Real column j: the values [X, p] that formulas say, and the rest at the nodes. */
+  /* Real column j: the values [X, p] that formulas give, and the rest at the nodes. */
   real(x, j) {
     return { nodes: this.weighted(x, j), points: this.model.ties || this.model.rules ? this.points(x, j) : [] };
   }
 
-  /* The values that formulas say, and how likely they are: the mean of the members. */
+  /* The values that formulas give, and how likely they are: the mean of the members. */
   points(x, j) {
     const found = new Map(), { members } = this.model;
     for (const parts of this.members().map((k) => this.parts(x, j, k))) {
@@ -128,21 +128,21 @@ class Question {
   /* log ρ of the cells that x shows, in every order. */
   byOrder(x) {
     return this.model.orders.map((order) => {
-      const shown = x.map(() => NaN);
+      const visible = x.map(() => NaN);
       let total = 0;
       for (const j of order) {
         if (Number.isNaN(x[j])) continue;
-        total += this.term(shown, j, x[j]);
-        shown[j] = x[j];
+        total += this.term(visible, j, x[j]);
+        visible[j] = x[j];
       }
       return total;
     });
   }
 
   /* Every conditional is the mean of the members'. */
-  term(shown, j, value) {
-    if (this.model.sizes[j]) return Math.log(this.labels(shown, j)[value]);
-    const below = normalCdf(value), each = this.members().map((k) => this.model.numbers.density(value, below, this.parts(shown, j, k)));
+  term(visible, j, value) {
+    if (this.model.sizes[j]) return Math.log(this.labels(visible, j)[value]);
+    const below = normalCdf(value), each = this.members().map((k) => this.model.numbers.density(value, below, this.parts(visible, j, k)));
     return Math.log(sum(each) / each.length);
   }
 
@@ -173,10 +173,10 @@ class Question {
     return { ...parts, limits: this.limited(x, j) };
   }
 
-  /* The same, with the cell that rules name instead of what formulas say, or without a look at rules. */
+  /* The same, with the cell that rules name instead of what formulas give, or without a look at rules. */
   partsBy(x, j, member, named = undefined) {
-    const { hidden, prediction, said } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
-    const { size } = this.model.numbers, tied = named === undefined ? this.model.ties?.parts(said, j, hidden, member) : named;
+    const { hidden, prediction, formulas } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
+    const { size } = this.model.numbers, tied = named === undefined ? this.model.ties?.parts(formulas, j, hidden, member) : named;
     const found = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
     const parts = this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
     return this.model.numbers.mixed(parts, this.model.rules?.about(j) ? 1 : this.model.shares[j]);

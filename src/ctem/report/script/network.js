@@ -102,8 +102,8 @@ class Inputs {
       at.map((i) => at.map((j) => f(f(clear[i] * C[i][j]) * clear[j]) + (i === j ? f(1 - clear[i] ** 2) : 0))),
     );
     const pulls = this.places.map((i) => at.map((j) => clear[j] * C[i][j]));
-    const told = pulls.map((pull) => dot(pull, inverse.map((row) => dot(row, pull))));
-    return { at, inverse, logDet, pulls, spread: told.map((share) => Math.sqrt(Math.max(1 - ahead ** 2 * share, least))) };
+    const explained = pulls.map((pull) => dot(pull, inverse.map((row) => dot(row, pull))));
+    return { at, inverse, logDet, pulls, spread: explained.map((share) => Math.sqrt(Math.max(1 - ahead ** 2 * share, least))) };
   }
 }
 

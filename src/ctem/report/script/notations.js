@@ -1,4 +1,4 @@
-/* ---- how the numbers of a column are told, and typed into a box: tables/io/writings.py and telling.py ---- */
+/* ---- how the numbers of a column are displayed, and typed into a box: tables/io/writings.py and display.py ---- */
 
 const DAY = 86400, MS = 86400000, LAST = 8.64e15; // seconds and milliseconds of a day, and the last moment of a Date
 
@@ -121,8 +121,8 @@ class ClockNotation {
   }
 
   text(X) {
-    const said = this.padded24(X);
-    return this.padded ? said : said.replace(/^0/, "");
+    const text = this.padded24(X);
+    return this.padded ? text : text.replace(/^0/, "");
   }
 
   padded24(X) {
@@ -151,8 +151,8 @@ class MonthNotation {
 
   text(X) {
     const [year, month] = this.parts(X), name = new Date(Date.UTC(2000, month, 1)).toLocaleString("en", { month: "long", timeZone: "UTC" });
-    const said = { Y: String(year).padStart(4, "0"), m: two(month + 1), B: name, b: name.slice(0, 3) };
-    const text = this.format.replace(/%(.)/g, (_, part) => said[part]);
+    const parts = { Y: String(year).padStart(4, "0"), m: two(month + 1), B: name, b: name.slice(0, 3) };
+    const text = this.format.replace(/%(.)/g, (_, part) => parts[part]);
     return this.padded ? text : text.replace(/(?<!\d)0(?=\d)/g, "");
   }
 

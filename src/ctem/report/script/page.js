@@ -3,10 +3,10 @@ class Explorer {
   constructor(data, root) {
     this.model = new Model(data);
     this.cells = this.model.columns.map(() => null);
-    this.shown = this.cells.flatMap((_, j) => (this.model.columns[j].owner.length ? [j] : []));
+    this.visible = this.cells.flatMap((_, j) => (this.model.columns[j].owner.length ? [j] : []));
     this.seed = 0;
-    this.before = this.summaries(this.model.question(this.cells), this.shown);
-    this.cards = this.shown.map((j) => new (cardOf(this.model.columns[j]))(this, j));
+    this.before = this.summaries(this.model.question(this.cells), this.visible);
+    this.cards = this.visible.map((j) => new (cardOf(this.model.columns[j]))(this, j));
     this.build(root);
     this.answer();
   }
@@ -54,7 +54,7 @@ class Explorer {
   /* What is unknown is answered at once; what is expected of the cells that are set, and draws, follow one by one. */
   answer() {
     const question = (this.asked = this.model.question(this.cells));
-    this.tell(question);
+    this.describe(question);
     const later = [];
     for (const card of this.cards) {
       const show = () => card.show(this.summary(question, card.j));
@@ -71,20 +71,20 @@ class Explorer {
   refinements(question) {
     if (!question.more || !question.possible) return [];
     const show = () => {
-      this.tell(question);
+      this.describe(question);
       this.cards.filter(({ cell }) => cell === null).forEach((card) => card.show(this.summary(question, card.j)));
     };
     return [...Array.from({ length: BATCHES - 1 }, () => () => question.more()), show];
   }
 
   /* The number at the top: a log-density of values, or the probability of ranges. */
-  tell(question) {
-    const set = this.shown.filter((j) => this.cells[j] !== null), ranges = set.filter((j) => isRange(this.cells[j])).length;
+  describe(question) {
+    const set = this.visible.filter((j) => this.cells[j] !== null), ranges = set.filter((j) => isRange(this.cells[j])).length;
     const values = set.length - ranges;
     this.clear.disabled = !set.length;
     if (ranges) return this.tellRanges(question, ranges, values);
     this.value.textContent = values ? `${signed(question.logDensity())} nats` : "Set any column";
-    this.about.textContent = values ? `log-density of the ${values > 1 ? `${values} columns that are` : "column that is"} set, of ${this.shown.length}` : "Nothing is set yet, so each picture shows a column by itself. Set one, and the others follow.";
+    this.about.textContent = values ? `log-density of the ${values > 1 ? `${values} columns that are` : "column that is"} set, of ${this.visible.length}` : "Nothing is set yet, so each picture shows a column by itself. Set one, and the others follow.";
   }
 
   tellRanges(question, ranges, values) {
@@ -116,7 +116,7 @@ class Explorer {
   }
 
   row(cells) {
-    const parts = this.shown.map((j) => {
+    const parts = this.visible.map((j) => {
       const column = this.model.columns[j], kind = this.cells[j] === null || isRange(this.cells[j]) ? "" : "given";
       return element("span", { class: kind }, element("bdi", { class: "muted" }, column.name), " ", element("bdi", {}, column.text(cells[j])));
     });

@@ -114,7 +114,7 @@ class RangeQuestion extends Question {
     const { numbers } = this.model, totals = this.islands(() => numbers.noSum()), whole = this.islands(() => 0);
     const width = this.blur(j, weights), points = this.likelyPoints(j, weights);
     const left = (parts) => ({ ...parts, tied: parts.tied.filter(({ X }) => !points.has(X)) });
-    const apart = (i) => this.said(i, j).some(([X]) => points.has(X));
+    const apart = (i) => this.formulaValues(i, j).some(([X]) => points.has(X));
     this.rows.forEach((x, i) => {
       if (!weights[i]) return;
       const b = Math.floor(i / this.size), from = this.found[i].get(j);
@@ -127,11 +127,11 @@ class RangeQuestion extends Question {
     return { below: means, belowErrors: errors, points: Array.from(points.keys(), (X, i) => [X, likely.means[i]]), pointErrors: likely.errors };
   }
 
-  /* The values that formulas say of real column j in many of the draws, and their weight in each island. */
+  /* The values that formulas give for real column j in many of the draws, and their weight in each island. */
   likelyPoints(j, weights) {
     const found = new Map(), whole = sum(weights);
     this.rows.forEach((_, i) => {
-      for (const [X, share] of weights[i] ? this.said(i, j) : []) {
+      for (const [X, share] of weights[i] ? this.formulaValues(i, j) : []) {
         if (!found.has(X)) found.set(X, this.islands(() => 0));
         found.get(X)[Math.floor(i / this.size)] += weights[i] * share;
       }
@@ -139,8 +139,8 @@ class RangeQuestion extends Question {
     return new Map([...found].filter(([, each]) => sum(each) >= OFTEN * whole));
   }
 
-  /* The values [X, p] that formulas say of real column j in draw i; where conditions came later, what was drawn of them. */
-  said(i, j) {
+  /* The values [X, p] that formulas and rules give for real column j in draw i; where conditions came later, what was drawn of them. */
+  formulaValues(i, j) {
     const from = this.found[i].get(j), x = this.rows[i];
     if (from) return from.flatMap(cellsOf).map(({ X, share }) => [X, share / from.length]);
     const [low, high, X] = this.model.rules?.cell(x, j)?.cell ?? [];

@@ -74,11 +74,11 @@ class Limits {
   }
 }
 
-/* The rules and orders of a table: what they say of encoded rows. */
+/* The rules and orders of a table: what they imply for encoded rows. */
 class Rules {
   constructor({ quantities, rules, orders, off, closest, far }, columns) {
     Object.assign(this, { quantities, orders, columns, off, closest, far });
-    this.rules = rules.map((rule) => ({ ...rule, say: FUNCTIONS[rule.function.form](rule.function) }));
+    this.rules = rules.map((rule) => ({ ...rule, apply: FUNCTIONS[rule.function.form](rule.function) }));
     this.owners = new Map(columns.flatMap((column, i) => (quantities[i] ? column.owner.map((j) => [j, i]) : [])));
   }
 
@@ -95,8 +95,8 @@ class Rules {
   }
 
   /* What a rule names for a row, and how surely; another number may stand for one of its columns. */
-  said(rule, x, own = -1, number = NaN) {
-    const [value, share = rule.share] = rule.say(rule.terms.map(([i, part]) => partOf(i === own ? number : this.number(x, i), part)));
+  implied(rule, x, own = -1, number = NaN) {
+    const [value, share = rule.share] = rule.apply(rule.terms.map(([i, part]) => partOf(i === own ? number : this.number(x, i), part)));
     return [this.rounded(value, rule.target), share];
   }
 
@@ -116,7 +116,7 @@ class Rules {
   named(x, j) {
     const i = this.owners.get(j), column = this.columns[i];
     for (const rule of this.rules.filter(({ target }) => target === i)) {
-      const [value, share] = this.said(rule, x);
+      const [value, share] = this.implied(rule, x);
       if (Number.isNaN(value)) continue;
       const odds = column.owner.length === 1 ? share : j === column.owner[0] ? rule.agree : Math.min(share / rule.agree, rule.agree);
       return { value, share: odds };
@@ -132,7 +132,7 @@ class Rules {
     return listed ? (fits ? near : -1) : fits ? near + 1 : 0;
   }
 
-  /* Probabilities of the codes of discrete column j by what rules and orders say. */
+  /* Probabilities of the codes of discrete column j by what rules and orders imply. */
   labels(p, x, j) {
     const i = this.owners.get(j);
     if (i === undefined) return p;
@@ -147,9 +147,9 @@ class Rules {
     for (const rule of listed ? this.rules.filter(({ terms }) => terms.some(([own]) => own === i)) : []) {
       const held = this.number(x, rule.target);
       if (Number.isNaN(held) || rule.terms.some(([own]) => own !== i && Number.isNaN(this.number(x, own)))) continue;
-      const said = listed.map((number) => this.said(rule, x, i, number ?? NaN)[0]), { width } = this.quantities[rule.target];
-      const right = said.map((value) => Math.abs(value - held) <= SAME * width);
-      if (right.some(Boolean)) p = weighed(p, said.map((value, k) => right[k] || Number.isNaN(value)), rule.share);
+      const values = listed.map((number) => this.implied(rule, x, i, number ?? NaN)[0]), { width } = this.quantities[rule.target];
+      const right = values.map((value) => Math.abs(value - held) <= SAME * width);
+      if (right.some(Boolean)) p = weighed(p, values.map((value, k) => right[k] || Number.isNaN(value)), rule.share);
     }
     return p;
   }
@@ -161,7 +161,7 @@ class Rules {
     return weighed(p, p.map((_, k) => (numbers[k] ?? null) === null || (numbers[k] >= span.low - slack && numbers[k] <= span.high + slack)), span.share);
   }
 
-  /* Between which numbers orders leave table column i; null where they say nothing. */
+  /* Between which numbers orders leave table column i; null where they imply nothing. */
   span(x, i) {
     const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.number(x, order.low)]);
     const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.number(x, order.high)]);

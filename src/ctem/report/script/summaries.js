@@ -7,8 +7,8 @@ const ALIKE = 1e-6; // encoded distance within which a value is the one that a f
    A value that a formula says is one of the atoms. */
 class NumberSummary {
   constructor(column, found, far) {
-    const { continuous, points = [], atomErrors = [], pointErrors = [], belowErrors = [] } = found, said = sum(points.map(([, p]) => p));
-    Object.assign(this, { column, belowErrors, far, continuous: continuous * (1 - said) });
+    const { continuous, points = [], atomErrors = [], pointErrors = [], belowErrors = [] } = found, exact = sum(points.map(([, p]) => p));
+    Object.assign(this, { column, belowErrors, far, continuous: continuous * (1 - exact) });
     this.atomErrors = [...atomErrors, ...pointErrors];
     this.atoms = [...found.atoms, ...points.map(([, p]) => continuous * p)];
     this.values = [...column.atoms, ...points.map(([X]) => X)];

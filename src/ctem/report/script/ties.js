@@ -101,7 +101,7 @@ function cellInside(map, point, width, [a, b], limit) {
   return far ? [Math.min(b - wide, 2 * middle - b), b] : [a, Math.max(a + wide, 2 * middle - a)];
 }
 
-/* The formulas of a table: what they say of a row, and their parts of the conditionals. */
+/* The formulas of a table: what they give for a row, and their parts of the conditionals. */
 class Ties {
   constructor(data, columns, layer) {
     Object.assign(this, data, { layer });
@@ -110,7 +110,7 @@ class Ties {
   }
 
   /* What each formula of each target says of a row: its value, NaN if a column is hidden, and whether the target has it. */
-  said(x) {
+  formulaValues(x) {
     const values = new Map([...this.columns].map(([j, column]) => [j, valueOf(x, column)]));
     return this.targets.map(({ column: j, formulas }) =>
       formulas.map(({ terms, finest }) => {
@@ -122,26 +122,26 @@ class Ties {
 
   /* The value [X, 1] that a formula says of real column j of a row, if one holds. */
   held(x, j) {
-    const g = this.targets.findIndex(({ column }) => column === j), one = this.said(x)[g]?.find(({ holds }) => holds);
+    const g = this.targets.findIndex(({ column }) => column === j), one = this.formulaValues(x)[g]?.find(({ holds }) => holds);
     const cell = one ? this.cell(one.value, this.targets[g]) : null;
     return cell ? [[cell[2], 1]] : [];
   }
 
   /* What networks see of the formulas: which ones hold. */
-  flags(said) {
+  flags(values) {
     const out = new Float64Array(this.targets.length * this.slots);
-    said.forEach((formulas, g) => formulas.forEach(({ holds }, slot) => (out[g * this.slots + slot] = Number(holds))));
+    values.forEach((formulas, g) => formulas.forEach(({ holds }, slot) => (out[g * this.slots + slot] = Number(holds))));
     return out;
   }
 
   /* The parts of real column j by one member's last layer, and the share that they leave; null if it has none. */
-  parts(said, j, hidden, member) {
+  parts(values, j, hidden, member) {
     const g = this.targets.findIndex(({ column }) => column === j);
     if (g < 0) return null;
     const size = 1 + 3 * this.nearly, first = g * this.slots * size;
     const found = this.layer.apply(hidden, member, first, first + this.slots * size);
     const logs = [0], made = [];
-    said[g].forEach(({ value }, slot) => {
+    values[g].forEach(({ value }, slot) => {
       const cell = this.cell(value, this.targets[g]), { start } = this.targets[g].formulas[slot];
       if (cell) this.add(logs, made, cell, start.map((from, i) => from + this.gain * found[slot * size + i]));
     });

@@ -69,7 +69,13 @@ class LabelCondition:
     allowed: NDArray[np.bool_]
 
     def encoded(self, owner: tuple[int, ...]) -> dict[int, Tensor]:
-        """Log-weights of the codes: the share of a code's values that is allowed."""
+        """Log-weights of the codes: the share of a code's values that is allowed; or of slots that tell all apart."""
+        if self.codec.apart:
+            log_weight = torch.full((self.codec.slots,), -torch.inf, dtype=torch.float64)
+            log_weight[self.codec.slot_of_value[self.allowed[:-1]]] = 0.0
+            if self.codec.state and self.allowed[-1]:
+                log_weight[-1] = 0.0
+            return {owner[0]: log_weight}
         share = np.zeros(self.codec.size)
         np.add.at(share, np.array(self.codec.codes), np.array(self.codec.shares) * self.allowed[:-1])
         whole = np.bincount(self.codec.codes, ~self.allowed[:-1], self.codec.size) == 0
@@ -80,6 +86,8 @@ class LabelCondition:
 
     def decode(self, x: Tensor, generator: Generator) -> Cells:
         """Values from codes, of those that share a code one that is allowed."""
+        if self.codec.apart:
+            return self.codec.decode(x, generator)
         codes, allowed = np.array(self.codec.codes), self.allowed[:-1]
         some = np.isin(codes, codes[allowed])
         kept = np.flatnonzero(allowed | ~some)  # codes that are never drawn keep their values

@@ -180,8 +180,10 @@ class ColumnDistribution:
 
     def mode(self) -> Cells:
         """The most likely value of every row; in a continuous part, where the encoded density is highest."""
-        total = self.probability @ np.eye(int(self.group.max()) + 1)[self.group]
-        inside = self.group == total.argmax(1)[:, None]
+        groups = int(self.group.max()) + 1
+        inside: NDArray[np.bool_] | bool = True
+        if groups < len(self.group):  # else every value is one of its own
+            inside = self.group == (self.probability @ np.eye(groups)[self.group]).argmax(1)[:, None]
         best = np.where(inside, self.probability, -1.0).argmax(1)
         return replace(self.cells, values=self.cells.values[best], missing=self.cells.missing[best])
 

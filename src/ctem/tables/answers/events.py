@@ -157,10 +157,10 @@ class TableEvent:
         tied = self.table.density.is_tied(self._allowed())
         most = max(n * MOST_PLAIN, LEAST_PLAIN) if tied else n * MOST
         found = self._particles(SPARE * n, generator)
-        while (
-            not (ess := estimate(found).ess) >= n and sum(len(each.x) for each in found) < most
-        ):  # nan: none fits
+        ess = estimate(found).ess
+        while not ess >= n and sum(len(each.x) for each in found) < most:  # nan: none fits
             found += self._particles(SPARE * n, generator)
+            ess = estimate(found).ess
         self._check_met(found)
         if ess < FEW * n:
             text = f"given: {n} rows rest on {ess:.0f} effective draws, so that some of them are alike."

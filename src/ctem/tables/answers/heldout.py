@@ -1,11 +1,14 @@
 r"""How a density does on rows that it has not seen, and conformal p-values from their scores.
 
-Every network of a fit is blind to a fold of the rows (``densities.anyorder.fitting``). Its own density scores those
-rows, and new rows too. If these come from where the table comes from, the scores are exchangeable, and
+Every network of a fit is blind to a fold of the rows (``densities.anyorder.fitting``), and its density alone scores
+them. A new row is scored by the density of one network, too, which a hash of the row chooses. So both are draws of the
+same mixture over the networks: if new rows come from where the table comes from, the scores are exchangeable, and
 
-    p(row) = ( 1 + #{held-out rows at least as strange, to a network that has seen neither} ) / ( 1 + #{held-out rows} )
+    p(row) = ( 1 + #{held-out rows at least as strange} ) / ( 1 + #{held-out rows} )
 
-is at most α with probability at most α (cross-conformal; with rows of ``X_val`` exactly so, for every n).
+is at most α with probability α, down to 1 / (1 + #{held-out rows}). The mean of the networks would not do, nor would
+the mean of their p-values: a row is rarely as strange to all of them as it is to one, so that small p-values would be
+too rare.
 
 Reference: V. Vovk, Cross-conformal predictors, 2015.
 """
@@ -14,13 +17,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import FOLDS
@@ -28,7 +33,7 @@ from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.realism import Realism
 from ctem.tables.io.frame import Frame
-from ctem.tables.io.rows import taken
+from ctem.tables.io.rows import chunks, taken
 
 __all__ = [
     "Fold",
@@ -38,15 +43,18 @@ __all__ = [
     "energy_held_out",
     "held_out_parts",
     "rank_p_values",
+    "row_hashes",
     "unseen_rows",
 ]
 
 Vector = NDArray[np.float64]
-Score = Callable[[TableDensity, Frame], Vector]  # one number a row; higher is stranger
 MOST = 2000  # held-out rows that are scored, of all networks together
 HELD, MOST_HELD = 0.15, 20_000  # share of the rows that an energy does not see, and at most so many
 CELLS = 2**17  # of them, at most: a row of many columns has many conditionals
 TIE = 1e-4  # nats
+STEP, GONE = 1 / 64, 2.0**50  # of encoded cells by which a network is chosen; what stands for a missing one
+AT_A_TIME = 256  # rows that are scored before the clock is looked at, where there is an end
+REPEATED = 5  # times that a held-out row is there, from which new rows like it are to be expected
 EVERY = -1  # the member of a fold that no network has seen
 PLAIN = ("rows", "log_density", "independent", "gain")
 
@@ -86,10 +94,17 @@ class HeldOut:
     folds: tuple[Fold, ...]
     realism: Realism | None = None
 
-    def p_values(self, table: TableDensity, frame: Frame, score: Score | None = None) -> Vector:
-        """The conformal p-value of every row; the score must be that of the folds."""
-        new = [(score or TableDensity.surprise)(blind(table, fold.member), frame) for fold in self.folds]
-        return rank_p_values([fold.scores for fold in self.folds], new)
+    def p_values(self, table: TableDensity, frame: Frame) -> Vector:
+        """The conformal p-value of every row: its score by one network, among the scores of all folds."""
+        held_out = np.sort(np.concatenate([fold.scores for fold in self.folds]))
+        hashes = [row_hashes(table.encode(part)[0]) for part in chunks(frame)]
+        judge = np.concatenate(hashes) % np.uint64(len(self.folds))
+        new = np.empty(len(frame))
+        for k, fold in enumerate(self.folds):
+            rows = judge == k
+            if rows.any():
+                new[rows] = blind(table, fold.member).surprise(taken(frame, rows))
+        return rank_p_values(held_out, new)
 
     def summary(self) -> dict[str, Any]:
         """Everything but the scores, as plain values; a standard error that is not known is None."""
@@ -129,19 +144,32 @@ class HeldOut:
         )
 
 
-def rank_p_values(held_out: Sequence[Vector], new: Sequence[Vector]) -> Vector:
-    """(1 + #{held-out scores ≥ the new one}) / (1 + #held-out scores), summed over folds: sorted (h,) and new (n,).
+def rank_p_values(held_out: Vector, new: Vector) -> Vector:
+    """(1 + #{held-out scores ≥ the new one}) / (1 + #held-out scores), for sorted scores (h,) and new ones (n,).
 
     Scores that are nearly alike are ties: the last digits of a score depend on the rows that are scored with it.
 
-    >>> rank_p_values([np.array([1.0, 2.0, 3.0])], [np.array([0.0, 2.0, 9.0])])
+    >>> rank_p_values(np.array([1.0, 2.0, 3.0]), np.array([0.0, 2.0, 9.0]))
     array([1.  , 0.75, 0.25])
     """
-    above = [
-        len(held) - np.searchsorted(held, value - TIE, side="left")
-        for held, value in zip(held_out, new, strict=True)
-    ]
-    return np.asarray((1 + np.sum(above, axis=0)) / (1 + sum(map(len, held_out))))
+    above = len(held_out) - np.searchsorted(held_out, new - TIE, side="left")
+    return np.asarray((1 + above) / (1 + len(held_out)))
+
+
+def row_hashes(x: Tensor) -> NDArray[np.uint64]:
+    """A hash of each encoded row (n, d), of its cells in steps of ``STEP``: last digits make no difference.
+
+    >>> row_hashes(torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 2.0], [1.0, torch.nan]])) % np.uint64(5)
+    array([0, 0, 3, 1], dtype=uint64)
+    """
+    steps = (x.double() / STEP).round().nan_to_num(nan=GONE).clamp(-GONE, GONE).long().cpu().numpy()
+    mixed = np.zeros(len(x), np.uint64)
+    for cells in steps.view(np.uint64).T:  # SplitMix64, one column after the other
+        mixed = (mixed ^ cells) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def unseen_rows(n: int, members: int, seed: int) -> list[NDArray[np.int64]]:
@@ -205,7 +233,7 @@ def check_held_out(
         frame: the rows of fit.
         seed: of the fit, which chose the folds.
         held_out: rows that no network has seen, instead of the folds.
-        until: the time of ``time.perf_counter`` after which no further fold is begun; the first one always is.
+        until: the time of ``time.perf_counter`` after which no further rows are scored; some always are.
         weights: of the rows of fit, (n,): new rows are then strange or not among rows that are drawn by them.
 
     >>> from ctem import CTEM
@@ -247,20 +275,55 @@ def _drawn(rows: NDArray[np.int64], weight: Vector, rng: np.random.Generator) ->
 
 
 def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: float | None = None) -> HeldOut:
-    found, alone = list[Vector](), list[Vector]()
-    folds: list[Fold] = []
+    found, alone, strange = list[Vector](), list[Vector](), list[Vector]()
+    parts = parts if until is None else _in_turn(parts)
     for member, part in parts:
-        if folds and until is not None and time.perf_counter() > until:
+        if found and until is not None and time.perf_counter() > until:
             break
-        log_p, strange = blind(table, member).log_prob_and_surprise(part)
+        log_p, scores = blind(table, member).log_prob_and_surprise(part)
         found.append(log_p)
         alone.append(table.independent(part))
-        folds.append(Fold(member, np.sort(strange)))
+        strange.append(scores)
+    scored = parts[: len(strange)]
+    if until is None or time.perf_counter() < until:
+        strange = _repeated_alike(table, scored, strange)
+    of = {
+        member: [own for (k, _), own in zip(scored, strange, strict=True) if k == member]
+        for member, _ in scored
+    }
+    folds = tuple(Fold(member, np.sort(np.concatenate(own))) for member, own in of.items())
     ours, theirs = np.concatenate(found), np.concatenate(alone)
     gain = ours - theirs
     stderr = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
     means = float(ours.mean()), float(theirs.mean()), float(gain.mean())
-    return HeldOut(len(gain), *means, stderr, tuple(folds))
+    return HeldOut(len(gain), *means, stderr, folds)
+
+
+def _in_turn(parts: Sequence[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
+    """Some rows of each member after the other, so that all of them count when the time is over."""
+    pieces = [[(member, piece) for piece in chunks(part, AT_A_TIME)] for member, part in parts]
+    return [piece for turn in zip_longest(*pieces) for piece in turn if piece is not None]
+
+
+def _repeated_alike(
+    table: TableDensity, parts: Sequence[tuple[int, Frame]], scores: Sequence[Vector]
+) -> list[Vector]:
+    """The scores of parts, in which rows that repeat have one score, by the network that new rows like them have.
+
+    It has seen such a row many times, whether or not it has seen this one.
+    """
+    members, cells = list(dict(parts)), [row_hashes(table.encode(part)[0]) for _, part in parts]
+    _, which, counts = np.unique(np.concatenate(cells), return_inverse=True, return_counts=True)
+    often = np.split(counts[which] >= REPEATED, np.cumsum([len(own) for own in cells])[:-1])
+    out = []
+    for (_, part), own, repeated, before in zip(parts, cells, often, scores, strict=True):
+        after, judge = before.copy(), own % np.uint64(len(members))
+        for k, member in enumerate(members):
+            rows = repeated & (judge == k)
+            if rows.any():
+                after[rows] = blind(table, member).surprise(taken(part, rows))
+        out.append(after)
+    return out
 
 
 def _realism(data: Mapping[str, Any] | None) -> Realism | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from ctem.densities.anyorder.apart import MOST_APART, placed, slots_of
 from ctem.spaces import Category, Column, Ordinal, Real
 from ctem.tables.encoding.lookup import cells_of, find, in_words
 from ctem.tables.io.cells import Cells, Label
@@ -112,6 +113,7 @@ class Labels:
 
     The log-density term of a value v is log share(v), its training frequency within its code: 0 for a code of its own;
     plus log(1 − reserve). A value that was never seen has the reserve as its probability and is hidden from the others.
+    Values that share code 0 may be told apart behind the point (``ctem.densities.anyorder.apart``).
 
     Arguments:
         type, unit: of the cells.
@@ -121,6 +123,7 @@ class Labels:
         ordered: an Ordinal column.
         state: missing is one more code, the last.
         reserve: probability of a value that was never seen; 0 refuses it.
+        apart: encoded numbers say which of the values that share code 0 it is.
 
     >>> city = Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0))
     >>> cells = Cells("label", np.array([0, 0, 1]), np.array([False, False, True]), ("Oslo", "Bergen"))
@@ -136,11 +139,38 @@ class Labels:
     ordered: bool = False
     state: bool = False
     reserve: float = 0.0
+    apart: bool = False
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of codes."""
         return max(self.codes) + 1 + self.state
+
+    @cached_property
+    def shared(self) -> int:
+        """Number of values that share code 0 and are told apart."""
+        return self.codes.count(0) if self.apart else 0
+
+    @property
+    def slots(self) -> int:
+        """Number of values that encoded numbers tell apart, missing among them where it is a code."""
+        return self.size + max(self.shared - 1, 0)
+
+    @cached_property
+    def slot_of_value(self) -> NDArray[np.int64]:
+        """The slot of every value: those that share code 0, then the other codes; without these, its code."""
+        codes = np.array(self.codes)
+        return np.argsort(self._lots[0]) if self.apart else codes
+
+    @property
+    def can_be_apart(self) -> bool:
+        """Whether values share code 0, and no other."""
+        codes = np.bincount(self.codes)
+        return 1 < codes[0] <= MOST_APART and bool((codes[1:] == 1).all()) and not self.ordered
+
+    def kept_apart(self) -> Labels:
+        """The same, but for encoded numbers that tell values of code 0 apart."""
+        return replace(self, apart=True)
 
     def columns(self, name: str) -> dict[str, Column]:
         """One Category or Ordinal."""
@@ -150,7 +180,10 @@ class Labels:
         """Codes (n, 1), nan where missing or never seen, and log-density terms (n,)."""
         index = find(name, cells, self)
         gap = float(self.size - 1) if self.state else math.nan
-        codes = np.array([*self.codes, math.nan, gap], np.float64)[index]
+        numbers = np.array(self.codes, np.float64)
+        if self.apart:
+            numbers = placed(torch.from_numpy(self.slot_of_value), self.shared, torch.float64).numpy()
+        codes = np.array([*numbers, math.nan, gap])[index]
         seen = math.log1p(-self.reserve)
         terms = _log_terms(self, np.log(self.shares), seen if self.state else 0.0)[index]
         return torch.from_numpy(codes)[:, None], torch.from_numpy(terms)
@@ -160,7 +193,7 @@ class Labels:
         return torch.from_numpy(find(name, cells, self) == -2)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
-        """Values from codes (n, 1); a shared code is drawn by the shares."""
+        """Values from encoded numbers (n, 1); a shared code that says no more is drawn by the shares."""
         code = x[:, 0].cpu()
         hidden = code.isnan()
         whole = torch.where(hidden, 0.0, code).long()
@@ -173,16 +206,22 @@ class Labels:
         if len(order) > len(start):
             u = _uniform(len(x), generator)
             lot = np.maximum(np.searchsorted(total, known + u.numpy() * (1 - 1e-12), "right"), start[known])
+        if self.apart:
+            slot = slots_of(torch.where(hidden, 0.0, code), self.shared).numpy()
+            lot = np.where((slot >= 0) & (slot < self.shared), slot, lot)
         gone = hidden.numpy() | (whole.numpy() >= len(start))
         return cells_of(self, np.where(gone, -1, order[lot]))
 
     def by_value(self, p: Tensor) -> tuple[Cells, Tensor]:
-        """All values, "missing" last where it is a state, and their probabilities from those of the codes (n, k).
+        """All values, "missing" last where it is a state, and their probabilities from those of codes or slots (n, k).
 
         >>> Labels("label", ("a", "b", "c"), (0, 1, 1), (1.0, 0.25, 0.75)).by_value(torch.tensor([[0.6, 0.4]]))[1]
         tensor([[0.6000, 0.1000, 0.3000]])
         """
         places = [*range(len(self.values)), *[-1] * self.state]
+        if self.apart and p.shape[1] == self.slots:
+            slots = [*self.slot_of_value.tolist(), *[self.slots - 1] * self.state]
+            return cells_of(self, np.array(places)), p[:, slots]
         codes = torch.tensor([*self.codes, *[self.size - 1] * self.state])
         shares = torch.tensor([*self.shares, *[1.0] * self.state], dtype=p.dtype)
         return cells_of(self, np.array(places)), p[:, codes] * shares
@@ -203,7 +242,13 @@ class Labels:
         """This codec as plain JSON."""
         lists = {"values": list(self.values), "codes": list(self.codes), "shares": list(self.shares)}
         flags = {"unit": self.unit, "ordered": self.ordered, "state": self.state, "reserve": self.reserve}
-        return {"codec": "labels", "type": self.type, **lists, **flags}
+        return {
+            "codec": "labels",
+            "type": self.type,
+            **lists,
+            **flags,
+            **({"apart": True} if self.apart else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -378,7 +423,12 @@ def codec_from_json(data: Mapping[str, Any]) -> Codec:
     codes, shares = tuple(data["codes"]), tuple(map(float, data["shares"]))
     _check_codes(values, codes, shares)
     flags = _flag(data["ordered"]), _flag(data["state"])
-    return Labels(data["type"], values, codes, shares, str(data["unit"]), *flags, reserve)
+    codec = Labels(data["type"], values, codes, shares, str(data["unit"]), *flags, reserve)
+    if not _flag(data.get("apart", False)):
+        return codec
+    if not codec.can_be_apart:
+        raise ValueError("codec: expected values that share code 0, and no other, to keep apart.")
+    return codec.kept_apart()
 
 
 def _can_be(kind: str, value: Any) -> bool:

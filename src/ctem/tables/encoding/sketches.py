@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.files import pyarrow
 from ctem.tables.io.frame import Frame, read_frame
 
 __all__ = ["ColumnSketch", "Sketch", "completed", "rank_error", "row_keys"]
@@ -112,7 +112,6 @@ class Sketch:
         limit: rows of the sample.
         seed: of the keys; sketches that merge share it.
 
-    >>> import pyarrow as pa
     >>> whole, other = Sketch(limit=3), Sketch(limit=3)
     >>> whole.add(pa.table({"n": range(50)}), start=0)
     >>> other.add(pa.table({"n": range(50, 100)}), start=50)
@@ -151,7 +150,6 @@ class Sketch:
         """The sampled rows, in their order."""
         self._cut()
         numbers = np.concatenate([numbers for numbers, _ in self.parts])
-        pa = pyarrow()
         joined = pa.concat_tables([table for _, table in self.parts]).unify_dictionaries().combine_chunks()
         return joined.take(pa.array(np.argsort(numbers)))
 
@@ -162,7 +160,7 @@ class Sketch:
 
     def _keep(self, numbers: NDArray[np.int64], table: Any) -> None:
         near = row_keys(numbers, self.seed) <= self.cutoff
-        self.parts.append((numbers[near], table if near.all() else table.filter(pyarrow().array(near))))
+        self.parts.append((numbers[near], table if near.all() else table.filter(pa.array(near))))
         if sum(len(numbers) for numbers, _ in self.parts) > SLACK * self.limit:
             self._cut()
 
@@ -173,7 +171,7 @@ class Sketch:
             parts, self.parts = self.parts, []
             for numbers, table in parts:
                 near = row_keys(numbers, self.seed) <= self.cutoff
-                self.parts.append((numbers[near], table.filter(pyarrow().array(near))))
+                self.parts.append((numbers[near], table.filter(pa.array(near))))
 
 
 def completed(frame: Frame, columns: Mapping[str, ColumnSketch]) -> Frame:

@@ -1,7 +1,8 @@
 """Which codec a column gets, and why: the kind is read off the values, or requested by the user.
 
 * text that differs in (nearly) every row, prose, keys: left out;
-* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code;
+* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code, and are told
+  apart by counts of pairs where these say something (``ctem.tables.relations.label_pairs``);
 * ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
 * whole numbers, dates, rounded numbers: real, spread over the width of their rounding;
 * other numbers: real;
@@ -195,7 +196,7 @@ def _discrete(
     codes, shares = np.arange(len(values)), np.ones(len(values))
     if not ordered and len(values) > MAX_CODES:
         codes, shares = _lump(weights)
-        rest, mass = len(values) - MAX_CODES + 1, weights[codes == MAX_CODES - 1].sum() / weights.sum()
+        rest, mass = len(values) - MAX_CODES + 1, weights[codes == 0].sum() / weights.sum()
         note += (
             f"; the {rest} rarest, {mass:.1%} of the rows, are learned together, each by its share of them"
         )
@@ -241,10 +242,10 @@ def _listed(
 
 
 def _lump(weights: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Codes by rank 0 … 254, the rest together as 255, with their shares of it; unseen values count half."""
+    """Codes by rank 1 … 255, the rest together as 0, with their shares of it; unseen values count half."""
     order = np.argsort(-weights, kind="stable")
-    codes = np.full(len(weights), MAX_CODES - 1)
-    codes[order[: MAX_CODES - 1]] = np.arange(MAX_CODES - 1)
+    codes = np.zeros(len(weights), np.int64)
+    codes[order[: MAX_CODES - 1]] = np.arange(1, MAX_CODES)
     rare = order[MAX_CODES - 1 :]
     shares = np.ones(len(weights))
     mass = np.maximum(weights[rare], 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ def fit_numbers(
     )
     rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
     try:
-        transform = _transform(rest, lattice)
+        transform = _transform(rest, lattice, atoms.tolist())
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
     cut = with_ends(transform, lattice, ends[:2], ends.requested)
@@ -83,11 +84,11 @@ def fit_numbers(
     return codec, "; ".join(words)
 
 
-def _transform(X: NDArray[np.float64], lattice: Lattice) -> Smooth | PreferredValues:
+def _transform(X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float]) -> Smooth | PreferredValues:
     """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
     even = _spread(X, lattice.width)
     smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice)
-    other = PreferredValues.fit(smooth, X, lattice.width) if lattice.width else smooth
+    other = PreferredValues.fit(smooth, X, lattice.width, atoms) if lattice.width else smooth
     return fit_ranges(smooth, other, even)
 
 
@@ -240,6 +241,9 @@ def _steps_in_words(cells: Cells, lattice: Lattice) -> str:
         return f"numbers of which some are equal, the others at least {lattice.width:g} apart"
     step = _span(lattice.width) if lattice.unit else f"{lattice.width:g}"
     source = {"int": "whole numbers", "moment": "dates", "duration": "durations"}.get(cells.type)
+    known = cells.values[~cells.missing]
+    if source is None and bool((known == np.rint(known)).all()):  # as pandas has whole numbers beside gaps
+        source = "whole numbers"
     if source is None:
         return f"rounded to {step}"
     return source if step in ("1", "1 day") else f"{source} in steps of {step}"

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ctem.tables.inference.rules import codes_of, rules
 from ctem.tables.inference.sentinels import sentinels
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.frame import Frame
 from ctem.tables.io.recognition import ORDERS, TIMES
 from ctem.tables.io.writings import MARKERS, Writing, number_pattern
 
-__all__ = ["Suspicion", "remarks", "suspicions"]
+__all__ = ["Suspicion", "remarks", "suspicions", "unsure_dates"]
 
 MOSTLY, SOME = 0.8, 5  # of the rows of a column of text, and different values, where others are out of place
 LONG_AGO, FAR_AHEAD = np.datetime64("1700-01-01"), np.datetime64("2100-01-01")
@@ -69,6 +70,30 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
         *_copied_columns(columns, kinds),
         *_rules(columns, kinds),
     ]
+
+
+def unsure_dates(frame: Frame) -> Iterator[Suspicion]:
+    """Dates by day and month of which nobody can tell which is which, since no number is above 12.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> from ctem.tables.io.recognition import Reading, recognised
+    >>> print(*unsure_dates(recognised(read_frame([["03/04/2023"], ["05/06/2023"]]), Reading(), {})))
+    'x0' is read by month, day, year ('03/04/2023'), but may be by day, month, year: if so, reading={'dates': 'dmy'}.
+    """
+    orders = {"%m": "month, day, year", "%d": "day, month, year"}
+    for field in frame.table_type.fields:
+        writing = Writing.from_json(field.written or {"kind": "label"})
+        form = "".join(writing.formats[:1])
+        if not re.match(r"%[dm][/-]%[dm]", form):
+            continue
+        cells = frame.columns[field.name]
+        days = cells.values[~cells.missing].view(f"M8[{cells.unit}]").astype("M8[D]")
+        months = days.astype("M8[M]")
+        day = (days - months).astype(int) + 1
+        if (day <= 12).all() and (day != months.astype(int) % 12 + 1).any():
+            other, word = ("%d", "dmy") if form[:2] == "%m" else ("%m", "mdy")
+            words = f"{field.name!r} is read by {orders[form[:2]]} ({writing.example!r}), but may be by {orders[other]}"
+            yield Suspicion("date", (field.name,), words, f"if so, reading={{'dates': {word!r}}}")
 
 
 def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | None = None) -> list[str]:

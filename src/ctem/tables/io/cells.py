@@ -2,7 +2,7 @@
 
 A ``Cells`` holds floats, whole numbers, booleans, labels (codes into a list of values), moments (dates and times since
 1970) or durations, and a mask of the missing ones. NumPy columns and columns of Python objects are read and written
-here; ``ctem.tables.io.natives`` and ``ctem.tables.io.arrow`` do the same for pandas, polars and pyarrow.
+here, those of Arrow by ``ctem.tables.io.arrow``, and those of other libraries by way of Arrow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ __all__ = ["Cells"]
 Label = str | int | float | bool
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
-Dtype = dict[str, Any]
 
 PYTHON = {"date": "D", "datetime": "us"}  # units of Python's own moments
 
@@ -42,8 +41,8 @@ class Cells:
         declared: the labels were declared by the table (a categorical), so they count even if unseen.
         ordered: the order of the labels is meant.
         first: the number of the first row, for messages.
-        zone: in which moments, which are of UTC, are told.
-        text: how a value is told, where numbers stand for text.
+        zone: the display time zone of moments, which are of UTC.
+        text: how a value is displayed, where numbers stand for text.
 
     >>> cells = Cells("label", np.array([1, 0, 0]), np.array([False, False, True]), ("Bergen", "Oslo"))
     >>> cells.to_list()
@@ -76,14 +75,14 @@ class Cells:
         if self.type == "moment":
             plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
         elif self.type == "duration":
-            plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_told(self.unit)}]").tolist()
+            plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_python_unit(self.unit)}]").tolist()
         else:
             plain = self.values.tolist()
         known = zip(plain, self.missing.tolist(), strict=True)
-        tell = _told_in(self.zone) if self.zone else self.text
-        if tell is None:
+        displayed = _in_zone(self.zone) if self.zone else self.text
+        if displayed is None:
             return [None if gone else value for value, gone in known]
-        return [None if gone else tell(value) for value, gone in known]
+        return [None if gone else displayed(value) for value, gone in known]
 
     def named(self, gap: Any) -> Array:
         """The labels of every cell as Python objects, with a stand-in where missing.
@@ -101,8 +100,8 @@ class Cells:
         >>> Cells("int", np.array([1, 2]), np.array([False, True])).to_numpy()
         array([ 1., nan])
         """
-        told = bool(self.zone) or self.text is not None
-        if self.type == "label" or told or (self.type == "bool" and self.missing.any()):
+        displayed = bool(self.zone) or self.text is not None
+        if self.type == "label" or displayed or (self.type == "bool" and self.missing.any()):
             return np.array([*self.to_list(), None], object)[:-1]
         if self.type in ("moment", "duration"):
             times = self.values.astype(f"{'M' if self.type == 'moment' else 'm'}8[{self.unit}]")
@@ -114,11 +113,11 @@ def _held(times: Array) -> Array:
     """Moments that Python has: beyond its calendar NumPy returns plain integers, as it does for nanoseconds."""
     unit = np.datetime_data(times.dtype)[0]
     if unit == "ns":  # all of them are within
-        return times.astype(f"M8[{_told(unit)}]")
+        return times.astype(f"M8[{_python_unit(unit)}]")
     return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
 
 
-def _told_in(zone: str) -> Callable[[dt.datetime], dt.datetime]:
+def _in_zone(zone: str) -> Callable[[dt.datetime], dt.datetime]:
     """What turns a moment of UTC into one of a zone."""
     known = tzinfo_of(zone)
     return lambda moment: _within(moment).replace(tzinfo=dt.UTC).astimezone(known)
@@ -143,25 +142,21 @@ def _within(moment: dt.datetime) -> dt.datetime:
     return min(max(moment, dt.datetime.min + day), dt.datetime.max - day)
 
 
-def _told(unit: str) -> str:
+def _python_unit(unit: str) -> str:
     """The unit in which Python has times of this unit."""
     return "us" if unit == "ns" else unit
 
 
-Read = tuple[Dtype, Cells]
+def plain_cells(name: str, values: Array, missing: Mask | None = None) -> Cells:
+    """A NumPy array of numbers, booleans, times or text as cells.
 
-
-def plain_cells(values: Array, missing: Mask | None = None) -> Cells | None:
-    """A NumPy array of numbers, booleans or times as cells; None for any other dtype.
-
-    >>> plain_cells(np.array([1.5, np.nan])).missing
+    >>> plain_cells("a", np.array([1.5, np.nan])).missing
     array([False,  True])
     """
-    kind = values.dtype.kind
+    kind, gone = values.dtype.kind, np.zeros(len(values), bool) if missing is None else missing
     if kind == "f":
         floats = values.astype(np.float64)
-        return Cells("float", floats, np.isnan(floats) if missing is None else missing | np.isnan(floats))
-    gone = np.zeros(len(values), bool) if missing is None else missing
+        return Cells("float", floats, gone | np.isnan(floats))
     if kind in "iu":
         return Cells("int", values.astype(np.uint64 if values.dtype == np.uint64 else np.int64), gone)
     if kind == "b":
@@ -173,23 +168,15 @@ def plain_cells(values: Array, missing: Mask | None = None) -> Cells | None:
         nat = np.isnat(fixed)
         counts = np.where(nat, 0, fixed.view(np.int64))
         return Cells("moment" if kind == "M" else "duration", counts, gone | nat, unit=fine)
-    return None
+    if kind == "U":
+        labels, codes = np.unique(values, return_inverse=True)
+        return Cells("label", codes.reshape(-1).astype(np.int64), gone, tuple(labels.tolist()))
+    if kind == "c":
+        raise ValueError(f"column {name!r}: Complex data not supported; give real and imaginary parts apart.")
+    raise unsupported(name, values.dtype)
 
 
-def text_cells(name: str, values: Array) -> Cells:
-    """An array of NumPy strings as labels."""
-    if values.dtype.kind != "U":
-        raise TypeError(
-            f"column {name!r}: expected numbers, text, booleans or dates; got {values.dtype}. "
-            "Turn it into one of these first."
-        )
-    labels, codes = np.unique(values, return_inverse=True)
-    return Cells(
-        "label", codes.reshape(-1).astype(np.int64), np.zeros(len(values), bool), tuple(labels.tolist())
-    )
-
-
-def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple[Dtype, Cells]:
+def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple[dict[str, Any], Cells]:
     """A column of Python objects: all of one type, else an error that names two rows that differ."""
     gone = np.fromiter(map(is_gap, values), bool, len(values)) if missing is None else missing
     known = values[~gone].tolist()
@@ -205,7 +192,7 @@ def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple
     return {"object": kind, "nan": nan}, _object_values(name, kind, known, gone)
 
 
-def object_array(dtype: Dtype, cells: Cells) -> Array:
+def object_array(dtype: dict[str, Any], cells: Cells) -> Array:
     """Cells as an array of Python objects of the type that came in."""
     kind, gap = dtype["object"], float("nan") if dtype["nan"] else None
     if kind == "str" and cells.type == "label":
@@ -283,28 +270,6 @@ def label_codes(name: str, cells: Cells, labels: tuple[Label, ...]) -> Any:
         raise ValueError(f"column {name!r}: expected one of its categories; got {strange[0]!r}.")
     table = np.array([place[label] for label in cells.labels], np.int64)
     return np.where(cells.missing, -1, table[np.where(cells.missing, 0, cells.values)])
-
-
-def filled_numbers(cells: Cells, dtype: np.dtype[Any]) -> Any:
-    """Numbers in the dtype, with a stand-in where missing."""
-    if dtype.kind in "iub":
-        return whole_numbers(cells, dtype)
-    limit = float(np.finfo(dtype).max)
-    return np.clip(np.where(cells.missing, 0.0, cells.values.astype(np.float64)), -limit, limit).astype(dtype)
-
-
-def number_cells(name: str, values: Any, missing: Any) -> Cells:
-    array = np.asarray(values)
-    if array.dtype.kind == "c":
-        raise ValueError(f"column {name!r}: Complex data not supported; give real and imaginary parts apart.")
-    cells = plain_cells(array, missing)
-    if cells is None:
-        raise unsupported(name, array.dtype)
-    return cells
-
-
-def empty_cells(n: int) -> Cells:
-    return Cells("label", np.full(n, -1, np.int64), np.ones(n, bool))
 
 
 def unsupported(name: str, dtype: Any) -> TypeError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import importlib
 import io
 import re
 import warnings
@@ -12,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
 
 from ctem.tables.io import csv_rows
 from ctem.tables.io.csv_rows import block_rows, line_of, lines
@@ -22,12 +24,12 @@ DELIMITERS = ",;\t|"
 PEEKED = 20  # lines that are looked at
 EXCEL = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?', re.IGNORECASE)
 NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
-Batches = Iterator[Any]  # of pyarrow record batches; pyarrow is optional
+Batches = Iterator[Any]  # of pyarrow record batches
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is laid out, as the user says; None leaves it to the file.
+    """How a CSV file is laid out, as the user sets it; None leaves it to the file.
 
     Arguments:
         header: whether the first line names the columns.
@@ -59,7 +61,7 @@ class Dialect:
             ) from None
 
     def check_unused(self, name: str) -> None:
-        """An error if something is said of the layout of a file that is no CSV.
+        """An error if a layout is set for a file that is no CSV.
 
         >>> Dialect().check_unused("t.parquet")
         """
@@ -73,9 +75,9 @@ def in_utf8(encoding: str = "ISO-8859-1") -> str:
     """What to do about text of another encoding.
 
     >>> in_utf8("UTF-16")
-    'If it is text of another encoding, say which: --encoding UTF-16'
+    'If it is text of another encoding, name it: --encoding UTF-16'
     """
-    return f"If it is text of another encoding, say which: --encoding {encoding}"
+    return f"If it is text of another encoding, name it: --encoding {encoding}"
 
 
 def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[list[str], Batches]:
@@ -85,11 +87,13 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
     >>> names, [batch.to_pydict() for batch in batches]
     (['a', 'b'], [{'a': ['007'], 'b': ['NA']}])
     """
-    said = dialect or Dialect()
-    if said.encoding is not None:
-        stream = io.BufferedReader(_Recoded(name, stream, said.encoding))
+    dialect = dialect or Dialect()
+    if dialect.encoding is not None:
+        stream = io.BufferedReader(
+            pa.transcoding_input_stream(pa.PythonFile(stream, "r"), dialect.encoding, "utf-8")
+        )
     first, rest, line = _first_line(name, stream)
-    separator = said.separator
+    separator = dialect.separator
     if excel := EXCEL.fullmatch(first):
         separator = separator or excel[1].decode("latin-1")
         first, rest, more = _first_line(name, rest)
@@ -99,14 +103,14 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
     cells = _cells(name, text, delimiter)
     if not any(cell.strip() for cell in cells):
         raise ValueError(f"{name}, line {line}: expected the names of columns; the line is empty.")
-    if said.header is False:
+    if dialect.header is False:
         rest, line = _Rest(first.removeprefix(codecs.BOM_UTF8) + b"\n", rest), line - lines(first) - 1
     blocks = block_rows(name, rest, delimiter, len(cells), line + 1)
     start = next(blocks, (line + 1, b""))
-    if said.header is not False:
-        _check_names(name, cells, said)
-    _check_separator(name, text, start[1], said, delimiter, len(cells))
-    names = [f"x{j}" for j in range(len(cells))] if said.header is False else cells
+    if dialect.header is not False:
+        _check_names(name, cells, dialect)
+    _check_separator(name, text, start[1], dialect, delimiter, len(cells))
+    names = [f"x{j}" for j in range(len(cells))] if dialect.header is False else cells
     if not start[1].strip(b"\r\n"):
         raise ValueError(f"{name}: expected rows below the line of names; got none.")
     return names, _batches(name, names, delimiter, start, blocks)
@@ -127,15 +131,14 @@ def _batches(
 
 def _parsed(name: str, names: list[str], delimiter: str, line: int, content: bytes) -> Any:
     """A table of text; an error has the line of a row with too many cells or too few."""
-    pa, pacsv = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.csv")
     content = _single_blanks(content) if delimiter == " " else content
     try:
-        return pacsv.read_csv(
+        return pa.csv.read_csv(
             pa.BufferReader(content),
             # one thread, which knows the numbers of rows
-            pacsv.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
-            pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pacsv.ConvertOptions(
+            pa.csv.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pa.csv.ConvertOptions(
                 column_types={each: pa.string() for each in names}, null_values=[""], strings_can_be_null=True
             ),
         )
@@ -176,29 +179,6 @@ class _Rest:
         return line if line.endswith(b"\n") or self.start else line + self.stream.readline(size - len(line))
 
 
-class _Recoded(io.RawIOBase):
-    """A stream of another encoding in UTF-8."""
-
-    def __init__(self, name: str, stream: Any, encoding: str):
-        self.name, self.stream, self.encoding = name, stream, encoding
-        self.decoder, self.held, self.ended = codecs.getincrementaldecoder(encoding)(), b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.held and not self.ended:
-            more = self.stream.read(2**16)
-            self.ended = not more
-            try:
-                self.held = self.decoder.decode(more, self.ended).encode()
-            except UnicodeError as error:
-                raise ValueError(f"{self.name}: expected text in {self.encoding} ({error}).") from None
-        size = min(len(buffer), len(self.held))
-        buffer[:size], self.held = self.held[:size], self.held[size:]
-        return size
-
-
 def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:
     """The line of names, which quotes may break into several, the stream after it, and on which line it ends.
 
@@ -206,7 +186,10 @@ def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:
     """
     most = csv_rows.BLOCK
     line = stream.readline(most)
-    while line.count(b'"') % 2 and len(line) < most and (more := stream.readline(most)):
+    while line.count(b'"') % 2 and len(line) < most:
+        more = stream.readline(most)
+        if not more:
+            break
         line += more
     pieces = line.rstrip(b"\r\n").split(b"\r")
     count = 1
@@ -243,9 +226,9 @@ def _cells(name: str, text: str, delimiter: str) -> list[str]:
         ) from None
 
 
-def _check_names(name: str, cells: list[str], said: Dialect) -> None:
+def _check_names(name: str, cells: list[str], dialect: Dialect) -> None:
     """An error where the first line is a row rather than names: a name twice, or numbers in no order alone."""
-    advice = "If the first line is a row and has no names, say --no-header"
+    advice = "If the first line is a row and has no names, add --no-header"
     twice = next((cell for cell in cells if cells.count(cell) > 1), None)
     if twice is not None:
         raise ValueError(
@@ -255,7 +238,7 @@ def _check_names(name: str, cells: list[str], said: Dialect) -> None:
     numbers = [float(cell) for cell in cells if NUMBER.fullmatch(cell)]
     whole = len(cells) > 1 and all(number.is_integer() for number in numbers)
     if (
-        said.header
+        dialect.header
         or not numbers
         or (all(a < b for a, b in pairwise(numbers)) and (len(numbers) > 1 or whole))
     ):
@@ -274,10 +257,10 @@ def _check_names(name: str, cells: list[str], said: Dialect) -> None:
 
 
 def _check_separator(
-    name: str, first: str, content: bytes, said: Dialect, delimiter: str, columns: int
+    name: str, first: str, content: bytes, dialect: Dialect, delimiter: str, columns: int
 ) -> None:
     """An error where every line is one cell, of as many words each: blanks may be meant to separate cells."""
-    if said.separator is not None or columns > 1 or delimiter in first:
+    if dialect.separator is not None or columns > 1 or delimiter in first:
         return
     below = [line.decode(errors="replace") for line in content.splitlines()[:PEEKED] if line.strip()]
     words = {len(line.split()) for line in (first, *below)}

@@ -1,61 +1,72 @@
 """CSV as it is written: cells are read as text and stay that text; what they say is found out beside it.
 
 A table is copied cell by cell, so that 00084, 1e3, NA and numbers of forty digits come out as they went in. ``typed``
-gives the same rows as numbers, dates, booleans and gaps, for a model. Needs pyarrow.
+gives the same rows as numbers, dates, booleans and gaps, for a model.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctem.tables.io.recognition import written_dates
+import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["CsvWriter", "as_type", "completed", "typed"]
+from ctem.tables.io.recognition import gaps_of, plain_type
+from ctem.tables.io.writings import GAPS, MARKERS
 
-NULLS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-         "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+__all__ = ["CsvWriter", "as_type", "completed", "typed", "typed_as"]
+
 SPELLINGS = (("True", "False"), ("TRUE", "FALSE"), ("1", "0"))
 SPECIAL = '[",\r\n]|^ | $|^$'  # cells that are written in quotes
-Table = Any  # pyarrow.Table; pyarrow is optional
+Table = Any  # pyarrow.Table
 
 
-def typed(table: Table, types: Mapping[str, Any] | None = None, decimal: str | None = None) -> Table:
+def typed(table: Table, decimal: str | None = None, kinds: Mapping[str, str] | None = None) -> Table:
     """A table of text with each column as whole numbers, numbers, booleans, dates or times, if all its cells are such.
+
+    00084 is text, and so are True and 5,0: a model reads them, and they come back as they were.
 
     Arguments:
         table: of text.
-        types: pyarrow types that columns must have; other columns stay text. Read off the cells when None.
         decimal: a comma leaves numbers with a point as text, which a model reads.
+        kinds: of some columns, as the user said.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> text = pa.table({"a": ["1", "NA"], "b": [" 1.5", "2"], "c": ["x", "3"]})
     >>> [str(field.type) for field in typed(text).schema], typed(text)["a"].to_pylist()
     (['int64', 'double', 'string'], [1, None])
     """
     for i, name in enumerate(table.column_names):
-        cells = _gaps(table.column(i))
-        made = _inferred(cells, decimal == ",") if types is None else _cast(name, cells, types.get(name))
-        table = table.set_column(i, name, made)
+        kind = (kinds or {}).get(name)
+        table = table.set_column(i, name, _inferred(table.column(i), decimal == ",", kind))
+    return table
+
+
+def typed_as(table: Table, types: Mapping[str, Any]) -> Table:
+    """A table of text with some columns in types that they must have; an error names the cell that has no such value.
+
+    >>> typed_as(pa.table({"a": ["1", "NA"], "b": ["2", "3"]}), {"a": pa.int64()}).to_pydict()
+    {'a': [1, None], 'b': ['2', '3']}
+    """
+    for i, name in enumerate(table.column_names):
+        if name in types:
+            table = table.set_column(i, name, as_type(name, table.column(i), types[name]))
     return table
 
 
 def completed(written: Any, missing: Any, filled: Any) -> Any:
     """A column as it is written, with filled cells, in its type if it has one, where a mask says that one is missing.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> completed(pa.array(["007", "NA"]), [False, True], pa.array([7, 8])).to_pylist()
     ['007', '8']
     """
-    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
     kind = written.type
     if pa.types.is_null(kind):
         return filled
     if str(kind) == "string_view":  # which if_else does not know
         return completed(written.cast(pa.string()), missing, filled).cast(kind)
     spelled = str(filled.type) == "bool" and str(kind) == "string"
-    made = _spelled(pc, written, filled) if spelled else filled.cast(kind)
+    made = _spelled(written, filled) if spelled else filled.cast(kind)
     return pc.if_else(pa.array(missing), made, written)
 
 
@@ -63,7 +74,7 @@ class CsvWriter:
     """Tables as CSV: a line of names, then rows; only cells that need it are in quotes, and a missing cell is empty.
 
     >>> import io
-    >>> out, pa = io.BytesIO(), importlib.import_module("pyarrow")
+    >>> out = io.BytesIO()
     >>> CsvWriter(out, ["n", "say"]).write_table(pa.table({"n": [1.5, None], "say": ["a, b", "c"]}))
     >>> out.getvalue().decode().splitlines()
     ['n,say', '1.5,"a, b"', ',c']
@@ -71,12 +82,10 @@ class CsvWriter:
 
     def __init__(self, stream: Any, names: list[str]):
         self.stream = stream
-        pa = importlib.import_module("pyarrow")
         stream.write((",".join(_quoted(pa.array(names, pa.string())).to_pylist()) + "\n").encode())
 
     def write_table(self, table: Table) -> None:
         """Write the rows of a table."""
-        pc = importlib.import_module("pyarrow.compute")
         for batch in table.to_batches():
             columns = [_written(name, batch[name]) for name in batch.schema.names]
             lines = pc.binary_join_element_wise(
@@ -90,69 +99,37 @@ class CsvWriter:
         """Nothing is left to write."""
 
 
-def _gaps(column: Any) -> Any:
+def _gaps(column: Any, marks: Sequence[str]) -> Any:
     """The column with what stands for a missing cell as null, and other text as it is."""
-    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
-    gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=pa.array(NULLS))
+    gone = pc.is_in(pc.utf8_trim_whitespace(column), value_set=pa.array(marks))
     return pc.if_else(gone, pa.scalar(None, pa.string()), column)
 
 
-def _inferred(column: Any, comma: bool) -> Any:
-    """The first type of which every cell is one; text if there is none.
-
-    00084 is text, and so are True and 5,0: a model reads them, and they come back as they were.
-    """
-    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
-    if column.null_count == len(column):
+def _inferred(column: Any, comma: bool, kind: str | None) -> Any:
+    """Text in the type that all its cells are of; text if there is none."""
+    known = _trimmed(column)
+    if known.null_count == len(known):
         return pa.chunked_array([pa.nulls(len(column))])
-    trimmed = pc.utf8_trim_whitespace(column)
-    codes = pc.any(pc.match_substring_regex(trimmed, r"^[+-]?0\d+$")).as_py()
-    spelled = any(pc.all(pc.is_in(trimmed.drop_null(), pa.array(pair))).as_py() for pair in SPELLINGS[:2])
-    if codes or spelled or (comma and pc.any(pc.match_substring(trimmed, ".")).as_py()):
-        return column
-    times = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
-    for kind in (pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.date32(), *times):
-        try:
-            made = trimmed.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        if pa.types.is_floating(kind):
-            return column if _merged(trimmed, made) else made
-        return column if pa.types.is_temporal(kind) and _other_notation(trimmed, made) else made
-    return column
+    points = comma and pc.any(pc.match_substring(known, ".")).as_py()
+    plain = None if points else plain_type(known)
+    return _gaps(column, gaps_of(kind)) if plain is None else known.cast(plain)
 
 
-def _merged(text: Any, numbers: Any) -> bool:
-    """Whether whole numbers that differ are one float64: those of so many digits name something, and stay text."""
-    pc = importlib.import_module("pyarrow.compute")
-    whole = pc.all(pc.match_substring_regex(text, r"^[+-]?\d{16,}$")).as_py()
-    return bool(whole) and pc.count_distinct(numbers).as_py() < pc.count_distinct(text).as_py()
-
-
-def _other_notation(text: Any, moments: Any) -> bool:
-    """Whether moments would be written otherwise than they were, in a notation that a model keeps: they stay text."""
-    pa, pc = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.compute")
-    if pc.all(pc.equal(moments.cast(pa.string()), text)).as_py():
-        return False
-    known = text.drop_null().unique().to_pylist()
-    return written_dates(known) is not None
+def _trimmed(column: Any) -> Any:
+    """Text as numbers, dates and times are written in it: without blanks and plus signs, and with null for any mark."""
+    text = pc.utf8_trim_whitespace(_gaps(column, MARKERS))
+    return pc.replace_substring_regex(text, r"^\+(\d|\.)", r"\1")
 
 
 def as_type(name: str, column: Any, kind: Any, first: int = 0) -> Any:
     """A column of text in a type; an error names the first cell that has no such value, by its row.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> as_type("n", pa.array(["1.0", "NA"]), pa.int64()).to_pylist()
     [1, None]
     """
-    return _cast(name, _gaps(column), kind, first)
-
-
-def _cast(name: str, column: Any, kind: Any, first: int = 0) -> Any:
-    pa = importlib.import_module("pyarrow")
-    if kind is None or str(kind) in ("string", "large_string", "string_view"):
-        return column if kind is None else column.cast(kind)
-    trimmed = _shortest(importlib.import_module("pyarrow.compute").utf8_trim_whitespace(column), kind)
+    if str(kind) in ("string", "large_string", "string_view"):
+        return _gaps(column, GAPS).cast(kind)
+    trimmed = _shortest(_trimmed(column), kind)
     step = pa.int64() if pa.types.is_duration(kind) else kind  # text has no cast to durations of its own
     try:
         return trimmed.cast(step).cast(kind)
@@ -165,17 +142,16 @@ def _cast(name: str, column: Any, kind: Any, first: int = 0) -> Any:
 
 def _shortest(column: Any, kind: Any) -> Any:
     """Whole numbers without their .0, as pandas writes them beside gaps, and dates without a midnight."""
-    types, pc = importlib.import_module("pyarrow.types"), importlib.import_module("pyarrow.compute")
-    if types.is_integer(kind):
+    if pa.types.is_integer(kind):
         return pc.replace_substring_regex(column, r"(\d)\.0*$", r"\1")
-    if types.is_date(kind):
+    if pa.types.is_date(kind):
         return pc.replace_substring_regex(column, r"(\d)[ T]00:00(:00(\.0*)?)?$", r"\1")
     return column
 
 
 def _first_failure(column: Any, kind: Any) -> int:
     """The first row whose cell cannot be cast, by halving."""
-    pa, low, high = importlib.import_module("pyarrow"), 0, len(column)
+    low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -187,7 +163,7 @@ def _first_failure(column: Any, kind: Any) -> int:
 
 
 def _in_words(kind: Any) -> str:
-    types = importlib.import_module("pyarrow.types")
+    types = pa.types
     tests = {
         "a whole number": types.is_integer,
         "a number": types.is_floating,
@@ -203,9 +179,8 @@ def _in_words(kind: Any) -> str:
     return next((words for words, test in tests.items() if test(kind)), str(kind))
 
 
-def _spelled(pc: Any, written: Any, filled: Any) -> Any:
+def _spelled(written: Any, filled: Any) -> Any:
     """Booleans as a column writes them."""
-    pa = importlib.import_module("pyarrow")
     for yes, no in SPELLINGS:
         if pc.any(pc.is_in(written, value_set=pa.array([yes, no]))).as_py():
             return pc.if_else(filled, yes, no)
@@ -214,7 +189,6 @@ def _spelled(pc: Any, written: Any, filled: Any) -> Any:
 
 def _written(name: str, column: Any) -> Any:
     """Cells as they stand in a file; an error names a column whose cells cannot."""
-    pa = importlib.import_module("pyarrow")
     try:
         text = column.cast(pa.string())
     except pa.ArrowException:
@@ -226,7 +200,6 @@ def _written(name: str, column: Any) -> Any:
 
 def _quoted(text: Any) -> Any:
     """Cells of text, those that need it in quotes."""
-    pc = importlib.import_module("pyarrow.compute")
     within = pc.replace_substring(text, '"', '""')
     quoted = pc.binary_join_element_wise('"', within, '"', "")
     return pc.if_else(pc.match_substring_regex(text, SPECIAL), quoted, text)

@@ -65,5 +65,5 @@ class Delivers:
 
     def _output(self, output: str | None) -> str | None:
         """The library that is asked for now, or was by ``set_output``; None for that of fit."""
-        said = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
-        return output if output is not None or said == "default" else said
+        configured = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        return output if output is not None or configured == "default" else configured

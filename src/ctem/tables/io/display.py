@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.dtypes import zone_of
 from ctem.tables.io.frame import Field, Frame
 from ctem.tables.io.writings import Writing
-from ctem.tables.io.zones import zone_of
 
 __all__ = ["displayed", "displayed_frame", "displayed_like"]
 

@@ -1,7 +1,7 @@
-"""Dtypes that may come out of a file: those that ``read_frame`` records, and no other.
+"""Dtypes of columns as plain JSON, which a saved model keeps: what a library has, and the Arrow type that holds it.
 
-A saved model says in plain JSON what its table was made of. A dtype names what a library is asked to make, and how
-large a cell is, so it is checked before any library sees it; none has to be installed for that.
+A dtype out of a file names what a library is asked to make, and how large a cell is, so it is checked before any
+library sees it: its words are those that ``read_frame`` records, and no other.
 """
 
 from __future__ import annotations
@@ -10,26 +10,125 @@ import re
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from ctem.tables.io.cells import Dtype
-from ctem.tables.io.natives import POLARS
+__all__ = ["Dtype", "arrow_dtype", "arrow_type", "cell_type", "check_dtype", "zone_of"]
 
-__all__ = ["cell_type", "check_dtype"]
+Dtype = dict[str, Any]
 
 WIDEST = 2**16  # characters of a NumPy string
-UNITS = ("s", "ms", "us", "ns")
-OBJECTS = ("str", "bool", "int", "decimal", "float", "datetime", "date")
-WHOLE = r"u?int(8|16|32|64)"
-PANDAS = rf"{WHOLE}|U?Int(8|16|32|64)|[Ff]loat(16|32|64)|bool(ean)?|(datetime|timedelta)64\[[^\]]{{1,80}}\]"
-ARROW = rf"{WHOLE}|halffloat|float|double|bool|null|date32|date64"
-CELLS = {  # how the words of all libraries begin, in lower case
-    "label": r"text|string|category|categorical|enum|dictionary",
-    "moment": r"date|timestamp",
-    "duration": r"timedelta|duration",
-    "bool": r"bool",
-    "number": r"u?int|float|double|halffloat|decimal",
+WORDS = {  # what a column of each library may be, by the first word of its dtype
+    "numpy": r"object|[<>|=]?[fiubMmU][0-9]{0,6}(\[[0-9a-zA-Z]{1,12}\])?",
+    "pandas": r"object|text|category|arrow|bool(ean)?|[uU]?[iI]nt(8|16|32|64)|[fF]loat(16|32|64)|"
+    r"(datetime|timedelta)64\[[^\]]{1,80}\]",
+    "polars": r"U?Int(8|16|32|64|128)|Float(32|64)|Boolean|String|Categorical|Enum|Date|Datetime|Duration|Decimal|"
+    r"Time|Null",
+    "arrow": r"text|dictionary|decimal|timestamp|duration|u?int(8|16|32|64)|halffloat|float|double|bool|null|"
+    r"date32|date64|time(32\[m?s\]|64\[[un]s\])",
+}
+OBJECTS = {
+    "str": pa.string(),
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "decimal": pa.float64(),
+    "float": pa.float64(),
+    "datetime": pa.timestamp("us"),
+    "date": pa.date32(),
 }
 TEXT = ("string", "large_string", "string_view")
+PLAIN = {  # words of pandas, polars and Arrow in lower case, other than those of Arrow
+    **{"boolean": "bool", "float16": "halffloat", "float32": "float", "float64": "double", "date": "date32"},
+    **dict.fromkeys(("text", "category", "categorical", "enum", "int128", "uint128"), "string"),
+    "time": "time64[ns]",
+}
+
+
+def arrow_type(dtype: Dtype) -> Any:
+    """The pyarrow type of the cells of a column; labels are text, unless an Arrow table lists them.
+
+    >>> arrow_type({"pandas": "Int64"}), arrow_type({"polars": "Datetime", "unit": "us", "zone": "Asia/Tokyo"})
+    (DataType(int64), TimestampType(timestamp[us, tz=Asia/Tokyo]))
+    """
+    if isinstance(dtype.get("arrow"), dict):
+        return arrow_type(dtype["arrow"])
+    if "object" in dtype:
+        return OBJECTS[dtype["object"]]
+    if "numpy" in dtype:
+        return _numpy_type(np.dtype(dtype["numpy"]))
+    word = next(dtype[key] for key in ("pandas", "polars", "arrow") if key in dtype)
+    times = re.fullmatch(r"(datetime|timedelta)64\[(\w+)(?:, (.+))?\]", word)
+    what, unit, zone = times.groups() if times else (word.lower(), dtype.get("unit"), dtype.get("zone"))
+    if what in ("datetime", "timestamp"):
+        return pa.timestamp(unit, zone)
+    if what in ("timedelta", "duration"):
+        return pa.duration(unit)
+    if what == "decimal":
+        return getattr(pa, f"decimal{dtype.get('bits', 128)}")(dtype["precision"], dtype["scale"])
+    if word == "dictionary":
+        index, value = (pa.type_for_alias(dtype[part]) for part in ("index", "value"))
+        return pa.dictionary(index, value, dtype["ordered"])
+    return pa.type_for_alias(dtype["value"] if word == "text" and "value" in dtype else PLAIN.get(what, what))
+
+
+def _numpy_type(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "Mm":
+        unit = np.datetime_data(dtype)[0]
+        fine = unit if unit in ("s", "ms", "us", "ns") else "s"
+        return pa.duration(fine) if dtype.kind == "m" else pa.date32() if unit == "D" else pa.timestamp(fine)
+    if dtype.kind == "f":
+        return pa.float64()  # which long doubles are read as, too
+    return pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype.newbyteorder("="))
+
+
+def arrow_dtype(kind: Any, labels: list[Any]) -> Dtype:
+    """The type of a pyarrow column as plain JSON.
+
+    Arguments:
+        labels: of a dictionary.
+
+    >>> arrow_dtype(pa.timestamp("s", "UTC"), [])
+    {'arrow': 'timestamp', 'unit': 's', 'zone': 'UTC'}
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        spec = {"arrow": "dictionary", "value": str(kind.value_type), "index": str(kind.index_type)}
+        return {**spec, "categories": labels, "ordered": bool(kind.ordered)}
+    if str(kind) in TEXT:
+        return {"arrow": "text", "value": str(kind)}
+    if types.is_timestamp(kind):
+        return {"arrow": "timestamp", "unit": kind.unit, "zone": kind.tz}
+    if types.is_duration(kind):
+        return {"arrow": "duration", "unit": kind.unit}
+    if types.is_decimal(kind):
+        return {"arrow": "decimal", "precision": kind.precision, "scale": kind.scale, "bits": kind.bit_width}
+    return {"arrow": re.sub(r"\[(day|ms)\]", "", str(kind)) if types.is_date(kind) else str(kind)}
+
+
+def zone_of(dtype: Dtype) -> str:
+    """The zone that a column's times are in; empty for times without one and for what is no time.
+
+    >>> zone_of({"pandas": "datetime64[us, Asia/Tokyo]"}), zone_of({"arrow": "timestamp", "unit": "s", "zone": None})
+    ('Asia/Tokyo', '')
+    """
+    return getattr(arrow_type(dtype), "tz", None) or ""
+
+
+def cell_type(dtype: Dtype) -> str:
+    """The type of the cells of a column of this dtype: "number", "bool", "moment", "duration" or "label".
+
+    >>> cell_type({"pandas": "Int64"}), cell_type({"arrow": "text", "value": "string"}), cell_type({"numpy": "<M8[s]"})
+    ('number', 'label', 'moment')
+    """
+    kind, types = arrow_type(dtype), pa.types
+    tests = {"bool": types.is_boolean, "moment": types.is_timestamp, "duration": types.is_duration}
+    tests |= {
+        "number": lambda kind: types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    }
+    return (
+        "moment"
+        if types.is_date(kind)
+        else next((word for word, test in tests.items() if test(kind)), "label")
+    )
 
 
 def check_dtype(name: str, backend: str, dtype: Any) -> None:
@@ -41,103 +140,55 @@ def check_dtype(name: str, backend: str, dtype: Any) -> None:
     ...
     ValueError: kind: column 'age' has no dtype of polars: {'polars': 'read_csv'}.
     """
-    checks = {"numpy": _numpy, "pandas": _pandas, "polars": _polars, "pyarrow": _arrow}
-    if not isinstance(dtype, dict) or not checks[backend](dtype):
+    try:
+        fine = _is_known("arrow" if backend == "pyarrow" else backend, dtype)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, pa.ArrowException):
+        fine = False
+    if not fine:
         raise ValueError(f"kind: column {name!r} has no dtype of {backend}: {str(dtype)[:80]}.")
 
 
-def cell_type(dtype: Dtype) -> str:
-    """The type of the cells of a column of this dtype: "number", "bool", "moment", "duration", "label"; empty: none.
-
-    >>> cell_type({"pandas": "Int64"}), cell_type({"arrow": "text", "value": "string"}), cell_type({"numpy": "<M8[s]"})
-    ('number', 'label', 'moment')
-    """
-    if isinstance(dtype.get("arrow"), dict):
-        return cell_type(dtype["arrow"])
-    if "object" in dtype:
-        word = {"str": "text", "datetime": "timestamp"}.get(str(dtype["object"]), str(dtype["object"]))
-    elif "numpy" in dtype:
-        kind = np.dtype(str(dtype["numpy"])).kind
-        word = {"U": "text", "M": "date", "m": "duration", "b": "bool"}.get(kind, "float")
-    else:
-        word = next((str(dtype[key]) for key in ("pandas", "polars", "arrow") if key in dtype), "").lower()
-    for found, pattern in CELLS.items():
-        if re.match(pattern, word):
-            return found
-    return ""
-
-
-def _numpy(dtype: Dtype) -> bool:
-    text = dtype.get("numpy")
-    if text == "object":
-        return _object(dtype)
-    if not isinstance(text, str) or not re.fullmatch(
-        r"[<>|=]?[fiubMmU][0-9]{0,6}(\[[0-9a-zA-Z]{1,12}\])?", text
+def _is_known(library: str, dtype: Dtype) -> bool:
+    """Whether a dtype has the words of a library, and all that goes with them; some errors say that it has not."""
+    word = dtype[library]
+    if not re.fullmatch(WORDS[library], word) or not isinstance(dtype.get("zone"), str | None):
+        return False
+    if library == "numpy" and word != "object":
+        return np.dtype(word).kind != "U" or np.dtype(word).itemsize <= 4 * WIDEST
+    if (library, word) == ("pandas", "arrow"):
+        return _is_known("arrow", dtype["arrow"])
+    if word == "object":
+        return dtype["object"] in OBJECTS and isinstance(dtype["nan"], bool)
+    if (library, word) == ("pandas", "text"):
+        return dtype["storage"] in ("python", "pyarrow") and isinstance(dtype["nan"], bool)
+    if word == "category":
+        return isinstance(dtype["ordered"], bool) and _lists(dtype)
+    if word == "dictionary" and not (
+        isinstance(dtype["ordered"], bool) and _all(dtype["categories"], str | int | None)
     ):
         return False
-    made = np.dtype(text)
-    return made.kind != "U" or made.itemsize <= 4 * WIDEST
-
-
-def _pandas(dtype: Dtype) -> bool:
-    kind = dtype.get("pandas")
-    if kind == "arrow":
-        return isinstance(dtype.get("arrow"), dict) and _arrow(dtype["arrow"])
-    if kind == "object":
-        return _object(dtype)
-    if kind == "text":
-        return dtype.get("storage") in ("python", "pyarrow") and isinstance(dtype.get("nan"), bool)
-    if kind == "category":
-        return isinstance(dtype.get("ordered"), bool) and _categories(dtype)
-    return isinstance(kind, str) and re.fullmatch(PANDAS, kind) is not None
-
-
-def _categories(dtype: Dtype) -> bool:
-    if "times" in dtype:
-        return dtype.get("unit") in UNITS and _all(dtype["times"], int)
-    if "intervals" in dtype:
-        sides = [dtype["intervals"].get(side) for side in ("left", "right")]
-        fine = dtype.get("closed") in ("left", "right", "both", "neither") and all(
-            _all(s, int | float) for s in sides
+    if word == "dictionary":
+        return bool(
+            re.fullmatch(rf"u?int\d+ ({'|'.join(TEXT)}|u?int\d+)", f"{dtype['index']} {dtype['value']}")
         )
-        return fine and re.fullmatch(rf"{WHOLE}|float(16|32|64)", str(dtype.get("subtype"))) is not None
-    return _all(dtype.get("categories"), str | int | float) and isinstance(dtype.get("of"), str)
+    if (library, word) == ("arrow", "text"):
+        return dtype["value"] in TEXT
+    return (word != "Enum" or _all(dtype["categories"], str)) and arrow_type(dtype) is not None
 
 
-def _polars(dtype: Dtype) -> bool:
-    base = dtype.get("polars")
-    if base == "Enum":
-        return _all(dtype.get("categories"), str)
-    if base in ("Datetime", "Duration"):
-        return dtype.get("unit") in UNITS and isinstance(dtype.get("zone"), str | None)
-    if base == "Decimal":
-        return _precise(dtype, 38)
-    return isinstance(base, str) and base in POLARS
-
-
-def _arrow(dtype: Dtype) -> bool:
-    kind = dtype.get("arrow")
-    if kind == "text":
-        return dtype.get("value") in TEXT
-    if kind == "dictionary":
-        fine = isinstance(dtype.get("ordered"), bool) and _all(dtype.get("categories"), str | int | None)
-        both = f"{dtype.get('index')} {dtype.get('value')}"
-        return fine and re.fullmatch(rf"{WHOLE} ({'|'.join(TEXT)}|{WHOLE})", both) is not None
-    if kind in ("timestamp", "duration"):
-        return dtype.get("unit") in UNITS and isinstance(dtype.get("zone"), str | None)
-    if kind == "decimal":
-        return dtype.get("bits", 128) in (32, 64, 128, 256) and _precise(dtype, 76)
-    return isinstance(kind, str) and re.fullmatch(ARROW, kind) is not None
-
-
-def _object(dtype: Dtype) -> bool:
-    return dtype.get("object") in OBJECTS and isinstance(dtype.get("nan"), bool)
-
-
-def _precise(dtype: Dtype, most: int) -> bool:
-    precision, scale = dtype.get("precision"), dtype.get("scale")
-    both = all(isinstance(value, int) and not isinstance(value, bool) for value in (precision, scale))
-    return both and 1 <= precision <= most and abs(scale) <= most  # type: ignore[operator, arg-type]
+def _lists(dtype: Dtype) -> bool:
+    """Whether the categories of a pandas column are there."""
+    if "times" in dtype:
+        return dtype["unit"] in ("s", "ms", "us", "ns") and _all(dtype["times"], int)
+    if "intervals" in dtype:
+        edges = [dtype["intervals"][side] for side in ("left", "right")]
+        closed = dtype["closed"] in ("left", "right", "both", "neither")
+        return (
+            closed
+            and all(_all(each, int | float) for each in edges)
+            and np.dtype(dtype["subtype"]).kind in "iuf"
+        )
+    return _all(dtype["categories"], str | int | float) and isinstance(dtype["of"], str)
 
 
 def _all(values: Any, kind: Any) -> bool:

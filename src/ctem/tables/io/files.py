@@ -1,17 +1,18 @@
 """Tables in files and pipes: CSV, Parquet and Arrow, read and written a bounded number of rows at a time.
 
 ``open_source`` gives tables of ``BATCH`` rows whatever the layout of the file, ``open_sink`` takes them; "-" is
-standard input or output. A file appears when it is whole (``ctem.persistence.atomic``). Needs pyarrow. Cells of CSV are
-text (``ctem.tables.io.csv_text``): empty ones, NA, NaN, null and the like are missing.
+standard input or output. A file appears when it is whole (``ctem.persistence.atomic``). Cells of CSV are text
+(``ctem.tables.io.csv_text``), in which ``ctem.tables.io.recognition`` finds numbers, dates, times and gaps.
 """
 
 from __future__ import annotations
 
 import gzip
-import importlib
+import os
 import shutil
 import sys
 import tempfile
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,24 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ctem.persistence.atomic import replacing
 from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
-from ctem.tables.io.csv_text import CsvWriter, typed
-from ctem.tables.io.terminal import Shown
+from ctem.tables.io.csv_text import CsvWriter, typed, typed_as
+from ctem.tables.io.terminal import PrintableStream
 
-__all__ = ["BATCH", "Sink", "Source", "as_arrow", "open_sink", "open_source", "reservoir", "unified"]
+__all__ = ["Sink", "Source", "as_arrow", "open_sink", "open_source", "read_path", "reservoir", "unified"]
 
 BATCH = 2**16  # rows at a time
 SUFFIXES = {
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
+    **{".csv": "csv", ".parquet": "parquet", ".pq": "parquet"},
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
-Table = Any  # pyarrow.Table; pyarrow is optional
+MAX_ROWS = 1_000_000  # of a table that is read once, for a fit
+Table = Any  # pyarrow.Table
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class Source:
         rows: how many there are, where that is known beforehand.
         text: its cells are text, as written (CSV).
         batches: pyarrow record batches of any size.
-        types: pyarrow types that columns of text are to have; read off the cells when None.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> batches = pa.table({"n": range(5)}).to_batches(max_chunksize=2)
     >>> [len(table) for table in Source("demo", ["n"], 5, False, batches).tables(4)]
     [4, 1]
@@ -63,21 +61,19 @@ class Source:
     rows: int | None
     text: bool
     batches: Iterable[Any]
-    types: Mapping[str, Any] | None = None
-    decimal: str | None = None
 
-    def typed(self, table: Table) -> Table:
-        """Rows of this source with text turned into what it says."""
+    def typed_as(self, table: Table, types: Mapping[str, Any]) -> Table:
+        """Rows of this source in types, where their cells are text."""
         if not self.text:
             return table
         try:
-            return typed(table, self.types, self.decimal)
+            return typed_as(table, types)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
     def tables(self, size: int) -> Iterator[Table]:
         """The rows as tables of ``size`` rows, the last one shorter; a table without rows is an error."""
-        pa, held, count, seen = pyarrow(), list[Any](), 0, False
+        held, count, seen = list[Any](), 0, False
         for batch in self._checked():
             while len(batch):
                 part = batch.slice(0, size - count)
@@ -98,43 +94,63 @@ class Source:
 
 
 @contextmanager
-def open_source(
-    path: str, types: Mapping[str, Any] | None = None, dialect: Dialect | None = None
-) -> Iterator[Source]:
+def open_source(path: str, dialect: Dialect | None = None) -> Iterator[Source]:
     """The table in a file, or on standard input for "-"; the format is read off its first bytes.
 
     Arguments:
         path: a CSV file (also gzipped), a Parquet file, an Arrow file or stream.
-        types: pyarrow types that the columns of a CSV file are to have; columns that are left out are text.
-        dialect: how a CSV file is laid out, where it does not say so by itself.
+        dialect: how a CSV file is laid out, where that is not clear.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "t.csv").write_text("a,b\\n1,x\\n,y\\n")
     ...     with open_source(f"{folder}/t.csv") as source:
-    ...         [source.typed(table).to_pylist() for table in source.tables(BATCH)]
-    [[{'a': 1, 'b': 'x'}, {'a': None, 'b': 'y'}]]
+    ...         [table.to_pylist() for table in source.tables(BATCH)]
+    [[{'a': '1', 'b': 'x'}, {'a': None, 'b': 'y'}]]
     """
-    pyarrow()
     name = "standard input" if path == "-" else path
     with ExitStack() as stack:
         stream: Any = _standard(sys.stdin, name) if path == "-" else stack.enter_context(_existing(path))
         if stream.peek(2)[:2] == b"\x1f\x8b":
             stream = stack.enter_context(gzip.open(stream))
         with _readable(name):
-            source = _opened(name, stream, types, dialect or Dialect(), stack)
+            source = _opened(name, stream, dialect or Dialect(), stack)
         yield source
+
+
+def read_path(X: Any, types: Mapping[str, Any] | None = None, seed: int = 0, **how: Any) -> Any:
+    """The table in a file, where X is a path; anything else as it is.
+
+    Arguments:
+        types: that the cells of a CSV file must have (``ctem.tables.io.textual``). When None they are read off the
+            cells, and of more than ``MAX_ROWS`` rows a random sample is taken.
+        seed: of that sample.
+        how: decimal and kinds, as of ``ctem.tables.io.csv_text.typed``.
+
+    >>> read_path([[1.0, 2.0]])
+    [[1.0, 2.0]]
+    """
+    if not isinstance(X, str | os.PathLike):
+        return X
+    with open_source(os.fspath(X)) as source:
+        if types is not None:
+            return source.typed_as(_joined(list(source.tables(BATCH))), types)
+        table, rows = reservoir(source.tables(BATCH), MAX_ROWS, seed)
+        if rows > len(table):
+            text = f"{source.path}: {rows} rows; a random sample of {len(table)} is used (seed {seed})."
+            warnings.warn(text, UserWarning, stacklevel=2)
+        return typed(table, **how) if source.text else table
 
 
 class Sink:
     """A file or pipe that tables are written to; made by ``open_sink``.
 
-    The first table says what the columns are. In CSV and Arrow files categories are written as plain text; Parquet and
+    The first table determines the columns. In CSV and Arrow files categories are written as plain text; Parquet and
     Arrow streams keep them. In CSV only cells that need it are in quotes.
 
     >>> import io
     >>> out = io.BytesIO()
     >>> sink = Sink(out, "csv")
-    >>> sink.write(importlib.import_module("pyarrow").table({"a": [1, None], "b": ["x", "y, z"]}))
+    >>> sink.write(pa.table({"a": [1, None], "b": ["x", "y, z"]}))
     >>> sink.close()
     >>> print(out.getvalue().decode())
     a,b
@@ -162,11 +178,10 @@ class Sink:
         self.stream.flush()
 
     def _opened(self, schema: Any) -> Any:
-        pa = pyarrow()
         if self.format == "csv":
             return CsvWriter(self.stream, schema.names)
         if self.format == "parquet":
-            return pyarrow("pyarrow.parquet").ParquetWriter(self.stream, schema)
+            return pq.ParquetWriter(self.stream, schema)
         return (pa.ipc.new_file if self.format == "arrow" else pa.ipc.new_stream)(self.stream, schema)
 
 
@@ -175,10 +190,9 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     """Where tables are written: a file, which appears when it is whole, or standard output for "-".
 
     Arguments:
-        path: its ending says the format.
+        path: its ending is the format.
         format: "csv", "parquet" or "arrow"; on standard output CSV when left out.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with open_sink(f"{folder}/t.parquet") as sink:
     ...         sink.write(pa.table({"a": [1, 2]}))
@@ -186,11 +200,10 @@ def open_sink(path: str, format: str | None = None) -> Iterator[Sink]:
     ...         source.rows
     2
     """
-    pyarrow()
     if path == "-":
         made, stream = format or "csv", _standard(sys.stdout, "standard output")
         if made == "csv" and sys.stdout.isatty():
-            stream = Shown(stream)
+            stream = PrintableStream(stream)
         sink = Sink(stream, "stream" if made == "arrow" else made)
         yield sink
         sink.close()
@@ -213,7 +226,6 @@ def reservoir(tables: Iterable[Table], limit: int, seed: int) -> tuple[Table, in
     Every row draws a number in [0, 1) and the rows with the smallest stay: in memory are never more than about
     ``limit`` rows and two tables.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> table, total = reservoir([pa.table({"n": range(k, k + 50)}) for k in (0, 50)], limit=3, seed=0)
     >>> len(table), total
     (3, 100)
@@ -224,7 +236,7 @@ def reservoir(tables: Iterable[Table], limit: int, seed: int) -> tuple[Table, in
         drawn = rng.random(len(table))
         total += len(table)
         near = drawn < cutoff
-        kept.append(table if near.all() else table.filter(pyarrow().array(near)))
+        kept.append(table if near.all() else table.filter(pa.array(near)))
         keys.append(drawn[near])
         if sum(map(len, keys)) > limit:
             table, key = _smallest(kept, np.concatenate(keys), limit)
@@ -238,7 +250,6 @@ def as_arrow(X: Any, names: Iterable[str]) -> Table:
     >>> as_arrow(np.array([[1, 2], [3, 4]]), ["a", "b"]).to_pydict()
     {'a': [1, 3], 'b': [2, 4]}
     """
-    pa = pyarrow()
     if isinstance(X, np.ndarray):
         return pa.table([pa.array(column) for column in X.T], names=list(names))
     table = X if isinstance(X, pa.Table) else X.to_arrow() if hasattr(X, "to_arrow") else None
@@ -253,31 +264,19 @@ def unified(table: Table) -> Table:
     Categories of a part may be numbered by bytes, which those of the whole may outgrow; views of text, which polars
     writes, cannot be taken from.
 
-    >>> pa = importlib.import_module("pyarrow")
     >>> few = pa.array(["x", "y"]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
     >>> unified(pa.table({"a": few, "b": pa.array(["x", "y"], pa.string_view())})).schema.types
     [DictionaryType(dictionary<values=string, indices=int32, ordered=0>), DataType(large_string)]
     """
     fields = [field.with_type(_wide(field.type)) for field in table.schema]
-    return table.cast(pyarrow().schema(fields, table.schema.metadata)).unify_dictionaries()
+    return table.cast(pa.schema(fields, table.schema.metadata)).unify_dictionaries()
 
 
 def _wide(kind: Any) -> Any:
-    pa = pyarrow()
     if pa.types.is_dictionary(kind):
         index = pa.int32() if kind.index_type.bit_width < 32 else kind.index_type
         return pa.dictionary(index, _wide(kind.value_type), kind.ordered)
     return pa.large_string() if str(kind) == "string_view" else kind
-
-
-def pyarrow(module: str = "pyarrow") -> Any:
-    """The library, or one of its modules; an error that says what to install where it is missing."""
-    try:
-        if module == "pyarrow":
-            importlib.import_module("pyarrow.ipc")
-        return importlib.import_module(module)
-    except ImportError:
-        raise ImportError("tables in files need pyarrow: pip install 'ctem[files]'.") from None
 
 
 def _existing(path: str) -> Any:
@@ -307,19 +306,19 @@ def _readable(name: str) -> Iterator[None]:
     """What readers raise, as one error that names the file."""
     try:
         yield
-    except pyarrow().ArrowException as error:
+    except pa.ArrowException as error:
         advice = f". {in_utf8()}." if "invalid UTF8" in str(error) else ""
         raise ValueError(f"{name}: {_line(error)}{advice}") from None
+    except UnicodeError as error:
+        raise ValueError(f"{name}: expected text in the encoding that was named ({error}).") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{name}: the compressed file is cut short or damaged ({error}).") from None
-    except OSError as error:  # pyarrow says a damaged Arrow file so
+    except OSError as error:  # what pyarrow raises for a damaged Arrow file
         raise OSError(f"{name}: cannot be read ({_line(error)}).") from None
 
 
-def _opened(
-    name: str, stream: Any, types: Mapping[str, Any] | None, dialect: Dialect, stack: ExitStack
-) -> Source:
-    pa, start = pyarrow(), stream.peek(6)[:6]
+def _opened(name: str, stream: Any, dialect: Dialect, stack: ExitStack) -> Source:
+    start = stream.peek(6)[:6]
     if not start:
         raise ValueError(f"{name}: expected a table; got nothing.")
     if start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
@@ -332,36 +331,29 @@ def _opened(
         reader = pa.ipc.open_stream(stream)
         return _checked_source(name, reader.schema.names, None, False, reader)
     names, reader = read_csv(name, stream, dialect)
-    return _checked_source(name, names, None, True, reader, types)
+    return _checked_source(name, names, None, True, reader)
 
 
 def _checked_source(
-    name: str,
-    names: list[str],
-    rows: int | None,
-    text: bool,
-    batches: Iterable[Any],
-    types: Mapping[str, Any] | None = None,
+    name: str, names: list[str], rows: int | None, text: bool, batches: Iterable[Any]
 ) -> Source:
     twice = [each for each in names if names.count(each) > 1]
     if twice:
         raise ValueError(
             f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times. Rename them."
         )
-    return Source(name, names, rows, text, batches, types)
+    return Source(name, names, rows, text, batches)
 
 
 def _parquet(name: str, stream: Any, stack: ExitStack) -> Source:
     # with a small buffer a column of a row group is read as it is needed, not as a whole
-    file = pyarrow("pyarrow.parquet").ParquetFile(
-        _seekable(stream, stack), pre_buffer=False, buffer_size=2**18
-    )
+    file = pq.ParquetFile(_seekable(stream, stack), pre_buffer=False, buffer_size=2**18)
     names = file.schema_arrow.names
     return _checked_source(name, names, file.metadata.num_rows, False, file.iter_batches(BATCH))
 
 
 def _arrow_file(name: str, stream: Any, stack: ExitStack) -> Source:
-    reader = pyarrow().ipc.open_file(_seekable(stream, stack))
+    reader = pa.ipc.open_file(_seekable(stream, stack))
     batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
     return _checked_source(name, reader.schema.names, None, False, batches)
 
@@ -377,17 +369,16 @@ def _seekable(stream: Any, stack: ExitStack) -> Any:
 
 
 def _joined(tables: list[Table]) -> Table:
-    return pyarrow().concat_tables(tables).unify_dictionaries().combine_chunks()
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _smallest(tables: list[Table], keys: Any, limit: int) -> tuple[Table, Any]:
     chosen = np.sort(np.argpartition(keys, limit - 1)[:limit])
-    return _joined(tables).take(pyarrow().array(chosen)), keys[chosen]
+    return _joined(tables).take(pa.array(chosen)), keys[chosen]
 
 
 def _plain(table: Table) -> Table:
     """The table with categories as plain values."""
-    pa = pyarrow()
     fields = [
         field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
         for field in table.schema

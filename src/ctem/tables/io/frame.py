@@ -15,27 +15,18 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
+import pyarrow as pa
 
 from ctem.tables.io.arrow import read_arrow, write_arrow
-from ctem.tables.io.cells import (
-    Cells,
-    Dtype,
-    cast_numbers,
-    object_array,
-    object_cells,
-    plain_cells,
-    text_cells,
-    whole_numbers,
-)
-from ctem.tables.io.dtypes import check_dtype
+from ctem.tables.io.cells import Cells, cast_numbers, object_array, object_cells, plain_cells, whole_numbers
+from ctem.tables.io.dtypes import Dtype, arrow_dtype, arrow_type, check_dtype
 from ctem.tables.io.natives import read_pandas, read_polars, write_pandas, write_polars
 from ctem.tables.io.records import from_records
 from ctem.tables.io.writings import Writing
 
 __all__ = ["Field", "Frame", "TableType", "as_written", "build_frame", "read_frame"]
 
-READ = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_arrow}
-BACKENDS = ("numpy", *READ)
+BACKENDS = ("numpy", "pandas", "polars", "pyarrow")
 LONG = 2**16  # rows from which on columns are read side by side
 
 
@@ -165,8 +156,11 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
         named = [write_polars(f.name, f.dtype, c).rename(str(f.original)) for f, c in pairs]
         return _library("polars").DataFrame(named)
     if table_type.backend == "pyarrow":
-        made = [write_arrow(f.name, f.dtype, c) for f, c in pairs]
-        return _library("pyarrow").Table.from_arrays(made, names=[str(f.original) for f in table_type.fields])
+        made = [
+            write_arrow(f.name, arrow_type(f.dtype), c, tuple(f.dtype.get("categories", ())))
+            for f, c in pairs
+        ]
+        return pa.Table.from_arrays(made, names=[str(f.original) for f in table_type.fields])
     pd = _library("pandas")
     frame = pd.concat([write_pandas(f.name, f.dtype, c) for f, c in pairs], axis=1)
     frame.columns = pd.Index([f.original for f in table_type.fields])
@@ -184,7 +178,7 @@ def as_written(field: Field, cells: Cells) -> Cells:
 
 def _read_table(table: nw.DataFrame[Any]) -> Frame:
     backend = table.implementation.name.lower()
-    if backend not in READ:
+    if backend not in BACKENDS:
         raise TypeError(f"X: expected a NumPy array, pandas, polars or pyarrow table; got one of {backend}.")
     native = table.to_native()
     originals = list(native.column_names if backend == "pyarrow" else native.columns)
@@ -195,17 +189,23 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
     each = [
         native.iloc[:, j] if backend == "pandas" else native[original] for j, original in enumerate(originals)
     ]
+    read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": _read_arrow}[backend]
     if len(table) < LONG:
-        found = list(map(READ[backend], names, each))
+        found = list(map(read, names, each))
     else:
         with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
-            found = list(pool.map(READ[backend], names, each))
+            found = list(pool.map(read, names, each))
     fields = [
         Field(name, original if isinstance(original, str) else int(original), dtype)
         for name, original, (dtype, _) in zip(names, originals, found, strict=True)
     ]
     columns = {name: cells for name, (_, cells) in zip(names, found, strict=True)}
     return Frame(TableType(backend, tuple(fields)), columns)
+
+
+def _read_arrow(name: str, column: Any) -> tuple[Dtype, Cells]:
+    cells = read_arrow(name, column)
+    return arrow_dtype(column.type, list(cells.labels)), cells
 
 
 def _read_array(X: Any) -> Frame:
@@ -249,11 +249,7 @@ def _read_vector(
         seen[slice(0) if masked is None else masked] = None
         dtype, cells = object_cells(name, seen)
         return {"numpy": "object", **dtype}, cells
-    found = plain_cells(values, masked)
-    if found is None:
-        found = text_cells(name, values)
-        found = found if masked is None else replace(found, missing=masked)
-    return {"numpy": values.dtype.str}, found
+    return {"numpy": values.dtype.str}, plain_cells(name, values, masked)
 
 
 def _build_array(table_type: TableType, cells: list[Cells]) -> np.ndarray[Any, Any]:

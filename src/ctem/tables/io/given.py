@@ -12,10 +12,9 @@ import numpy as np
 
 from ctem.tables.io.cells import Cells, is_gap, object_cells
 from ctem.tables.io.frame import Frame, TableType, check_finite, read_frame
-from ctem.tables.io.recognition import read_written
-from ctem.tables.io.textual import read_text
+from ctem.tables.io.textual import read_as_fitted
 from ctem.tables.io.writings import Writing
-from ctem.tables.io.zones import changed_each, check_zones, given_moments, moment_of
+from ctem.tables.io.zones import changed_each, given_moments, moment_of
 
 __all__ = ["given_values", "matched", "partial_frame", "positions", "renamed"]
 
@@ -27,21 +26,16 @@ def renamed(frame: Frame, table_type: TableType) -> Frame:
     >>> renamed(read_frame([[3.0, 4.0]]), table_type).table_type.names
     ('x0', 'x1')
     """
-    if frame.table_type.names == table_type.names:
-        check_zones(frame, table_type)
-        return read_text(read_written(frame, table_type), table_type)
     pairs = list(zip(frame.table_type.fields, table_type.names, strict=True))
     fields = tuple(replace(field, name=name) for field, name in pairs)
-    named = Frame(
-        replace(frame.table_type, fields=fields), {name: frame.columns[f.name] for f, name in pairs}
-    )
-    return read_text(read_written(named, table_type), table_type)
+    columns = {name: frame.columns[field.name] for field, name in pairs}
+    return read_as_fitted(Frame(replace(frame.table_type, fields=fields), columns), table_type)
 
 
 def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Frame:
     """The columns of fit by name, in its order; others are not used, and those that are not there count as missing.
 
-    Both are said in a warning, the second only of columns that are needed. Other names in place of needed ones are an
+    Both are named in a warning, the second only of columns that are needed. Other names in place of needed ones are an
     error: they are likely the same columns renamed.
 
     >>> import pandas as pd
@@ -61,8 +55,7 @@ def matched(frame: Frame, table_type: TableType, needed: Collection[str]) -> Fra
         warnings.warn(f"X: not in the model, and not used: {_listed(extra)}.", UserWarning, stacklevel=4)
     if absent:
         warnings.warn(f"X: without {_listed(absent)}, counted as missing.", UserWarning, stacklevel=4)
-    check_zones(frame, table_type)
-    frame = read_text(read_written(frame, table_type), table_type)
+    frame = read_as_fitted(frame, table_type)
     gap = Cells("label", np.full(len(frame), -1), np.ones(len(frame), bool))
     return Frame(frame.table_type, {name: frame.columns.get(name, gap) for name in names})
 
@@ -83,9 +76,7 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
         listed = [field.name for field in table_type.fields if "categories" in field.dtype]
         columns = {name: _one_cell(name, value, name in listed) for name, value in values.items()}
     else:
-        frame = read_frame(given)
-        check_zones(frame, table_type)
-        columns = dict(read_text(read_written(frame, table_type), table_type).columns)
+        columns = dict(read_as_fitted(read_frame(given), table_type).columns)
     if unknown := [name for name in columns if name not in table_type.names]:
         raise ValueError(f"given: expected some of the columns {list(table_type.names)}; got {unknown[0]!r}.")
     n = len(next(iter(columns.values()))) if columns else 1
@@ -118,46 +109,46 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
     """
     fields = {field.name: field for field in table_type.fields}
     found = {}
-    for name, said in given.items():
+    for name, value in given.items():
         field = fields.get(name)
         if field is not None and field.written is not None:
-            said = _value(name, said, Writing.from_json(field.written))
-        found[name] = changed_each(said, _dated) if field is not None and "times" in field.dtype else said
+            value = _value(name, value, Writing.from_json(field.written))
+        found[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
     return found
 
 
-def _dated(said: Any) -> Any:
+def _dated(value: Any) -> Any:
     """A moment as the label that it is in a categorical of moments."""
-    moment = moment_of(said)
-    return said if moment is None or isinstance(moment, str) else str(moment)
+    moment = moment_of(value)
+    return value if moment is None or isinstance(moment, str) else str(moment)
 
 
-def _value(name: str, said: Any, writing: Writing) -> Any:
+def _value(name: str, value: Any, writing: Writing) -> Any:
     """A value, or the values of a range or a set; a date may also be written in ISO's way."""
     if writing.kind == "label":
-        return said
-    if isinstance(said, tuple) and writing.kind == "clock" and len(said) == 2:
-        found = writing.between(name, *said)
+        return value
+    if isinstance(value, tuple) and writing.kind == "clock" and len(value) == 2:
+        found = writing.between(name, *value)
         return found[0] if len(found) == 1 else found
-    if isinstance(said, tuple):
-        return tuple(_value(name, each, writing) for each in said)
-    if isinstance(said, list | set | frozenset):
+    if isinstance(value, tuple):
+        return tuple(_value(name, each, writing) for each in value)
+    if isinstance(value, list | set | frozenset):
         found = []
-        for item in said:
+        for item in value:
             each = _value(name, item, writing)
             found += each if isinstance(item, tuple) and isinstance(each, list) else [each]
         return found
-    if isinstance(said, dt.time):
-        said = said.strftime("%H:%M:%S")
-    if not isinstance(said, str):
-        return said
-    moment = moment_of(said) if writing.kind == "date" and writing.parsed(said) is None else said
-    return _read(name, said, writing) if isinstance(moment, str) else moment
+    if isinstance(value, dt.time):
+        value = value.strftime("%H:%M:%S")
+    if not isinstance(value, str):
+        return value
+    moment = moment_of(value) if writing.kind == "date" and writing.parsed(value) is None else value
+    return _read(name, value, writing) if isinstance(moment, str) else moment
 
 
-def _read(name: str, said: str, writing: Writing) -> Any:
+def _read(name: str, value: str, writing: Writing) -> Any:
     """A cell of text, read as its column was in fit."""
-    cells = writing.cells(name, object_cells(name, np.array([said], object))[1])
+    cells = writing.cells(name, object_cells(name, np.array([value], object))[1])
     return replace(cells, text=None).to_list()[0]
 
 

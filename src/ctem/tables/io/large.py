@@ -3,7 +3,7 @@
 ``open_large`` gives a ``LargeTable``, which is read a batch at a time, as often as it takes. What can be read only once
 (an iterator), or would be computed anew each time (a lazy query), is written to a temporary Parquet file first. Paths
 may be URLs: pyarrow's filesystems (s3, gs, hdfs, file) and those of fsspec (https and many others) open them, with
-credentials from their usual places. Needs pyarrow.
+credentials from their usual places.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctem.tables.io.files import BATCH, as_arrow, pyarrow, unified
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
 
-__all__ = ["Batch", "LargeTable", "is_large", "open_large"]
+from ctem.tables.io.files import BATCH, as_arrow, unified
+
+__all__ = ["Batch", "LargeTable", "is_large", "is_parquet", "open_large"]
 
 SUFFIXES = (".parquet", ".pq")
 PATIENCE = 30  # seconds for which a Google bucket is tried; pyarrow's own are 15 minutes
-Schema = Any  # pyarrow.Schema; pyarrow is optional
+Schema = Any  # pyarrow.Schema
 _NAMES = {"polars": "the LazyFrame", "duckdb": "the DuckDB relation", "pyarrow": "the dataset"}
 
 
@@ -62,7 +66,6 @@ class LargeTable:
         files: in their order.
         library: in whose tables answers are wanted, "pyarrow" or "polars".
 
-    >>> import pyarrow as pa
     >>> with open_large(iter([pa.table({"n": [1, 2]}), pa.table({"n": [3]})])) as large:
     ...     large.rows, [batch.table["n"].to_pylist() for batch in large.batches()]
     (3, [[1, 2, 3]])
@@ -84,7 +87,7 @@ class LargeTable:
         if absent := [name for name in dropped if name not in self.schema.names]:
             raise ValueError(f"{self.path}: expected a column {absent[0]!r}; got {self.schema.names}.")
         kept = [field for field in self.schema if field.name not in dropped]
-        return replace(self, schema=pyarrow().schema(kept))
+        return replace(self, schema=pa.schema(kept))
 
     def split(self, most: int) -> LargeTable:
         """The same with files cut into parts of about ``most`` rows, which are whole row groups."""
@@ -107,16 +110,23 @@ class LargeTable:
 
 
 def is_large(X: Any) -> bool:
-    """Whether X is something that ``open_large`` opens: a path, an Arrow dataset, a lazy frame, an iterator of tables.
+    """Whether X is something that ``open_large`` opens: Parquet, an Arrow dataset, a lazy frame, an iterator of tables.
 
-    >>> is_large("folder"), is_large(iter([])), is_large([[1.0, 2.0]])
+    >>> is_large("rows.parquet"), is_large("rows.csv"), is_large(iter([])), is_large([[1.0, 2.0]])
+    (True, False, True, False)
+    """
+    if isinstance(X, str | os.PathLike):
+        return is_parquet(os.fspath(X))
+    return isinstance(X, Iterator | LargeTable) or _library(X) != "" or hasattr(X, "read_next_batch")
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a path is a folder, a URL or a Parquet file by its name, which can be read more than once.
+
+    >>> is_parquet("rows.parquet"), is_parquet("s3://bucket/rows"), is_parquet("rows.csv")
     (True, True, False)
     """
-    return (
-        isinstance(X, str | os.PathLike | Iterator | LargeTable)
-        or _library(X) != ""
-        or hasattr(X, "read_next_batch")
-    )
+    return "://" in path or path.lower().endswith(SUFFIXES) or Path(path).is_dir()
 
 
 @contextmanager
@@ -132,7 +142,6 @@ def open_large(X: Any) -> Iterator[LargeTable]:
     ...     large.rows
     2
     """
-    pyarrow()
     if isinstance(X, str | os.PathLike | LargeTable):
         yield X if isinstance(X, LargeTable) else _opened(os.fspath(X))
         return
@@ -165,7 +174,6 @@ def _write(X: Any, folder: str) -> None:
 
 def _write_tables(tables: Iterable[Any], folder: str) -> None:
     """One file, and another from where on columns have values that had none before, since these have no type."""
-    pa = pyarrow()
     writer: Any = None
     schema: Schema = None
     try:
@@ -180,7 +188,7 @@ def _write_tables(tables: Iterable[Any], folder: str) -> None:
                 writer.close()
             if known != schema:
                 path, schema = os.path.join(folder, f"rows-{number:09d}.parquet"), known
-                writer = pyarrow("pyarrow.parquet").ParquetWriter(path, schema)
+                writer = pq.ParquetWriter(path, schema)
             writer.write_table(table.select(schema.names).cast(schema), row_group_size=BATCH)
     finally:
         if writer is not None:
@@ -191,9 +199,9 @@ def _write_tables(tables: Iterable[Any], folder: str) -> None:
 
 def _typed(schema: Schema, other: Schema) -> Schema:
     """A schema whose columns without a type have that of another one."""
-    null = pyarrow().types.is_null
+    null = pa.types.is_null
     fields = [other.field(field.name) if null(field.type) else field for field in schema]
-    return pyarrow().schema(fields)
+    return pa.schema(fields)
 
 
 def _arrow(number: int, table: Any) -> Any:
@@ -213,13 +221,13 @@ def _opened(path: str, name: str = "") -> LargeTable:
     root = inner if files != [inner] else inner.rpartition("/")[0]
     how = {"filesystem": filesystem, "format": "parquet", "partitioning": "hive", "partition_base_dir": root}
     with _naming(files[0]):
-        found = pyarrow("pyarrow.dataset").dataset(files, **how)
+        found = import_module("pyarrow.dataset").dataset(files, **how)
     return _checked(name or path, list(found.get_fragments()), found.schema, name)
 
 
 def _filesystem(path: str) -> tuple[Any, str]:
     """The filesystem of a path or URL, and the path within it."""
-    fs = pyarrow("pyarrow.fs")
+    fs = pa.fs
     scheme = path.partition("://")[0] if "://" in path else ""
     if not scheme:
         return fs.LocalFileSystem(), str(Path(path).absolute())
@@ -232,7 +240,7 @@ def _filesystem(path: str) -> tuple[Any, str]:
 
 
 def _files(path: str, filesystem: Any, inner: str) -> list[str]:
-    fs = pyarrow("pyarrow.fs")
+    fs = pa.fs
     found = filesystem.get_file_info(inner)
     if found.type == fs.FileType.NotFound:
         raise FileNotFoundError(f"{path}: expected a Parquet file or folder; nothing is there.")
@@ -273,14 +281,14 @@ def _checked(path: str, fragments: list[Any], schema: Schema, name: str = "") ->
         reference = reference or (fragment.path, own)
         _check_same(fragment.path, own, *reference)
         for field in own:
-            if not pyarrow().types.is_null(field.type):
+            if not pa.types.is_null(field.type):
                 types.setdefault(field.name, field.type)
         files.append(File(name or fragment.path, start, rows, fragment))
         start += rows
     if not start:
         raise ValueError(f"{path}: expected at least 1 row; got none.")
     fields = [field.with_type(types.get(field.name, field.type)) for field in schema]
-    return LargeTable(path, pyarrow().schema(fields), tuple(files))
+    return LargeTable(path, pa.schema(fields), tuple(files))
 
 
 def _check_same(path: str, schema: Schema, first: str, reference: Schema) -> None:
@@ -294,7 +302,7 @@ def _check_same(path: str, schema: Schema, first: str, reference: Schema) -> Non
             f"{path}: expected the columns of {first}; {name!r} is {where} this one. "
             "Leave the file out, or give all files the same columns."
         )
-    null = pyarrow().types.is_null
+    null = pa.types.is_null
     for field in schema:
         known = reference.field(field.name).type
         if field.type != known and not null(field.type) and not null(known):
@@ -318,7 +326,7 @@ def _parts(file: File, most: int) -> Iterator[File]:
 
 def _read(file: File, schema: Schema) -> Iterator[Any]:
     """The rows of a file, joined to tables of up to ``BATCH`` rows."""
-    pa, dataset = pyarrow(), pyarrow("pyarrow.dataset")
+    dataset = import_module("pyarrow.dataset")  # which brings pandas
     # a column of a row group is read as it is needed, not as a whole
     frugal = dataset.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
     with _naming(file.path):
@@ -346,7 +354,7 @@ def _naming(path: str) -> Iterator[None]:
     """What pyarrow raises of a file, as an error that names it."""
     try:
         yield
-    except (pyarrow().ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         line = " ".join(str(error).split())
         advice = " Read other files into a table first, e.g. by pandas.read_csv." if _is_text(path) else ""
         raise ValueError(f"{path}: is no whole Parquet file, or cannot be read ({line}).{advice}") from None
@@ -370,7 +378,7 @@ def _reachable(path: str) -> Iterator[None]:
         raise FileNotFoundError(str(error) if path in str(error) else f"{path}: nothing is there.") from None
     except ImportError as error:
         raise ImportError(f"{path}: {error}. pip install what is missing, or copy the file here.") from None
-    except (OSError, ValueError, pyarrow().ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         line = " ".join(str(error).split()) or type(error).__name__
         raise OSError(
             f"{path}: cannot be opened ({line}). Are the address and the credentials right?"

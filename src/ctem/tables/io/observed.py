@@ -9,8 +9,9 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from ctem.tables.io.cells import Cells, Dtype
+from ctem.tables.io.cells import Cells
 from ctem.tables.io.csv_text import completed
+from ctem.tables.io.dtypes import Dtype
 from ctem.tables.io.frame import Frame, as_written, build_frame
 
 __all__ = ["filled", "with_observed"]

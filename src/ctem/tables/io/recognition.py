@@ -10,58 +10,19 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, TableType
-from ctem.tables.io.writings import DAY, MARKERS, SPANS, Writing, span_seconds
+from ctem.tables.io.writings import DAY, GAPS, MARKERS, SPANS, Writing, span_seconds
 
-__all__ = ["Reading", "read_written", "recognised", "written_dates"]
+__all__ = ["Reading", "plain_type", "read_written", "recognised"]
 
-SURE = ("?",)  # what marks a gap in a column of labels; other markers may be labels
-PREFIXES = ("", "$", "€", "£", "¥", "₹", "US$", "R$", "USD", "EUR", "GBP", "CHF", "kr", "Rs")
-UNITS = (
-    *(
-        "%",
-        "‰",
-        "°",
-        "°C",
-        "°F",
-        "€",
-        "$",
-        "£",
-        "kr",
-        "EUR",
-        "USD",
-        "kg",
-        "g",
-        "mg",
-        "t",
-        "lb",
-        "lbs",
-        "oz",
-        "km",
-        "m",
-    ),
-    *(
-        "cm",
-        "mm",
-        "mi",
-        "ft",
-        "in",
-        "mph",
-        "km/h",
-        "h",
-        "hr",
-        "hrs",
-        "hours",
-        "min",
-        "mins",
-        "minutes",
-        "s",
-        "sec",
-        "ms",
-    ),
-    *("days", "years", "yrs", "kB", "MB", "GB", "K", "V", "W", "kW", "kWh", "Hz", "l", "ml"),
+BEFORE = "$ € £ ¥ ₹ US$ R$ USD EUR GBP CHF kr Rs"  # numbers
+AFTER = (
+    "% ‰ ° °C °F € $ £ kr EUR USD kg g mg t lb lbs oz km m cm mm mi ft in mph km/h h hr hrs hours min mins minutes "
+    "s sec ms days years yrs kB MB GB K V W kW kWh Hz l ml"
 )
 MARKS = (
     (".", ""),
@@ -78,27 +39,13 @@ ORDERS = {
     "ymd": ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d"),
     "mdy": ("%m/%d/%Y", "%m-%d-%Y", "%m.%d.%Y", "%m/%d/%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
     "dmy": (
-        "%d/%m/%Y",
-        "%d.%m.%Y",
-        "%d-%m-%Y",
-        "%d/%m/%y",
-        "%d.%m.%y",
-        "%d %b %Y",
-        "%d %B %Y",
-        "%d-%b-%Y",
-        "%d-%b-%y",
+        *("%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%y", "%d.%m.%y"),
+        *("%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%b-%y"),
     ),
 }
 TIMES = (
-    "",
-    " %H:%M",
-    " %H:%M:%S",
-    "T%H:%M",
-    "T%H:%M:%S",
-    " %H:%M:%S.%f",
-    "T%H:%M:%S.%f",
-    " %I:%M %p",
-    " %I:%M:%S %p",
+    *("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S", " %H:%M:%S.%f", "T%H:%M:%S.%f"),
+    *(" %I:%M %p", " %I:%M:%S %p"),
 )
 MONTHS = (
     *("%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y"),
@@ -106,13 +53,14 @@ MONTHS = (
 )
 YEARS = (1700, 2200)  # of months: other numbers of four digits may be parts of a code
 BOOLEANS = (("True", "False"), ("TRUE", "FALSE"), ("true", "false"))
-FEW = 10  # different whole numbers, written as text, that may be codes
+CODE = r"[+-]?0[\dxX]"  # how 00084 and 0x1F begin, which are codes, and no numbers
+LONG = r"[+-]?\d{16,}"  # whole numbers that float64 may round
 TRIED = 50  # cells, before all are
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the user says of how text is written; None and nothing leave it to the text.
+    """What the user sets of how text is written; None and nothing leave it to the text.
 
     Arguments:
         decimal: the mark within numbers, "." or ",".
@@ -128,12 +76,12 @@ class Reading:
     na: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, said: Mapping[str, Any] | None) -> Reading:
+    def of(cls, settings: Mapping[str, Any] | None) -> Reading:
         """From a dict with some of decimal, dates and na."""
-        said = dict(said or {})
-        if unknown := [key for key in said if key not in ("decimal", "dates", "na")]:
+        settings = dict(settings or {})
+        if unknown := [key for key in settings if key not in ("decimal", "dates", "na")]:
             raise ValueError(f"reading: expected some of 'decimal', 'dates' and 'na'; got {unknown[0]!r}.")
-        made = cls(said.get("decimal"), said.get("dates"), tuple(map(str, said.get("na") or ())))
+        made = cls(settings.get("decimal"), settings.get("dates"), tuple(map(str, settings.get("na") or ())))
         if made.decimal not in (None, ".", ","):
             raise ValueError(f"reading: expected decimal '.' or ','; got {made.decimal!r}.")
         if made.dates not in (None, *ORDERS):
@@ -145,8 +93,8 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
     """The frame with columns of text as the numbers, dates and times that they hold.
 
     Arguments:
-        reading: what the user says of all columns.
-        kinds: of some columns, as the user said: "category" and "ordinal" stay text.
+        reading: what the user sets for all columns.
+        kinds: of some columns, as the user requests: "category" and "ordinal" stay text.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([["12 %", "a"], ["7 %", "?"], ["30 %", "b"]])
@@ -203,32 +151,75 @@ def _read(name: str, cells: Cells, writing: Writing) -> Cells:
 
 
 def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None:
-    """The notation of a column; None where it is plain."""
+    """The notation of a column; None for what is no text, and for categories that the table declares."""
     if cells.type in ("int", "float"):
         return Writing("label", missing=reading.na) if reading.na else None
     if cells.type != "label" or cells.declared or not all(isinstance(label, str) for label in cells.labels):
         return None
-    used = [str(cells.labels[code]) for code in np.unique(cells.values[~cells.missing]).tolist()]
-    markers = (*MARKERS, *reading.na)
-    texts = [text.strip() for text in used if text.strip() not in markers]
-    gaps = tuple(sorted({text.strip() for text in used} & set(markers)))
+    marks, codes = {*MARKERS, *reading.na}, np.unique(cells.values[~cells.missing]).tolist()
+    used = dict.fromkeys(str(cells.labels[code]).strip() for code in codes)
+    texts = [text for text in used if text not in marks]
     if kind not in ("category", "ordinal") and texts:
-        readers = (_month, _clock, _span, _boolean)
-        made = _number(texts, reading, kind) or _date(texts, reading)
-        made = made or next((found for reader in readers if (found := reader(texts)) is not None), None)
+        made = next((found for reader in READERS if (found := reader(texts, reading)) is not None), None)
         if made is not None:
             first = replace(made, formats=made.formats[:1])  # an example of what is most common
             example = next((text for text in texts if first.parsed(text) is not None), texts[0])
-            return replace(made, example=example, missing=gaps)
-    sure = tuple(text for text in gaps if text in (*SURE, *reading.na))
-    return Writing("label", example=sure[0], missing=sure) if sure else None
+            return replace(made, example=example, missing=tuple(sorted(marks & set(used))))
+    gaps = (*gaps_of(kind), *reading.na)
+    return Writing(
+        "label", example=" and ".join(repr(text) for text in used if text and text in gaps), missing=gaps
+    )
 
 
-def _number(texts: list[str], reading: Reading, kind: str | None) -> Writing | None:
-    if any(re.match(r"[+-]?0\d", text) for text in texts) or not any(map(str.isdigit, texts[0])):
-        return None  # 00084 is a code
-    bare = all(re.fullmatch(r"[+-]?\d+", text) for text in texts)
-    if bare and len(texts) <= FEW and kind != "real":
+def gaps_of(kind: str | None) -> tuple[str, ...]:
+    """What marks a missing cell among labels: where the user says that they are, nothing but an empty cell.
+
+    >>> "NA" in gaps_of(None), "NA" in gaps_of("category")
+    (True, False)
+    """
+    return ("",) if kind in ("category", "ordinal") else GAPS
+
+
+def plain_type(text: Any) -> Any:
+    """The pyarrow type of text in Arrow's own notation: numbers, booleans, dates and times; None for any other.
+
+    Arguments:
+        text: a pyarrow array without blanks around; null where missing.
+
+    >>> plain_type(pa.array(["1", "20"])), plain_type(pa.array(["007", "20"])), plain_type(pa.array(["2020-01-31"]))
+    (DataType(int64), None, DataType(date32[day]))
+    """
+    if pc.any(pc.match_substring_regex(text, f"^{CODE}")).as_py():
+        return None
+    times = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
+    for kind in (pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.date32(), *times):
+        try:
+            text.slice(0, TRIED).cast(kind)  # Arrow words an error of every cell that it cannot cast
+            made = text.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        if pa.types.is_floating(kind):
+            return None if _merged(text, made) else kind
+        if pa.types.is_integer(kind) or pc.all(pc.equal(made.cast(pa.string()), text)).as_py():
+            return kind
+        known = text.drop_null().unique().to_pylist()  # a notation that a model keeps is left to it
+        if pa.types.is_boolean(kind):
+            return None if any(set(known) <= set(pair) for pair in BOOLEANS) else kind
+        dated = _date(known, Reading())
+        return kind if dated is None or "%z" in dated.formats[0] else None
+    return None
+
+
+def _merged(text: Any, numbers: Any) -> bool:
+    """Whether whole numbers that differ are one float64: those of so many digits name something, and stay text."""
+    whole = pc.all(pc.match_substring_regex(text, f"^{LONG}$")).as_py()
+    return bool(whole) and pc.count_distinct(numbers).as_py() < pc.count_distinct(text).as_py()
+
+
+def _number(texts: list[str], reading: Reading) -> Writing | None:
+    if any(re.match(CODE, text) for text in texts) or not any(map(str.isdigit, texts[0])):
+        return None
+    if all(re.fullmatch(LONG, text) for text in texts) and plain_type(pa.array(texts)) is None:
         return None
     inside = [_inside(text) for text in texts]
     brackets, affixes = inside != texts, set(_affixes(inside[0]))
@@ -248,10 +239,10 @@ def _inside(text: str) -> str:
 
 def _affixes(text: str) -> Iterator[tuple[str, str]]:
     bare = text.lstrip("+-−").strip()
-    for prefix in PREFIXES:
+    for prefix in ("", *BEFORE.split()):
         if bare.startswith(prefix):
             yield prefix, ""
-            for unit, space in product(UNITS, ("", " ", "\u00a0")):
+            for unit, space in product(AFTER.split(), ("", " ", "\u00a0")):
                 if bare.endswith(space + unit):
                     yield prefix, space + unit
 
@@ -284,10 +275,10 @@ def _date(texts: list[str], reading: Reading) -> Writing | None:
     offsets = {
         found[0] if (found := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
     }
-    suffix = offsets.pop() if len(offsets) == 1 else ""
+    suffix, zone = (offsets.pop(), "") if len(offsets) == 1 else ("", "" if "" in offsets else "%z")
     orders = [reading.dates] if reading.dates else _likely(texts)
     for order in orders:
-        forms = [day + time for day, time in product((*ORDERS["ymd"], *ORDERS[order]), TIMES)]
+        forms = [day + time + zone for day, time in product((*ORDERS["ymd"], *ORDERS[order]), TIMES)]
         used = _used_formats(texts, Writing("date", suffix=suffix), forms)
         if used:
             fraction = _fraction(texts, suffix) if any("%f" in form for form in used) else -1
@@ -300,16 +291,7 @@ def _fraction(texts: list[str], suffix: str) -> int:
     return max(len(text.removesuffix(suffix).rpartition(".")[2]) for text in texts if "." in text)
 
 
-def written_dates(texts: list[str]) -> Writing | None:
-    """The notation of dates and times, where all texts are such.
-
-    >>> written_dates(["2013-01-01T11:00:00Z"]).formats
-    ('%Y-%m-%dT%H:%M:%S',)
-    """
-    return _date(texts, Reading())
-
-
-def _month(texts: list[str]) -> Writing | None:
+def _month(texts: list[str], reading: Reading) -> Writing | None:
     """Months of a year: "Jan-2015", "2015-01"; they are counted, so that each is as long as the others."""
     if not re.search(r"\d", texts[0]):
         return None
@@ -356,7 +338,7 @@ def _as_value(made: Writing, text: str) -> Any:
     return Cells("moment", np.array([value], np.int64), np.zeros(1, bool), unit=made.unit).to_list()[0]
 
 
-def _clock(texts: list[str]) -> Writing | None:
+def _clock(texts: list[str], reading: Reading) -> Writing | None:
     seconds = all(text.count(":") == 2 for text in texts)
     padded = all(text.index(":") == 2 for text in texts if ":" in text)
     made = Writing("clock", padded=padded, seconds=seconds)
@@ -366,7 +348,7 @@ def _clock(texts: list[str]) -> Writing | None:
     return longer if _reads(longer, texts) else None
 
 
-def _span(texts: list[str]) -> Writing | None:
+def _span(texts: list[str], reading: Reading) -> Writing | None:
     """Durations in units, of which one at least has two: "2h 46m", "50m"."""
     parts = [re.findall(r"\d+( ?)([a-zA-Z]+)(,? ?)(?=\d|$)", text) for text in texts]
     if max(map(len, parts)) < 2 or any(span_seconds(text) is None for text in texts):
@@ -383,9 +365,11 @@ def _span(texts: list[str]) -> Writing | None:
     return made if exact[0] >= exact[1] else loose
 
 
-def _boolean(texts: list[str]) -> Writing | None:
-    pair = next((pair for pair in BOOLEANS if set(texts) <= set(pair)), None)
-    return None if pair is None else Writing("bool", prefix=pair[0], suffix=pair[1])
+def _boolean(texts: list[str], reading: Reading) -> Writing | None:
+    if {text.lower() for text in texts} - {"true", "false"}:
+        return None
+    pair = max(BOOLEANS, key=lambda pair: sum(text in pair for text in texts))
+    return Writing("bool", prefix=pair[0], suffix=pair[1])
 
 
 def _cut(made: Writing, texts: list[str]) -> int:
@@ -393,3 +377,6 @@ def _cut(made: Writing, texts: list[str]) -> int:
     times = np.unique([int(made.parsed(text) or 0) * made.tick for text in texts])
     after = np.diff(np.append(times, times[0] + DAY))
     return int(times[(int(after.argmax()) + 1) % len(times)])
+
+
+READERS = (_number, _date, _month, _clock, _span, _boolean)

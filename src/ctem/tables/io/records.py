@@ -1,4 +1,4 @@
-"""Rows as dicts name → value, as JSON has them: a table of pandas, polars or pyarrow, whichever is installed."""
+"""Rows as dicts name → value, as JSON has them: a table of pandas or polars, where one is installed, or of pyarrow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 from typing import Any
+
+import pyarrow as pa
 
 __all__ = ["from_records"]
 
@@ -20,7 +22,7 @@ def from_records(X: Any) -> Any:
         return X
     names = list(dict.fromkeys(name for row in X for name in row))
     columns = {name: [row.get(name) for row in X] for name in names}
-    for library, table in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "table")):
+    for library, table in (("pandas", "DataFrame"), ("polars", "DataFrame")):
         if importlib.util.find_spec(library) is not None:
             return getattr(importlib.import_module(library), table)(columns)
-    raise ImportError("X: a list of dicts needs pandas, polars or pyarrow; install one of them.")
+    return pa.table(columns)

@@ -1,4 +1,4 @@
-"""What reaches a terminal: lines that it shows and does not obey.
+"""What reaches a terminal: lines that it displays and does not obey.
 
 Names of columns, paths and the provenance of a model come from others. What is not printable in them (control and
 escape characters, marks that turn the direction of writing) is shown as Python writes it in a string: \\x1b, \\u202e.
@@ -14,28 +14,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["Shown", "print_columns", "say", "shown"]
+__all__ = ["PrintableStream", "note", "print_columns", "printable"]
 
 
-def shown(text: Any) -> str:
+def printable(text: Any) -> str:
     """Text that a terminal shows and does not obey.
 
-    >>> print(shown("age\\x1b[2J\\u202e"))
+    >>> print(printable("age\\x1b[2J\\u202e"))
     age\\x1b[2J\\u202e
     """
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     """A line on standard error, if there is one.
 
     >>> from contextlib import redirect_stderr
     >>> with redirect_stderr(sys.stdout):
-    ...     say("done\\n")
+    ...     note("done\\n")
     ctem: done\\n
     """
     if sys.stderr is not None:
-        print(f"ctem: {shown(text)}", file=sys.stderr)
+        print(f"ctem: {printable(text)}", file=sys.stderr)
 
 
 def print_columns(columns: Iterable[Mapping[str, Any]], title: str) -> None:
@@ -53,13 +53,14 @@ def print_columns(columns: Iterable[Mapping[str, Any]], title: str) -> None:
     """
     columns = list(columns)
     known = any(column.get("nats_from_others") is not None for column in columns)
-    table = Table("column", "kind", "why", title=escape(shown(title)))
+    table = Table("column", "kind", "why", title=escape(printable(title)))
     if known:
         table.add_column("from others", justify="right")
     for column in columns:
         words = [column[key] for key in ("name", "kind", "reason")]
         table.add_row(
-            *(escape(shown(word)) for word in words), *([_nats(column["nats_from_others"])] if known else [])
+            *(escape(printable(word)) for word in words),
+            *([_nats(column["nats_from_others"])] if known else []),
         )
     Console().print(table)
 
@@ -73,12 +74,12 @@ def _nats(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if value else "0"
 
 
-class Shown:
+class PrintableStream:
     """A stream of bytes to a terminal, which shows the lines and obeys none: what is not printable is written out.
 
     >>> import io
     >>> out = io.BytesIO()
-    >>> Shown(out).write(b"a,b\\nx,\\x1b[2J\\n")
+    >>> PrintableStream(out).write(b"a,b\\nx,\\x1b[2J\\n")
     11
     >>> print(out.getvalue().decode(), end="")
     a,b
@@ -91,7 +92,7 @@ class Shown:
     def write(self, content: bytes) -> int:
         """Write lines."""
         lines = content.decode("utf8", "backslashreplace").split("\n")
-        self.stream.write("\n".join(map(shown, lines)).encode("utf8", "backslashreplace"))
+        self.stream.write("\n".join(map(printable, lines)).encode("utf8", "backslashreplace"))
         return len(content)
 
     def flush(self) -> None:

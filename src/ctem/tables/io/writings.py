@@ -18,11 +18,26 @@ from numpy.typing import NDArray
 
 from ctem.tables.io.cells import Cells, counts_of, factorise
 
-__all__ = ["MARKERS", "SPANS", "Writing", "span_seconds"]
+__all__ = ["GAPS", "MARKERS", "SPANS", "Writing", "span_seconds"]
 
-MARKERS = ("", "?", "-", "--", ".", "NA", "N/A", "na", "n/a", "None", "none", "null", "NULL", "NaN", "nan", "#N/A",
-           "n.a.", "N.A.", "<NA>", "NaT", "#DIV/0!", "#VALUE!", "#REF!")  # fmt: skip
-KINDS = ("number", "date", "month", "clock", "duration", "bool", "label")
+GAPS = (  # what marks a missing cell in any column: what ``pandas.read_csv`` takes for one, and a few more
+    *("", "?", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "n.a.", "N.A.", "NULL", "null", "None"),
+    *("NaN", "nan", "-NaN", "-nan", "NaT", "1.#IND", "1.#QNAN", "-1.#IND", "-1.#QNAN"),
+    *("#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"),
+)
+MARKERS = (
+    *GAPS,
+    "-",
+    "--",
+    ".",
+    "na",
+    "none",
+)  # and among numbers, dates and times, where these are no labels
+NOUNS = {  # of every kind: what a cell is, and what the column holds
+    **{"number": ("a number", "numbers"), "date": ("a date", "dates"), "month": ("a month", "months")},
+    **{"clock": ("a time of day", "times of day"), "duration": ("a duration", "durations")},
+    **{"bool": ("a boolean", "booleans"), "label": ("text", "text")},
+}
 DATED = ("date", "month")
 DAY = 86_400
 PARTS = {"y": "year", "m": "month", "d": "day", "b": "month"}
@@ -42,7 +57,7 @@ class Writing:
     Arguments:
         kind: "number"; "date"; "month" (of a year); "clock" (a time of day); "duration"; "bool"; or "label", text in
             which only gaps are marked.
-        example: a cell as it came.
+        example: a cell as it came; of "label", the marks of gaps that came, as a sentence has them.
         prefix, suffix: around every number or date: "$", " %", "+02:00"; of booleans, how true and false are spelled.
         decimal, thousands: marks within numbers; thousands may be empty.
         digits: after the decimal mark, as they are written back; −1 for as many as it takes.
@@ -74,7 +89,7 @@ class Writing:
     brackets: bool = False
     units: tuple[str, ...] = ()
 
-    def parsed(self, text: str) -> float | None:
+    def parsed(self, text: str) -> float | int | None:
         """What a cell says, in the numbers of ``cells``; None if it says nothing in this notation."""
         text = text.strip()
         if self.kind == "number":
@@ -82,7 +97,7 @@ class Writing:
         if self.kind in DATED:
             return self._date(text)
         if self.kind == "bool":
-            return {self.prefix: 1.0, self.suffix: 0.0}.get(text)
+            return {self.prefix.lower(): 1.0, self.suffix.lower(): 0.0}.get(text.lower())
         seconds = span_seconds(text) if self.units else _clock_seconds(text)
         if seconds is None or (self.kind == "clock" and seconds >= DAY):
             return None
@@ -95,11 +110,11 @@ class Writing:
         >>> evening.between("at", "08:00", "17:00"), evening.between("at", "22:00", "01:00")
         ([(0.0, 180.0), (1080.0, 1439.0)], [(480.0, 660.0)])
         """
-        said = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
-        if any(each is not None and not isinstance(each, str) for each in said):
+        ends = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
+        if any(each is not None and not isinstance(each, str) for each in ends):
             return [(low, high)]
-        last_second = said[1] in (None, "24:00", "24:00:00")
-        clock = ["00:00:00" if said[0] is None else said[0], "23:59:59" if last_second else said[1]]
+        last_second = ends[1] in (None, "24:00", "24:00:00")
+        clock = ["00:00:00" if ends[0] is None else ends[0], "23:59:59" if last_second else ends[1]]
         first, last = (self.parsed(each) for each in clock)
         if first is None or last is None:
             strange = clock[0] if first is None else clock[1]
@@ -117,7 +132,8 @@ class Writing:
         But for booleans: what is none stays the text that it is, a label that was never seen.
         """
         marks = self.missing if self.kind == "label" else (*self.missing, *MARKERS)
-        gone = labels.missing | np.isin(labels.values, _places(labels.labels, marks))
+        places = _places(labels.labels, frozenset(marks))
+        gone = labels.missing | np.isin(labels.values, places) if places else labels.missing
         if self.kind == "label":
             return replace(labels, missing=gone)
         table = [self.parsed(str(label)) for label in labels.labels]
@@ -132,7 +148,7 @@ class Writing:
                 f"column {name!r}, row {labels.first + row}: expected {self.in_words()}, as in fit; "
                 f"got {labels.labels[labels.values[row]]!r}."
             )
-        known = np.array([np.nan if value is None else value for value in table] or [np.nan])
+        known = _numbers([0 if value is None else value for value in table] or [0])
         return self._made(known[np.where(gone, 0, labels.values)], gone, labels.first)
 
     def labels(self, cells: Cells) -> Cells:
@@ -168,15 +184,7 @@ class Writing:
 
     def in_words(self) -> str:
         """What a cell of the column is."""
-        noun = {
-            "number": "a number",
-            "date": "a date",
-            "month": "a month",
-            "clock": "a time of day",
-            "duration": "a duration",
-            "bool": "a boolean",
-        }
-        return f"{noun.get(self.kind, 'text')} such as {self.example!r}"
+        return f"{NOUNS[self.kind][0]} such as {self.example!r}"
 
     def sentence(self) -> str:
         """How the column is read.
@@ -184,24 +192,15 @@ class Writing:
         >>> Writing("date", "3/21/2023", formats=("%m/%d/%Y",)).sentence()
         "text such as '3/21/2023', read as dates by month, day, year"
         """
-        gaps = " and ".join(map(repr, self.missing))
-        also = f"{gaps} count{'s' if len(self.missing) == 1 else ''} as missing" if gaps else ""
+        gaps = self.example if self.kind == "label" else " and ".join(map(repr, self.missing))
+        also = f"{gaps} count{'' if ' and ' in gaps else 's'} as missing" if gaps else ""
         if self.kind == "label":
             return also
-        order = ", ".join(
-            PARTS[letter.lower()] for letter in re.findall(r"%([YymdbB])", "".join(self.formats[:1]))
-        )
-        what = {
-            "number": "numbers",
-            "date": f"dates by {order}",
-            "month": f"months by {order}",
-            "clock": "times of day",
-            "duration": "durations",
-            "bool": "booleans",
-        }
+        order = [PARTS[letter.lower()] for letter in re.findall(r"%([YymdbB])", "".join(self.formats[:1]))]
+        what = f"{NOUNS[self.kind][1]} by {', '.join(order)}" if order else NOUNS[self.kind][1]
         ways = f"written in {len(self.formats)} ways" if len(self.formats) > 1 else ""
         notes = "; ".join(filter(None, (ways, also)))
-        return f"text such as {self.example!r}, read as {what[self.kind]}" + (f" ({notes})" if notes else "")
+        return f"text such as {self.example!r}, read as {what}" + (f" ({notes})" if notes else "")
 
     def to_json(self) -> dict[str, Any]:
         """This record as plain JSON."""
@@ -216,17 +215,9 @@ class Writing:
         """
         lists = {name: data.get(name, ()) for name in ("formats", "missing", "units")}
         made = cls(**{**data, **{name: tuple(items) for name, items in lists.items()}})
-        texts = [
-            made.example,
-            made.prefix,
-            made.suffix,
-            made.decimal,
-            made.thousands,
-            *made.formats,
-            *made.missing,
-            *made.units,
-        ]
-        fine = made.kind in KINDS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
+        texts = [made.example, made.prefix, made.suffix, made.decimal, made.thousands]
+        texts += [*made.formats, *made.missing, *made.units]
+        fine = made.kind in NOUNS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
         fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
         fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
         fine &= (made.kind in DATED) == bool(made.formats)
@@ -237,15 +228,14 @@ class Writing:
         fine &= made.thousands in ("", ",", ".", " ", "\u00a0", "'", "’")
         fine = fine and (made.kind == "label" or made.parsed(made.example) is not None)
         if not fine or not all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets)):
-            raise ValueError(f"written: expected a notation of {', '.join(KINDS)}; got {dict(data)}.")
+            raise ValueError(f"written: expected a notation of {', '.join(NOUNS)}; got {dict(data)}.")
         return made
 
-    def _made(self, values: NDArray[np.float64], gone: NDArray[np.bool_], first: int) -> Cells:
+    def _made(self, values: NDArray[Any], gone: NDArray[np.bool_], first: int) -> Cells:
         if self.kind == "number":
-            whole = self.digits == 0 and np.abs(values[~gone]).max(initial=0) < 2**53
-            if whole:
-                return Cells("int", np.where(gone, 0, values).astype(np.int64), gone, first=first)
-            return Cells("float", np.where(gone, np.nan, values), gone, first=first)
+            if self.digits == 0 and values.dtype.kind in "iu":
+                return Cells("int", values, gone, first=first)
+            return Cells("float", np.where(gone, np.nan, values.astype(np.float64)), gone, first=first)
         counts = np.where(gone, 0, values).astype(np.int64)
         if self.kind == "bool":
             return Cells("bool", counts.astype(bool), gone, first=first)
@@ -261,7 +251,8 @@ class Writing:
         joined = "".join(self.formats)
         return "us" if "%f" in joined else "s" if "%H" in joined or "%I" in joined else "D"
 
-    def _number(self, text: str) -> float | None:
+    def _number(self, text: str) -> float | int | None:
+        text = text.removeprefix("+")
         sign, bare = ("-", text[1:].lstrip()) if text[:1] in ("-", "−") else ("", text)
         if self.brackets and text[:1] == "(" and text[-1:] == ")":
             sign, bare = "-", text[1:-1].strip()
@@ -272,7 +263,12 @@ class Writing:
             sign, bare = "-", bare[1:]
         if not number_pattern(self.decimal, self.thousands).fullmatch(bare):
             return None
-        return float(sign + bare.replace(self.thousands or "\0", "").replace(self.decimal, "."))
+        plain = sign + bare.replace(self.thousands or "\0", "").replace(self.decimal, ".")
+        return (
+            int(plain)
+            if bare.isdecimal() or (self.thousands and plain.lstrip("-").isdecimal())
+            else float(plain)
+        )
 
     def _digits(self, value: float) -> str:
         shown = f"{abs(value):,.{self.digits}f}" if self.digits >= 0 else f"{abs(value):,.15g}"
@@ -301,6 +297,8 @@ class Writing:
                 moment = dt.datetime.fromisoformat(bare) if quick else dt.datetime.strptime(bare, form)
             except ValueError:
                 continue
+            if moment.tzinfo is not None:
+                moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
             if self.kind == "month":
                 return float(12 * moment.year + moment.month - 1)
             return float((np.datetime64(moment, "us")).astype(f"M8[{self.unit}]").astype(np.int64))
@@ -308,11 +306,12 @@ class Writing:
 
     def _day(self, value: Any) -> str:
         moment = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
-        form = self.formats[0]
+        form = self.formats[0].replace("%z", "")
         shown = moment.strftime(form).replace(moment.strftime("%Y"), f"{moment.year:04d}", 1)
         if "%f" in form and 0 <= self.digits < 6:
             shown = shown[: len(shown) - 6 + self.digits]
-        return (shown if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", shown)) + self.suffix
+        zone = "+00:00" if form != self.formats[0] else self.suffix
+        return (shown if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", shown)) + zone
 
 
 @cache
@@ -333,6 +332,15 @@ def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | N
     listed = list(dict.fromkeys([*found, True, False]))
     codes = np.array([listed.index(each) for each in found])[np.where(gone, 0, labels.values)]
     return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
+
+
+def _numbers(values: Sequence[float | int]) -> NDArray[Any]:
+    """Whole numbers as such, where all are and 64 bits hold them; else float64."""
+    if all(isinstance(value, int) for value in values):
+        for kind, low, high in ((np.int64, -(2**63), 2**63), (np.uint64, 0, 2**64)):
+            if all(low <= value < high for value in values):
+                return np.array(values, kind)
+    return np.array(values, np.float64)
 
 
 def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
@@ -382,5 +390,5 @@ def _unit(text: str) -> str:
     return text.strip(" ,").lower()
 
 
-def _places(labels: Sequence[Any], wanted: Sequence[str]) -> list[int]:
+def _places(labels: Sequence[Any], wanted: frozenset[str]) -> list[int]:
     return [i for i, label in enumerate(labels) if str(label).strip() in wanted]

@@ -7,43 +7,17 @@ nobody would see it, so they are refused with what to write instead.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from ctem.tables.io.cells import Dtype
+from ctem.tables.io.dtypes import arrow_type, zone_of
 from ctem.tables.io.frame import Frame, TableType
 
-__all__ = ["changed_each", "check_zones", "given_moments", "holds_moments", "moment_of", "zone_of"]
-
-MOMENTS = ("timestamp", "date32", "date64", "Date", "Datetime", "date", "datetime")  # dtypes of the libraries
-
-
-def zone_of(dtype: Dtype) -> str:
-    """The zone that a column's times are in; empty for times without one and for what is no time.
-
-    >>> zone_of({"pandas": "datetime64[us, Asia/Tokyo]"}), zone_of({"arrow": "timestamp", "unit": "s", "zone": None})
-    ('Asia/Tokyo', '')
-    """
-    if isinstance(dtype.get("arrow"), dict):
-        return zone_of(dtype["arrow"])
-    found = re.fullmatch(r"datetime64\[\w+, (.+)\]", str(dtype.get("pandas", "")))
-    return found[1] if found else dtype.get("zone") or ""
-
-
-def holds_moments(dtype: Dtype) -> bool:
-    """Whether a column holds dates or times of a calendar.
-
-    >>> holds_moments({"pandas": "datetime64[us, Asia/Tokyo]"}), holds_moments({"polars": "Duration", "unit": "us"})
-    (True, False)
-    """
-    if isinstance(dtype.get("arrow"), dict):
-        return holds_moments(dtype["arrow"])
-    own = [str(dtype.get(key, "")) for key in ("pandas", "polars", "arrow", "object", "numpy")]
-    return any(name in MOMENTS or name.startswith(("datetime64", "<M8")) for name in own)
+__all__ = ["changed_each", "check_zones", "given_moments", "moment_of"]
 
 
 def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
@@ -69,7 +43,9 @@ def check_zones(frame: Frame, table_type: TableType, what: str = "X") -> None:
 
 def _written_in_utc(written: Mapping[str, Any] | None) -> bool:
     """Whether a column of text in fit held moments of UTC, as in 2013-01-01T11:00:00Z."""
-    return written is not None and written["kind"] == "date" and written["suffix"] in ("Z", "+00:00", "+0000")
+    if written is None or written["kind"] != "date":
+        return False
+    return written["suffix"] in ("Z", "+00:00", "+0000") or "%z" in written["formats"][0]
 
 
 def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
@@ -80,62 +56,67 @@ def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) ->
     >>> given_moments("given", {"t": dt.datetime.fromisoformat("2020-01-05T09:00+09:00")}, zoned)
     {'t': datetime.datetime(2020, 1, 5, 0, 0)}
     """
-    zones = {field.name: zone_of(field.dtype) for field in table_type.fields if holds_moments(field.dtype)}
+    held = {field.name: arrow_type(field.dtype) for field in table_type.fields}
+    zones = {
+        name: getattr(kind, "tz", None) or ""
+        for name, kind in held.items()
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    }
     found = dict(given)
     for name in (name for name in zones if name in found):
         found[name] = changed_each(found[name], partial(_in_utc, what, name, zone=zones[name]))
     return found
 
 
-def changed_each(said: Any, change: Callable[[Any], Any]) -> Any:
+def changed_each(value: Any, change: Callable[[Any], Any]) -> Any:
     """A value that is changed, or a range or a set with each of its values changed.
 
     >>> changed_each((1, [2, 3]), lambda value: 10 * value)
     (10, [20, 30])
     """
-    if isinstance(said, tuple | list | set | frozenset):
-        return type(said)(changed_each(each, change) for each in said)
-    return change(said)
+    if isinstance(value, tuple | list | set | frozenset):
+        return type(value)(changed_each(each, change) for each in value)
+    return change(value)
 
 
-def _in_utc(what: str, name: str, said: Any, zone: str) -> Any:
+def _in_utc(what: str, name: str, value: Any, zone: str) -> Any:
     """A moment as Python has it, of UTC where its column has a zone."""
-    moment = moment_of(said)
+    moment = moment_of(value)
     if isinstance(moment, str):
         raise ValueError(
-            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {said!r}."
+            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {value!r}."
         )
     if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
         if zone:
             return moment.astimezone(dt.UTC).replace(tzinfo=None)
-        raise _mixed_up(what, name, zone, f"{said} with a zone")
+        raise _mixed_up(what, name, zone, f"{value} with a zone")
     if zone and isinstance(moment, dt.date):
-        raise _mixed_up(what, name, zone, f"{said} without one")
+        raise _mixed_up(what, name, zone, f"{value} without one")
     return moment
 
 
-def moment_of(said: Any) -> Any:
-    """Text as the moment that it says in ISO's way, if it does, and moments of libraries as Python's; else as it is.
+def moment_of(value: Any) -> Any:
+    """Text as the moment that it is in ISO's way, if it does, and moments of libraries as Python's; else as it is.
 
     >>> moment_of("2020-03"), moment_of(np.datetime64("2020-03-01")), moment_of("soon")
     (datetime.datetime(2020, 3, 1, 0, 0), datetime.datetime(2020, 3, 1, 0, 0), 'soon')
     """
-    if isinstance(said, np.datetime64):
-        return said if np.isnat(said) else said.astype("M8[us]").item()
-    if hasattr(said, "to_pydatetime"):
-        return said.to_pydatetime(warn=False) if said == said else said
-    if isinstance(said, dt.date) and not isinstance(said, dt.datetime):
-        return dt.datetime(said.year, said.month, said.day)
-    if not isinstance(said, str) or not said:
-        return said
+    if isinstance(value, np.datetime64):
+        return value if np.isnat(value) else value.astype("M8[us]").item()
+    if hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime(warn=False) if value == value else value
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return dt.datetime(value.year, value.month, value.day)
+    if not isinstance(value, str) or not value:
+        return value
     try:
-        return dt.datetime.fromisoformat(said)
+        return dt.datetime.fromisoformat(value)
     except ValueError:
         pass
     try:
-        return np.datetime64(said).astype("M8[us]").item()
+        return np.datetime64(value).astype("M8[us]").item()
     except ValueError:
-        return said
+        return value
 
 
 def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:

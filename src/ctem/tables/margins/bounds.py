@@ -20,7 +20,10 @@ __all__ = ["Bounded", "Map", "bounded_from_json", "natural_ends", "with_ends"]
 
 FAR = 8.0  # |t| beyond which probabilities are taken as logarithms
 NEWTON = 6  # steps of Newton's method there
-NEAREST = 1e-300  # probability below an end
+NEAREST = 1e-300  # probability below a number that is far out
+AT_AN_END = (
+    1e-12  # the same between an end and a number: nearer, its density is the margin's, times a constant
+)
 TRIFLE = 1e-4  # of a column's scale, between an end and the edge of its density
 NEGLIGIBLE = 1e-12  # probability beyond ends that need not be cut
 SHARES, ALMOST = (1.0, 100.0), 0.95  # tops of shares and percentages, and how near the largest value comes
@@ -207,8 +210,8 @@ def _from_both_ends(
 
 
 def _squeezed(p: Tensor, tail: float, log_factor: float) -> Tensor:
-    """(p − tail)/mass."""
-    return ((p - tail) / math.exp(-log_factor)).clamp_min(NEAREST)
+    """(p − tail)/mass; a wide tail of a network would make a mountain of the last digits before an end."""
+    return ((p - tail) / math.exp(-log_factor)).clamp_min(max(min(tail, AT_AN_END), NEAREST))
 
 
 def _stretched(p: Tensor, tail: float, log_factor: float) -> Tensor:

@@ -6,7 +6,7 @@ density, and a smooth one would pay for it in every row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.tables.margins.combs import Comb, coarser_steps, outer_ends, with_points
 from ctem.tables.margins.rhythms import Smooth, smooth_from_json
 
 __all__ = ["PreferredValues", "map_from_json"]
@@ -39,8 +40,10 @@ class PreferredValues:
 
         P(v) = ( n_v − 1 + (α + K) q_v ) / (n + α),
 
-    so that values seen once, and unseen ones, follow it (Good and Turing's advice). With ``ranges`` the pieces are
-    ranges of a column instead (``ctem.tables.margins.ranges``).
+    so that values seen once, and unseen ones, follow it (Good and Turing's advice). Where most values lie on a coarser
+    lattice, as whole ages among a few in months do, each lattice has its share s of the rows, its K values and its
+    cells, and P(v) has (α s + K) q_v of the coarsest lattice of v (``ctem.tables.margins.combs``). With ``ranges`` the
+    pieces are ranges of a column instead (``ctem.tables.margins.ranges``).
 
     >>> from ctem.tables.margins.monotone import MonotoneMap
     >>> X = np.repeat([0.3, 0.7, 1.0, 1.01, 1.5], [40, 30, 90, 10, 20])
@@ -70,33 +73,28 @@ class PreferredValues:
         return self.smooth.scale
 
     @classmethod
-    def fit(cls, smooth: Smooth, X: Vector, width: float) -> Smooth | PreferredValues:
+    def fit(
+        cls, smooth: Smooth, X: Vector, width: float, atoms: Sequence[float] = ()
+    ) -> Smooth | PreferredValues:
         """The map for values X of a column rounded to ``width``, or the smooth one where no value is preferred.
 
         The weight α is chosen by the likelihood of every row under the others. Values far out keep to the smooth map.
+        The ``atoms`` of the column are not among X, and do not come back among new values.
         """
-        values, counts, t = _cells(smooth, X, width)
+        values, counts = _cells(smooth, X, width)
         if len(values) < 2 or len(values) > MAX_VALUES or counts.max() < 2:
             return smooth
-        low, high = torch.special.ndtr(t).numpy()
-        before = np.concatenate([low[:1], high[:-1]])
-        low = np.where(low - before < 1e-6 * (high - low), before, low)  # neighbours touch, to rounding
-        window = high[-1] - low[0]
-        q = (high - low) / window
-        n, k = int(counts.sum()), len(values)
-        found = {weight: _left_out(counts, q, weight * n) for weight in WEIGHTS}
-        best = max(found, key=found.__getitem__)
-        smooth_nats = float(counts @ np.log(q)) / n
-        if found[best] < smooth_nats + GAIN:
+        combs = [Comb.fit(smooth, values, counts, [width])]
+        if steps := coarser_steps(values, counts, width):
+            ends = outer_ends(smooth, values)
+            points = _near(smooth, *with_points(values, counts, steps, ends, atoms), width)
+            combs.append(Comb.fit(smooth, *points, [width, *steps]))
+        n, nats = int(counts.sum()), float(counts @ np.log(combs[0].mass)) / int(counts.sum())
+        found = {(k, weight): comb.left_out(weight * n) for k, comb in enumerate(combs) for weight in WEIGHTS}
+        k, best = max(found, key=found.__getitem__)
+        if found[k, best] < nats + GAIN:
             return smooth
-        alpha = best * n
-        share = window / (n + alpha)
-        mass = share * (counts - 1 + (alpha + k) * q)
-        gap = share * (alpha + k) * (low - before) / window
-        top = low[0] + np.cumsum(gap + mass)
-        knots, first = np.unique(np.stack([low, high], 1), return_index=True)
-        heights = np.stack([top - mass, top], 1).ravel()[first]
-        heights[[0, -1]] = knots[[0, -1]]
+        knots, heights = combs[k].knots(best * n)
         kept = _rising(heights)
         return cls(smooth, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
 
@@ -156,15 +154,21 @@ def map_from_json(data: Mapping[str, Any]) -> Smooth | PreferredValues:
     return PreferredValues(smooth_from_json(data["inner"]), knots, heights, bool(data.get("ranges", False)))
 
 
-def _cells(smooth: Smooth, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64], Tensor]:
-    """Values, their counts and T at both edges of their cells (2, K); rounding errors of a value are that value."""
+def _cells(smooth: Smooth, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64]]:
+    """Values that count, and their rows; rounding errors of a value are that value."""
     values, counts = np.unique(X, return_counts=True)
     first = np.flatnonzero(np.diff(values, prepend=-np.inf) > width / 2)
-    values, counts = values[first], np.add.reduceat(counts, first)
+    return _near(smooth, values[first], np.add.reduceat(counts, first), width)
+
+
+def _near(
+    smooth: Smooth, values: Vector, counts: NDArray[np.int64], width: float
+) -> tuple[Vector, NDArray[np.int64]]:
+    """Values that are not too far out, and whose cells are not too narrow, for float64."""
     t = smooth(torch.from_numpy(np.concatenate([values - width / 2, values + width / 2]))).view(2, -1)
     low, high = torch.special.ndtr(t)
     near = ((t.abs() < FURTHEST).all(0) & (high - low > NARROWEST)).numpy()
-    return values[near], counts[near], t[:, near]
+    return values[near], counts[near]
 
 
 def _rising(heights: Vector) -> NDArray[np.bool_]:
@@ -175,11 +179,3 @@ def _rising(heights: Vector) -> NDArray[np.bool_]:
     highest = np.maximum.accumulate(heights)
     inner = (heights[1:-1] > highest[:-2]) & (heights[1:-1] < heights[-1])
     return np.concatenate([[True], inner, [True]])
-
-
-def _left_out(counts: NDArray[np.int64], q: Vector, alpha: float) -> float:
-    """Mean log-probability of every row given the others."""
-    n, k = counts.sum(), len(counts)
-    again = counts > 1
-    mass = np.where(again, counts - 2 + (alpha + k) * q, (alpha + k - 1) * q)
-    return float(counts @ np.log(mass / (n - 1 + alpha))) / float(n)

@@ -21,6 +21,7 @@ __all__ = ["fit_ranges", "likeliest_blocks"]
 CELLS = 2048  # of as many rows each, whose edges blocks may have
 LEAST = 1e-13  # probability between edges, so that float64 can tell them apart
 FALSE_ALARMS = 0.05  # probability of an edge where there is none
+SEEN = 0.5  # of what a block costs, that an edge must gain in some window to be looked at
 PSEUDO = 0.5  # rows that every block has beside its own, laid out evenly over all blocks
 FOLDS, ERRORS, GAIN = (
     3,
@@ -112,6 +113,9 @@ def likeliest_blocks(edges: Vector, before: Vector) -> tuple[Vector, Vector]:
     """
     n = float(before[-1])
     cost = 4 - math.log(73.53 * FALSE_ALARMS * n**-0.478)
+    seen = _steps(edges, before) > SEEN * cost
+    seen[[0, -1]] = True
+    edges, before = edges[seen], before[seen]
     best, last, starts = np.zeros(len(edges)), np.zeros(len(edges), np.int64), np.zeros(1, np.int64)
     for i in range(1, len(edges)):
         rows = before[i] - before[starts]
@@ -123,6 +127,32 @@ def likeliest_blocks(edges: Vector, before: Vector) -> tuple[Vector, Vector]:
     while cuts[-1]:
         cuts.append(int(last[cuts[-1]]))
     return edges[cuts[::-1]], before[cuts[::-1]]
+
+
+def _steps(edges: Vector, before: Vector) -> Vector:
+    """By how many nats rows are likelier, at each edge, with one rate before and another after it: in the best window.
+
+    Windows reach 1, 2, 4, … edges to either side. An edge that none of them sees is no end of a block, so that blocks
+    need not be looked for there, which takes time that grows with the square of the edges.
+
+    >>> _steps(np.linspace(0, 1, 5), np.array([0.0, 1.0, 2.0, 102.0, 202.0])).argmax()
+    np.int64(2)
+    """
+    last, out, width = len(edges) - 1, np.zeros(len(edges)), 1
+    place = np.arange(len(edges))
+    while width <= last:
+        low, high = np.maximum(place - width, 0), np.minimum(place + width, last)
+        left = before - before[low], edges - edges[low]
+        right = before[high] - before, edges[high] - edges
+        both = left[0] + right[0], left[1] + right[1]
+        out = np.maximum(out, _log_rate(*left) + _log_rate(*right) - _log_rate(*both))
+        width *= 2
+    return out
+
+
+def _log_rate(rows: Vector, room: Vector) -> Vector:
+    """The log-likelihood of so many rows at their own rate; 0 of none."""
+    return np.asarray(rows * np.log(np.maximum(rows, 1.0) / np.maximum(room, LEAST)))
 
 
 def _candidates(p: Vector) -> tuple[Vector, Vector]:

@@ -18,7 +18,7 @@ from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
 from ctem.tables.margins.bounds import Bounded
 
-__all__ = ["CodecRuler", "Formula", "find_formulas", "measured", "width_of"]
+__all__ = ["CodecUnits", "Formula", "find_formulas", "measured", "width_of"]
 
 ROWS, FEWER = 4000, 1000  # that formulas are counted in; and for sums first
 LEAST, SHARE = 20, 0.01  # rows in which a formula holds, at least, and their share
@@ -151,7 +151,10 @@ class _Search:
             new, again = (hits[terms] & ~covered).sum(), (hits[terms] & covered).sum()
             return float(left[terms] + NATS * (new + AGAIN * again) / total)
 
-        while left and len(worth) - len(left) < MOST and value(best := max(left, key=value)) >= WORTH:
+        while left and len(worth) - len(left) < MOST:
+            best = max(left, key=value)
+            if value(best) < WORTH:
+                return
             named = tuple((self.names[i], sign) for i, sign in best)
             share = float(hits[best].sum() / total)
             yield Formula(self.names[j], named, share if share >= SHARE else 0.0)
@@ -270,8 +273,8 @@ def measured(codec: Numbers, cells: Cells) -> Vector:
     return codec.lattice.measure(cells) + _shift(codec)
 
 
-class CodecRuler:
-    """What encoded rows stand for, by the codecs of a table (``ctem.densities.anyorder.ties.Ruler``).
+class CodecUnits:
+    """What encoded rows stand for, by the codecs of a table (``ctem.densities.anyorder.ties.Units``).
 
     Arguments:
         codecs: for each encoded real column, its codec.
@@ -280,8 +283,8 @@ class CodecRuler:
     >>> from ctem.tables.margins.lattices import Lattice
     >>> from ctem.tables.margins.monotone import MonotoneMap
     >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
-    >>> ruler = CodecRuler({0: Numbers(Lattice("float", step=0.1, width=0.1), curve)}, {})
-    >>> ruler.values(torch.tensor([[0.5]]), 0)  # sinh 0.5 = 0.521, on the lattice
+    >>> units = CodecUnits({0: Numbers(Lattice("float", step=0.1, width=0.1), curve)}, {})
+    >>> units.values(torch.tensor([[0.5]]), 0)  # sinh 0.5 = 0.521, on the lattice
     tensor([0.5000], dtype=torch.float64)
     """
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.encoding.codecs import Codec
 from ctem.tables.io.cells import Cells
+from ctem.tables.relations.kept_rules import SHOWN, examples_fit, kept_share
 from ctem.tables.relations.quantities import Quantity, quantity_of
 from ctem.tables.relations.wishes import Wishes
 
@@ -27,7 +28,6 @@ DISTINCT = (
     16  # values of the lower column, half of which occur near to equality, or half of all if they are fewer
 )
 BROKEN = 0.001  # share of rows that may break an order
-SHOWN = 5  # rows that break an order and are named
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,14 @@ class KeptOrder:
         """The order that ``to_json`` wrote, of two of these columns; anything else is refused."""
         low, high, share, examples = data["low"], data["high"], float(data["share"]), tuple(data["examples"])
         rows, broken = data["rows"], data["broken"]
-        fine = {low, high} <= set(names) and low != high and 0 < share < 1 and len(examples) <= SHOWN
+        fine = {low, high} <= set(names) and low != high
         fine = fine and all(type(count) is int and count >= 0 for count in (rows, broken, *examples))
-        if not fine or broken > rows:
+        if (
+            not fine
+            or broken > rows
+            or share != kept_share(rows, broken)
+            or not examples_fit(examples, broken)
+        ):
             raise ValueError(f"order: expected two columns of numbers and a share in (0, 1); got {low!r:.40}")
         return cls(low, high, share, rows, broken, examples)
 
@@ -133,5 +138,5 @@ def _order(low: str, high: str, values: Mapping[str, Vector]) -> KeptOrder:
     there = ~np.isnan(values[low]) & ~np.isnan(values[high])
     broken = np.flatnonzero(values[low] > values[high])
     rows = int(there.sum())
-    share = (rows - len(broken) + 1) / (rows + 2)
+    share = kept_share(rows, len(broken))
     return KeptOrder(low, high, share, rows, len(broken), tuple(broken[:SHOWN].tolist()))

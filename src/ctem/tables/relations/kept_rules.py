@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +13,28 @@ from numpy.typing import NDArray
 from ctem.tables.relations.functions import Affine, Function, Lookup, Product, function_from_json
 from ctem.tables.relations.quantities import MOMENT_PARTS, NUMBER_PARTS, part_of
 
-__all__ = ["KeptRule", "Term"]
+__all__ = ["KeptRule", "Term", "examples_fit", "kept_share"]
 
 Vector = NDArray[np.float64]
 SHOWN = 5  # rows that break a rule and are named
+
+
+def kept_share(rows: int, broken: int) -> float:
+    """How likely a row keeps what all of some rows keep but so many: a little less than 1 where all do.
+
+    >>> kept_share(98, 0)
+    0.99
+    """
+    return (rows - broken + 1) / (rows + 2)
+
+
+def examples_fit(examples: Sequence[int], broken: int) -> bool:
+    """Whether these are the first few of so many rows.
+
+    >>> examples_fit((3, 7), 2), examples_fit((7, 3), 2), examples_fit((3,), 2)
+    (True, False, False)
+    """
+    return len(examples) == min(broken, SHOWN) and all(a < b for a, b in pairwise(examples))
 
 
 class Term(NamedTuple):
@@ -117,7 +136,8 @@ class KeptRule:
         fine = known and parts and target not in (term.column for term in terms)
         fine = fine and len(set(terms)) == len(terms) == function.columns and 0 < share <= agree < 1
         fine = fine and all(type(count) is int and count >= 0 for count in (rows, broken, *examples))
-        if not fine or not broken <= rows or len(examples) > SHOWN or not isinstance(data["leads"], bool):
+        fine = fine and broken <= rows and examples_fit(examples, broken) and isinstance(data["leads"], bool)
+        if not fine or share != kept_share(rows, broken):
             raise ValueError(
                 f"rule: expected a column, others, a function of them and its share; got {target!r:.40}"
             )

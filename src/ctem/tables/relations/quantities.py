@@ -21,7 +21,7 @@ from ctem.tables.encoding.lookup import find
 from ctem.tables.io.cells import Cells
 from ctem.tables.margins.bounds import Bounded
 from ctem.tables.margins.lattices import PER_DAY
-from ctem.tables.relations.formulas import EXACT, CodecRuler, measured, width_of
+from ctem.tables.relations.formulas import EXACT, CodecUnits, measured, width_of
 
 __all__ = ["MOMENT_PARTS", "NUMBER_PARTS", "Quantity", "part_of", "quantity_of"]
 
@@ -84,7 +84,7 @@ class Quantity:
         if isinstance(self.codec, Labels):
             code = torch.where(visible[:, last], x[:, last], -1.0).long().cpu().numpy()
             return np.append(self.listed, np.nan)[code]
-        value, shown = self._ruler.values(x, last), visible[:, last]
+        value, shown = self._units.values(x, last), visible[:, last]
         if len(self.owner) > 1:
             first = self.owner[0]
             shown = torch.where(x[:, first] > 0, visible[:, first], shown & visible[:, first])
@@ -113,7 +113,7 @@ class Quantity:
 
     def ends(self, value: Vector) -> Tensor:
         """The ends of the cell of each value in the real encoded column, (n, 2); nan where it has none."""
-        return self._ruler.cells(torch.from_numpy(value), self.owner[-1])
+        return self._units.cells(torch.from_numpy(value), self.owner[-1])
 
     def limit(self, value: Vector, above: bool) -> Vector:
         """Where the cells of numbers that are at least each value begin, or of those at most each value end, encoded.
@@ -133,11 +133,11 @@ class Quantity:
         return np.where(np.isnan(value), np.nan, x)
 
     @cached_property
-    def _ruler(self) -> CodecRuler:
+    def _units(self) -> CodecUnits:
         """What remembers the numbers that it was asked for last."""
         assert isinstance(self.codec, Numbers)
         last = self.owner[-1]
-        return CodecRuler({last: self.codec}, {last: self.owner[0]} if len(self.owner) > 1 else {})
+        return CodecUnits({last: self.codec}, {last: self.owner[0]} if len(self.owner) > 1 else {})
 
 
 def quantity_of(codec: Codec, owner: tuple[int, ...]) -> Quantity | None:

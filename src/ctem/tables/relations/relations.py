@@ -1,4 +1,4 @@
-"""What columns have to do with each other: formulas, rules and orders."""
+"""What columns have to do with each other: formulas, rules, orders and counts of pairs of labels."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ctem.tables.io.cells import Cells
 from ctem.tables.relations.formulas import Formula, find_formulas
 from ctem.tables.relations.kept_orders import KeptOrder, find_orders
 from ctem.tables.relations.kept_rules import KeptRule
+from ctem.tables.relations.label_pairs import LabelPair, find_pairs
 from ctem.tables.relations.rule_search import find_rules
 from ctem.tables.relations.wishes import Wishes
 
@@ -19,13 +20,14 @@ __all__ = ["Relations", "relations"]
 class Relations(NamedTuple):
     """What columns have to do with each other.
 
-    >>> Relations((Formula("total_bedrooms", (("households", 1),), 0.0),), (), ()).in_words()
+    >>> Relations((Formula("total_bedrooms", (("households", 1),), 0.0),), (), (), ()).in_words()
     {'total_bedrooms': 'close to households'}
     """
 
     formulas: tuple[Formula, ...]  # that a network learns to use
     rules: tuple[KeptRule, ...]  # that hold in nearly all rows, and are none of those
     orders: tuple[KeptOrder, ...]
+    pairs: tuple[LabelPair, ...]  # of rare labels of columns that have very many
 
     def in_words(self) -> dict[str, str]:
         """The first rule of every column that has one, or its most frequent formula; and the orders."""
@@ -33,6 +35,10 @@ class Relations(NamedTuple):
         found |= {each.target: each.in_words() for each in reversed(self.rules)}
         for order in self.orders:
             found[order.low] = "; ".join(filter(None, [found.get(order.low), order.in_words()]))
+        for name in dict.fromkeys(pair.column for pair in self.pairs):
+            partners = ", ".join(pair.partner for pair in self.pairs if pair.column == name)
+            words = f"rare labels also by how often they meet {partners}"
+            found[name] = "; ".join(filter(None, [found.get(name), words]))
         return found
 
 
@@ -42,7 +48,7 @@ def relations(
     """What columns have to do with each other, looked for in cells, and what is asked for.
 
     >>> relations({}, {})
-    Relations(formulas=(), rules=(), orders=())
+    Relations(formulas=(), rules=(), orders=(), pairs=())
     """
     wishes = Wishes() if wishes is None else wishes
     rules, formulas = find_rules(codecs, cells, wishes), list[Formula]()
@@ -54,4 +60,4 @@ def relations(
     same = {frozenset((rule.target, *rule.columns)) for rule in rules}
     found = find_orders(codecs, cells, wishes)
     orders = tuple(order for order in found if frozenset((order.low, order.high)) not in same)
-    return Relations(tuple(formulas), rules, orders)
+    return Relations(tuple(formulas), rules, orders, find_pairs(codecs, cells))

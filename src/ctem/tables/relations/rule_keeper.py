@@ -9,11 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.densities.anyorder.apart import Counted, Paired
 from ctem.densities.anyorder.limits import Bounds
 from ctem.densities.anyorder.rules import Named, Within
 from ctem.tables.encoding.codecs import Labels
 from ctem.tables.relations.kept_orders import KeptOrder
 from ctem.tables.relations.kept_rules import KeptRule
+from ctem.tables.relations.pair_keeper import PairKeeper
 from ctem.tables.relations.quantities import ALIKE, Quantity
 
 __all__ = ["RuleKeeper"]
@@ -29,6 +31,7 @@ class RuleKeeper:
         rules: the better ones of a column first.
         orders: of columns.
         quantities: of the columns that they are about.
+        pairs: what was counted of labels.
 
     >>> from ctem.tables.relations.functions import Affine
     >>> from ctem.tables.relations.kept_rules import Term
@@ -42,9 +45,13 @@ class RuleKeeper:
     """
 
     def __init__(
-        self, rules: Sequence[KeptRule], orders: Sequence[KeptOrder], quantities: Mapping[str, Quantity]
+        self,
+        rules: Sequence[KeptRule],
+        orders: Sequence[KeptOrder],
+        quantities: Mapping[str, Quantity],
+        pairs: PairKeeper | None = None,
     ):
-        self.quantities = dict(quantities)
+        self.quantities, self.pairs = dict(quantities), PairKeeper([], {}) if pairs is None else pairs
         self.above = {name: [order for order in orders if order.high == name] for name in self.quantities}
         self.below = {name: [order for order in orders if order.low == name] for name in self.quantities}
         self.names = {j: name for name, each in self.quantities.items() for j in each.owner}
@@ -60,8 +67,8 @@ class RuleKeeper:
     def about(self, j: int) -> bool:
         """Whether some rule may say something of encoded column j."""
         name = self.names.get(j)
-        if name is None:
-            return False
+        if name is None or self.pairs.about(j):
+            return name is not None
         return bool(self.naming[name] or self.above[name] or self.below[name] or self._listed_takers(name))
 
     def named(self, x: Tensor, visible: Tensor, j: int) -> Named | None:
@@ -108,6 +115,14 @@ class RuleKeeper:
         found = [self._within(rule, name, numbers, x) for rule in rules]
         span = self._span(name, numbers) if name in self.quantities else None
         return found if span is None else [*found, self._between(name, *span, x)]
+
+    def paired(self, j: int) -> Sequence[Paired]:
+        """What was counted of the codes of column j with other columns, the best first."""
+        return self.pairs.paired(j)
+
+    def counted(self, x: Tensor, visible: Tensor, j: int) -> tuple[Counted, int] | None:
+        """The labels of column j that share code 0, and how many these are; None where they are not told apart."""
+        return self.pairs.counted(x, visible, j)
 
     def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
         """Between which numbers orders leave the real encoded column j."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ctem.tables.encoding.codecs import Codec
 from ctem.tables.io.cells import Cells
 from ctem.tables.relations.functions import MOST_KEYS, Function, Lookup
-from ctem.tables.relations.kept_rules import SHOWN, KeptRule, Term
+from ctem.tables.relations.kept_rules import SHOWN, KeptRule, Term, kept_share
 from ctem.tables.relations.quantities import ALIKE, NUMBER_PARTS, part_of, quantity_of
 from ctem.tables.relations.sum_search import closed_functions
 from ctem.tables.relations.wishes import Wishes
@@ -245,7 +245,7 @@ class _Search:
         if not rows:
             return None
         differ = (own.codes(implied) != own.codes(value)) & there
-        share = (rows - len(broken) + 1) / (rows + 2)
+        share = kept_share(rows, len(broken))
         agree = max(share, (rows - int(differ.sum()) + 1) / (rows + 2)) if not len(own.listed) else share
         some = tuple(broken[:SHOWN].tolist())
         return replace(rule, share=share, agree=agree, rows=rows, broken=len(broken), examples=some)
