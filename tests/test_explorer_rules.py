@@ -56,7 +56,8 @@ def test_the_page_answers_what_python_answers(asked, tmp_path):
     density = TableDensity(model.schema_, model.density_)
     for (row, j), (log_density, found) in zip(rows, answers, strict=True):
         expected = density.conditional(row, j).probability[0]
-        assert log_density == pytest.approx(density.log_prob(row)[0], abs=1e-3)
+        # an hour leaves a time in a narrow part, whose density float32 knows to a few thousandths
+        assert log_density == pytest.approx(density.log_prob(row)[0], abs=1e-2)
         assert np.abs(probabilities(found) - expected).sum() < 5e-3
 
 

@@ -26,12 +26,14 @@ from ctem.densities.anyorder.labels import STEEPEST
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import Ties
+from ctem.densities.anyorder.worth import NEVER
 from ctem.densities.residuals import LEAST, TAME
 from ctem.densities.tilted import TiltedDensity
 from ctem.estimators.estimator import CTEM
 from ctem.report.axes import Ruled, display_text, lay_out, plain_text
 from ctem.report.findings import Findings, Strange
 from ctem.report.markup import tag, text
+from ctem.report.trees import energy_data
 from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
 from ctem.tables.encoding.lookup import cells_of, find
 from ctem.tables.io.cells import Cells
@@ -49,13 +51,14 @@ SCRIPT = (
     "network",
     "ties",
     "rules",
+    "energy",
     "density",
     "ranges",
     "summaries",
     "cards",
     "page",
 )
-MAX_BYTES = 4 * 2**20  # of weights
+MAX_BYTES = 4 * 2**20  # of weights, and of trees
 MAX_COLUMNS = 60  # each question looks at every pair of columns
 ABOUT = tag(
     "p",
@@ -86,7 +89,7 @@ def why_not(model: CTEM) -> str:
         return 'with missing="state" a gap is a value, which this cannot show yet.'
     if len(model.schema_.columns) > MAX_COLUMNS:
         return f"the table has {len(model.schema_.columns)} columns, and this is for at most {MAX_COLUMNS}."
-    size = 4 * sum(parameter.numel() for parameter in density.net.parameters())
+    size = _bytes(density.net)
     if size > MAX_BYTES:
         room = f"a page carries at most {MAX_BYTES / 2**20:.0f} MB"
         return f"the networks have {size / 2**20:.1f} MB of weights, and {room}; smaller ones (width=, members=) fit."
@@ -110,10 +113,11 @@ def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
             tag("p", text(f"There is no explorer in this report: {reason}"), "muted"),
         )
     without = tag("noscript", tag("p", "This part needs scripts; the rest of the report does not."))
-    data = f'<script type="application/json" id="ask-data">{explorer_data(model, found)}</script>'
+    found_data = _data(model, found)
+    data = f'<script type="application/json" id="ask-data">{_text(found_data)}</script>'
     content = tag("div", without, "explorer", id="explorer") + data + f"<script>{script()}</script>"
-    about = ABOUT + (tag("p", NETWORKS, "muted") if isinstance(model.density_, TiltedDensity) else "")
-    return "ask", "Ask the model", about, content
+    alone = isinstance(model.density_, TiltedDensity) and found_data["energy"] is None
+    return "ask", "Ask the model", ABOUT + (tag("p", NETWORKS, "muted") if alone else ""), content
 
 
 def policy(content: str) -> str:
@@ -146,23 +150,45 @@ def explorer_data(model: CTEM, found: Findings) -> str:
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> model = CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X)
     >>> sorted(json.loads(explorer_data(model, examine(model, X, None, 50, 0))))
-    ['columns', 'density', 'inputs', 'network', 'numbers', 'outliers', 'rules', 'ties', 'weights']
+    ['columns', 'density', 'energy', 'inputs', 'network', 'numbers', 'outliers', 'rules', 'ties', 'weights']
     """
+    return _text(_data(model, found))
+
+
+def _text(data: Json) -> str:
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")  # nothing in it can end the element that holds it
+
+
+def _data(model: CTEM, found: Findings) -> Json:
     density = model.density_
     network, weights = _network(density.net)
-    data = {
+    return {
         "density": _density(density),
         "inputs": _inputs(density.net.inputs, density),
-        "numbers": _numbers(density.net.numbers),
+        "numbers": _numbers(density.net.numbers, density.net.worth.reach),
         "ties": None if density.net.ties is None else _ties(density.net.ties),
         "rules": _rules(model.schema_),
         "network": network,
         "columns": _columns(model, found),
         "outliers": [_outlier(row, model) for row in found.outliers],
         "weights": weights,
+        "energy": _energy(density),
     }
-    found_text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return found_text.replace("<", "\\u003c")  # nothing in it can end the element that holds it
+
+
+def _energy(density: AnyOrderDensity) -> Json | None:
+    """The energy of a density; None if it has none, if networks are a part of it, or if a page cannot carry it."""
+    if not isinstance(density, TiltedDensity) or density.energy.networks is not None:
+        return None
+    found = energy_data(density.energy)
+    size = _bytes(density.net) + 0.75 * len(json.dumps(found))  # base64 writes 3 bytes in 4 letters
+    return found if size <= MAX_BYTES else None
+
+
+def _bytes(net: AnyOrderNet) -> int:
+    """The size of the weights."""
+    return 4 * sum(parameter.numel() for parameter in net.parameters())
 
 
 def _network(net: AnyOrderNet) -> tuple[Json, str]:
@@ -232,7 +258,7 @@ def _inputs(inputs: Inputs, density: AnyOrderDensity) -> Json:
     }
 
 
-def _numbers(head: NumberHead) -> Json:
+def _numbers(head: NumberHead, reach: float) -> Json:
     polygons = (head.fixed, head.moving)
     return {
         "lengths": list(head.lengths),
@@ -240,6 +266,8 @@ def _numbers(head: NumberHead) -> Json:
         "start": head.start.tolist(),
         "polygons": [{"knots": p.knots.tolist(), "share": p.share.tolist()} for p in polygons],
         "far": numbers.FAR,
+        "reach": reach,
+        "never": NEVER,
         "nodes": NODES,
         "narrowest": numbers.NARROWEST,
         "widest": numbers.WIDEST,

@@ -71,7 +71,7 @@ class MonotoneMap {
 /* A clock that runs fast through the busy hours of a day or a week: rhythms.py. */
 class Rhythm {
   constructor({ inner, period, start, edges, below }) {
-    Object.assign(this, { inner: new MonotoneMap(inner), period, start, table: [edges, below] });
+    Object.assign(this, { inner: new MonotoneMap(inner), scale: inner.scale, period, start, table: [edges, below] });
   }
 
   withLogSlope(X) {
@@ -102,6 +102,7 @@ class Rhythm {
 class PreferredValues {
   constructor({ inner, knots, heights }) {
     this.smooth = mapOf(inner);
+    this.scale = this.smooth.scale;
     this.table = [knots, heights];
   }
 
@@ -140,6 +141,12 @@ class Bounded {
 
   inverse(x) {
     return clamp(this.inner.inverse(this.through(x, Bounded.stretched)), ...this.edges);
+  }
+
+  /* A log-density of values beyond the ends. */
+  logBeyond(X) {
+    const [low, high] = this.edges, { scale } = this.inner, t = Math.max(low - X, X - high) / scale;
+    return -2 * Math.log1p(t) - Math.log(scale * this.edges.filter(Number.isFinite).length);
   }
 
   /* From the end that is nearer, where probabilities are exact. */
@@ -229,7 +236,7 @@ class NumberColumn {
   encode(cell) {
     const hidden = this.atomic ? [NaN, NaN] : [NaN];
     if (cell === null) return [hidden, 0];
-    if (this.beyond(cell)) return [hidden, Math.log(this.reserve)];
+    if (this.beyond(cell)) return [hidden, Math.log(this.reserve) + this.map.logBeyond(cell)];
     const atom = this.atoms.indexOf(cell) + 1, { width } = this.lattice, kept = Math.log1p(-this.reserve);
     if (atom) return [[atom, NaN], kept - (width ? Math.log(width) : 0)];
     const [x, logSlope] = this.map.withLogSlope(cell);

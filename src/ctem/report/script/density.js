@@ -14,6 +14,7 @@ class Model {
     this.columns = data.columns.map((column) => new COLUMNS[column.codec](column));
     this.ties = data.ties && new Ties(data.ties, this.columns, linear(ties));
     this.rules = data.rules && new Rules(data.rules, this.columns);
+    this.energy = data.energy && new Energy(data.energy, this);
   }
 
   /* What networks see of a row, and what formulas give for it. */
@@ -48,19 +49,19 @@ class Question {
 
   /* log ρ of the cells that are set, all others marginalised: CTEM.score_samples. */
   logDensity() {
-    return logSumExp(this.byOrder(this.x)) - Math.log(this.model.orders.length) + sum(this.terms);
+    const tilt = this.model.energy?.logTilt(this.x) ?? 0;
+    return logSumExp(this.byOrder(this.x)) - Math.log(this.model.orders.length) + tilt + sum(this.terms);
   }
 
   /* Column j given the other cells: probabilities of its values, or of atoms and of the nodes of its real part. */
   conditional(j) {
-    const { owner } = this.model.columns[j], x = this.x.slice();
+    const column = this.model.columns[j], { owner } = column, x = this.x.slice(), { energy, numbers } = this.model;
     for (const i of owner) x[i] = NaN;
-    const column = this.model.columns[j];
-    if (column.listed) return { values: column.byValue(this.weighted(x, owner[0])) };
-    if (!column.atomic) return { continuous: 1, atoms: [], ...this.real(x, owner[0]) };
-    const [continuous, ...atoms] = this.weighted(x, owner[0]);
-    x[owner[0]] = 0;
-    return { continuous, atoms, ...this.real(x, owner[1]) };
+    const [first, ...others] = column.listed || column.atomic ? this.weighted(x, owner[0]) : [1];
+    if (column.listed) return { values: column.byValue(energy ? energy.codes(x, owner, [first, ...others]) : [first, ...others]) };
+    if (column.atomic) x[owner[0]] = 0;
+    const found = { continuous: first, atoms: others, ...this.real(x, owner.at(-1)) };
+    return energy ? energy.number(x, column, found, numbers.nodes) : found;
   }
 
   /* Real column j: the values [X, p] that formulas give, and the rest at the nodes. */
@@ -77,10 +78,13 @@ class Question {
     return [...found];
   }
 
-  /* A row with the unknown cells drawn given the others. */
+  /* A row with the unknown cells drawn given the others; with an energy one of several, by its weight. */
   draw(random) {
-    const order = drawPlace(this.orderShares(), random);
-    return this.completed(this.x, this.model.orders[order], random);
+    const { orders, energy } = this.model, shares = this.orderShares();
+    const drawn = () => this.filled(this.x, orders[drawPlace(shares, random)], random);
+    if (!energy) return this.decoded(drawn(), random);
+    const rows = Array.from({ length: energy.times }, drawn), weights = logSoftmax(rows.map((x) => energy.logTilt(x))).map(Math.exp);
+    return this.decoded(rows[drawPlace(weights, random)], random);
   }
 
   /* Each order's share of the density of the cells that are set. */
@@ -88,18 +92,24 @@ class Question {
     return logSoftmax(this.byOrder(this.x)).map(Math.exp);
   }
 
-  /* Cells of a row whose hidden columns are drawn in an order. */
-  completed(known, order, random) {
-    const x = known.slice(), { columns, parents, numbers, members, sizes } = this.model;
+  /* A row whose hidden columns are drawn in an order, each by a random member. */
+  filled(known, order, random) {
+    const x = known.slice(), { parents, numbers, members, sizes } = this.model;
     const fresh = new Question(this.model, this.cells); // its passes are of no use to others
     for (const j of order) {
       if (!Number.isNaN(x[j]) || (j in parents && x[parents[j]] > 0)) continue;
-      if (sizes[j]) x[j] = drawPlace(fresh.labels(x, j), random);
+      const member = Math.floor(random() * members);
+      if (sizes[j]) x[j] = drawPlace(fresh.labels(x, j, [member]), random);
       else if (fresh.limited(x, j)) x[j] = Math.fround(fresh.drawLimited(x, j, random));
-      else x[j] = Math.fround(numbers.draw(fresh.parts(x, j, Math.floor(random() * members)), random));
+      else x[j] = Math.fround(numbers.draw(fresh.parts(x, j, member), random));
     }
+    return x;
+  }
+
+  /* Cells of a drawn row. */
+  decoded(x, random) {
     const value = (column, cell) => (cell === null || isRange(cell) ? column.decode(column.owner.map((i) => x[i]), random, cell) : cell);
-    return columns.map((column, j) => value(column, this.cells[j]));
+    return this.model.columns.map((column, j) => value(column, this.cells[j]));
   }
 
   /* Probabilities of the codes of encoded column j, or of the nodes of a real one, given what x shows. */
@@ -177,7 +187,7 @@ class Question {
     return this.kept(x, `named ${j}`, () => {
       const found = this.model.rules.cell(x, j);
       if (!found) return null;
-      const [low, high, X] = found.cell, each = this.members().map((k) => sum(this.model.numbers.masses(this.partsBy(x, j, k, null), low, high)));
+      const [low, high, X] = found.cell, each = this.members().map((k) => sum(this.model.numbers.ownMasses(this.partsBy(x, j, k, null), low, high)));
       const inside = Math.min(sum(each) / each.length, found.share), share = clamp((found.share - inside) / (1 - inside), 0, 1 - LIGHT);
       return { rest: 1 - share, parts: [new CellPart(share, low, high, X)] };
     });

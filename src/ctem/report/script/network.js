@@ -184,6 +184,7 @@ function slanted(left, right, share) {
 }
 
 const GRID = 257; // encoded values at which the distribution functions of draws are averaged
+const AWAY = 1e9; // encoded values beyond which nothing lies
 const SLIGHT = 1e-6; // weight of a part below which it is left out of such an average
 
 /* Φ and its density in a table, of which Φ follows to 10⁻⁸ in between: enough for an average over draws. */
@@ -195,6 +196,38 @@ function fastNormalCdf(t) {
   if (t >= ENDS) return 1;
   const place = Math.round((t + ENDS) * PER), from = place / PER - ENDS, step = t - from;
   return TABLE[place] + SLOPES[place] * step * (1 - (step * from) / 2 + (step * step * (from * from - 1)) / 6);
+}
+
+/* The margin beyond one end of what rows reach, as a part of a density: densities/anyorder/tails.py. */
+class TailPart {
+  constructor(share, reach, sign) {
+    Object.assign(this, { share, reach, sign, whole: normalCdf(-reach) });
+  }
+
+  density(t) {
+    return this.sign * t > this.reach ? (Math.exp(-0.5 * t * t) * PEAK) / this.whole : 0;
+  }
+
+  /* Where [a, b] lies in it. */
+  ends(a, b) {
+    return this.sign > 0 ? [Math.max(a, this.reach), b] : [a, Math.min(b, -this.reach)];
+  }
+
+  mass(a, b) {
+    const [low, high] = this.ends(a, b);
+    return low < high ? normalBetween(low, high) / this.whole : 0;
+  }
+
+  within(a, b, share) {
+    return normalWithin(...this.ends(a, b), share);
+  }
+
+  /* In an average of distribution functions the tails keep the shape of the own parts, which have their mass. */
+  addCdf() {}
+
+  softened() {
+    return [this];
+  }
 }
 
 /* Densities of numbers: densities/anyorder/numbers.py. */
@@ -211,28 +244,43 @@ class NumberHead {
 
   /* What a density is made of, from its coefficients, a prediction, and what formulas add, if they do. */
   parts(found, mean, spread, tied) {
-    const at = found.map((value, i) => value / this.scale[i] + this.start[i]), { far, narrowest, widest } = this;
+    const at = found.map((value, i) => value / this.scale[i] + this.start[i]), { far, narrowest, widest } = this, rest = tied?.rest ?? 1;
     const [weight, shift, stretch, a, b] = this.cuts.map((from, i) => at.subarray(from, from + this.lengths[i]));
-    return {
-      weight: positive(weight, Infinity, null).map((share) => share * (tied?.rest ?? 1)),
+    const parts = {
+      weight: positive(weight, Infinity, null).map((share) => share * rest),
       mean: shift.map((value) => clamp(mean + spread * value, -far, far)),
       spread: stretch.map((value) => clamp(spread * Math.exp(3 * Math.tanh(value / 3)), narrowest, widest)),
       fixed: positive(a, this.steepest, this.polygons[0].share),
       moving: positive(b, this.steepest, this.polygons[1].share),
       tied: tied?.parts ?? [],
     };
+    return this.reach < this.never ? this.tailed(parts, rest) : parts;
   }
 
-  /* A share of a density; the rest is one more normal part, the margin of every real column: densities/anyorder/worth.py. */
+  /* With the shape of the margin beyond what rows reach, so far as the mass there is small: densities/anyorder/tails.py. */
+  tailed(parts, whole) {
+    const { reach } = this, believed = [[-AWAY, -reach], [reach, AWAY]].map(([a, b]) => sum(this.ownMasses(parts, a, b)) / whole);
+    const tails = believed.map((m, side) => new TailPart(whole * m * (1 - m), reach, side ? 1 : -1));
+    return { ...parts, believed, tied: [...parts.tied, ...tails] };
+  }
+
+  /* The pieces of [a, b] within and beyond what rows reach, and how much of the own density each has. */
+  pieces({ believed }, a, b) {
+    const { reach } = this;
+    if (!believed || (a >= -reach && b <= reach)) return [[a, b, 1]];
+    const cut = [[a, Math.min(b, -reach), believed[0]], [Math.max(a, -reach), Math.min(b, reach), 1], [Math.max(a, reach), b, believed[1]]];
+    return cut.filter(([from, to]) => from <= to);
+  }
+
+  /* A share of a density; the rest is the margin of every real column: densities/anyorder/worth.py. */
   mixed(parts, share) {
     if (share === 1) return parts;
     for (const part of parts.tied) part.share *= share;
-    const weight = joined(parts.weight.map((own) => own * share), [1 - share]);
-    return { ...parts, weight, mean: joined(parts.mean, [0]), spread: joined(parts.spread, [1]) };
+    return { ...parts, weight: parts.weight.map((own) => own * share), tied: [...parts.tied, new NearPart(1 - share, 0, 0, 0, 1)] };
   }
 
   /* ρ(t), with below = Φ(t). */
-  density(t, below, { weight, mean, spread, fixed, moving, tied, limits }) {
+  density(t, below, { weight, mean, spread, fixed, moving, tied, limits, believed }) {
     let total = weight[0] * Math.exp(-0.5 * t * t) * PEAK * this.height(0, below, fixed);
     const u = (t - mean[0]) / spread[0], tail = 2 + u * u;
     total += (weight[1] * this.height(1, studentCdf(u), moving)) / (spread[0] * tail * Math.sqrt(tail));
@@ -240,6 +288,7 @@ class NumberHead {
       const away = (t - mean[i]) / spread[i];
       if (away < FAR && away > -FAR) total += (weight[i + 1] * Math.exp(-0.5 * away * away) * PEAK) / spread[i];
     }
+    if (believed && Math.abs(t) > this.reach) total *= believed[Number(t > 0)];
     for (const part of tied) total += part.share * part.density(t);
     return limits ? limits.density(t, total) : total;
   }
@@ -256,34 +305,51 @@ class NumberHead {
     return { ...parts, tied: parts.tied.flatMap((part) => part.softened(this.nodes[1] - this.nodes[0])) };
   }
 
-  draw({ weight, mean, spread, fixed, moving, tied }, random) {
-    const part = drawPlace([...weight, ...tied.map(({ share }) => share)], random), { far } = this;
-    if (part >= weight.length) return clamp(tied[part - weight.length].within(-Infinity, Infinity, random()), -far, far);
-    if (part === 0) return clamp(normalQuantile(this.polygonQuantile(0, fixed, random())), -far, far);
+  draw(parts, random) {
+    const { weight, tied, believed } = parts, part = drawPlace([...weight, ...tied.map(({ share }) => share)], random), { far, reach } = this;
+    if (part >= weight.length) return clamp(tied[part - weight.length].within(-AWAY, AWAY, random()), -far, far);
+    const t = this.drawOwn(parts, part, random);
+    const kept = !believed || Math.abs(t) <= reach || random() < believed[Number(t > 0)];
+    return kept ? clamp(t, -far, far) : this.draw(parts, random);
+  }
+
+  drawOwn({ mean, spread, fixed, moving }, part, random) {
+    if (part === 0) return normalQuantile(this.polygonQuantile(0, fixed, random()));
     const u = part === 1 ? studentQuantile(this.polygonQuantile(1, moving, random())) : randomNormal(random);
-    return clamp(mean[part - 1] + spread[part - 1] * u, -far, far);
+    return mean[part - 1] + spread[part - 1] * u;
   }
 
   /* The mass of every part between a and b. */
-  masses({ weight, mean, spread, fixed, moving, tied }, a, b) {
+  masses(parts, a, b) {
+    const each = this.pieces(parts, a, b).map(([from, to, share]) => this.ownMasses(parts, from, to).map((mass) => share * mass));
+    return [...each[0].map((_, i) => sum(each.map((own) => own[i]))), ...parts.tied.map((part) => Math.max(part.share * part.mass(a, b), 0))];
+  }
+
+  /* The same of its own parts alone, without a look at tails. */
+  ownMasses({ weight, mean, spread, fixed, moving }, a, b) {
     const u = [a, b].map((t) => studentCdf((t - mean[0]) / spread[0]));
     const between = (which, heights, [y, z]) => this.polygonCdf(which, heights, z) - this.polygonCdf(which, heights, y);
     const modes = Array.from(weight.subarray(2), (share, i) => share * normalBetween((a - mean[i + 1]) / spread[i + 1], (b - mean[i + 1]) / spread[i + 1]));
-    const others = tied.map((part) => part.share * part.mass(a, b));
-    return [weight[0] * between(0, fixed, [a, b].map(normalCdf)), weight[1] * between(1, moving, u), ...modes, ...others].map((mass) => Math.max(mass, 0));
+    return [weight[0] * between(0, fixed, [a, b].map(normalCdf)), weight[1] * between(1, moving, u), ...modes].map((mass) => Math.max(mass, 0));
   }
 
   /* The number of [a, b] that a share in [0, 1) stands for: uniform shares give draws of the density within. */
   within(parts, masses, a, b, share) {
-    const { weight, mean, spread, fixed, moving, tied } = parts, [part, rest] = placeAt(masses, share);
+    const [part, rest] = placeAt(masses, share), { weight, tied } = parts;
     if (part >= weight.length) return tied[part - weight.length].within(a, b, rest);
+    const pieces = this.pieces(parts, a, b), mass = ([from, to, believed]) => believed * this.ownMasses(parts, from, to)[part];
+    const [piece, left] = pieces.length > 1 ? placeAt(pieces.map(mass), rest) : [0, rest];
+    return this.ownWithin(parts, part, ...pieces[piece], left);
+  }
+
+  ownWithin({ mean, spread, fixed, moving }, part, a, b, _, share) {
     if (part > 1) {
       const [m, s] = [mean[part - 1], spread[part - 1]];
-      return clamp(m + s * normalWithin((a - m) / s, (b - m) / s, rest), a, b);
+      return clamp(m + s * normalWithin((a - m) / s, (b - m) / s, share), a, b);
     }
     const heights = part ? moving : fixed, cdf = part ? (t) => studentCdf((t - mean[0]) / spread[0]) : normalCdf;
     const [low, high] = [a, b].map((t) => this.polygonCdf(part, heights, cdf(t)));
-    const y = this.polygonQuantile(part, heights, low + rest * (high - low));
+    const y = this.polygonQuantile(part, heights, low + share * (high - low));
     return clamp(part ? mean[0] + spread[0] * studentQuantile(y) : normalQuantile(y), a, b);
   }
 

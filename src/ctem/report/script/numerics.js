@@ -1,9 +1,9 @@
 /* The explorer of a report: the fitted density, asked in the page.
 
-   Python joins the files of this folder into one script, in the order numerics, columns, network, ties, density,
-   ranges, summaries, cards, page. The first six are the density. They follow the Python files line by line, and their
-   functions have their names: densities/residuals.py, densities/anyorder/{inputs,network,labels,numbers,ties,density,
-   events}.py, tables/{margins,encoding,relations,answers}/. A row is an array with NaN for what is hidden: an encoded row x has one entry for
+   Python joins the files of this folder into one script, in the order of SCRIPT in explorer.py. Those from numerics to
+   ranges are the density. They follow the Python files line by line, and their functions have their names:
+   densities/residuals.py, densities/anyorder/{inputs,network,labels,numbers,tails,ties,density,events}.py,
+   densities/tilted/, tables/{margins,encoding,relations,answers}/. A row is an array with NaN for what is hidden: an encoded row x has one entry for
    each encoded column, a row of cells one for each column of the table: null (unknown), a place in the list of values,
    a number X, { places } (one of several values) or { low, high } (a range of X, null for an open end). The others draw
    the page. Every size and constant of the density is read from the data that Python wrote. */

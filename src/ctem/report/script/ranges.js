@@ -15,7 +15,8 @@ const BLUR = 0.5, LEAST = 1e-3; // of a drawn number, times its standard deviati
    that is allowed. The weight of a draw is the product of these parts, and the mean weight is the probability of the
    conditions: that of model.probability, and the share of the model's samples that meet them. A conditional is the mean
    of the members', so that the conditional of a random member will do; where draws share what they show, all members
-   are asked. Islands of draws are independent of each other. */
+   are asked. Islands of draws are independent of each other. With an energy a whole row weighs e^g / Z more, and a column
+   is what was drawn of it: its conditional by the networks does not know the columns that were drawn later. */
 class RangeQuestion extends Question {
   constructor(model, cells) {
     super(model, cells);
@@ -28,10 +29,13 @@ class RangeQuestion extends Question {
     this.size = clamp(Math.round(WORK / model.work()), SMALLEST, LARGEST);
     [this.rows, this.begun, this.order, this.found, this.logWeight] = [[], [], [], [], []];
     if (this.possible) this.more();
+    const weighs = model.energy && conditions.length && this.x.some((value) => !Number.isNaN(value));
+    this.whole = weighs ? new RangeQuestion(model, cells.map((cell) => (isRange(cell) ? null : cell))) : null;
   }
 
   /* Another batch of draws. */
   more() {
+    this.whole?.more();
     const batch = new Batch(this, this.orderShares());
     this.rows.push(...batch.rows);
     this.begun.push(...batch.begun);
@@ -47,9 +51,18 @@ class RangeQuestion extends Question {
     return Array.from({ length: this.rows.length / this.size }, (_, b) => of(b));
   }
 
-  /* How likely the conditions are given the values that are set, its standard error, and how many draws it rests on. */
+  /* How likely the conditions are given the values that are set, its standard error, and how many draws it rests on.
+
+     With an energy rows with these values do not weigh 1 in all, so that it is a ratio: tables/answers/events.py. */
   probability() {
     if (!this.possible) return { value: 0, error: 0, effective: 0 };
+    const part = this.meanWeight();
+    if (!this.whole) return part;
+    const whole = this.whole.meanWeight(), value = Math.min(part.value / whole.value, 1);
+    return { value, error: value * Math.hypot(part.error / part.value, whole.error / whole.value), effective: Math.min(part.effective, whole.effective) };
+  }
+
+  meanWeight() {
     const each = this.islands((b) => Math.exp(logSumExp(this.logWeight.slice(b * this.size, (b + 1) * this.size))) / this.size);
     const n = each.length, value = sum(each) / n, spread = sum(each.map((one) => (one - value) ** 2)) / (n - 1);
     return { value, error: Math.sqrt(spread / n), effective: sum(this.weight) ** 2 / dot(this.weight, this.weight) };
@@ -126,11 +139,12 @@ class RangeQuestion extends Question {
     return new Map([...found].filter(([, each]) => sum(each) >= OFTEN * whole));
   }
 
-  /* The values [X, p] that formulas give for real column j in draw i; where conditions came later, what was drawn of them. */
+  /* The values [X, p] that formulas and rules give for real column j in draw i; where conditions came later, what was drawn of them. */
   formulaValues(i, j) {
-    const from = this.found[i].get(j);
+    const from = this.found[i].get(j), x = this.rows[i];
     if (from) return from.flatMap(cellsOf).map(({ X, share }) => [X, share / from.length]);
-    return this.model.ties?.held(this.rows[i], j) ?? [];
+    const [low, high, X] = this.model.rules?.cell(x, j)?.cell ?? [];
+    return x[j] >= low && x[j] <= high ? [[X, 1]] : this.model.ties?.held(x, j) ?? [];
   }
 
   /* How wide a draw of column j is taken: a share of their standard deviation that shrinks with their number. */
@@ -142,8 +156,8 @@ class RangeQuestion extends Question {
 
   /* A row that meets the conditions. */
   draw(random) {
-    const i = drawPlace(this.weight, random);
-    return this.completed(this.begun[i], this.model.orders[this.order[i]], random);
+    const i = drawPlace(this.weight, random), { energy, orders } = this.model;
+    return this.decoded(energy ? this.rows[i] : this.filled(this.begun[i], orders[this.order[i]], random), random);
   }
 }
 
@@ -151,7 +165,7 @@ class RangeQuestion extends Question {
 class Batch extends Question {
   constructor({ model, cells, allowed, random, size }, shares) {
     super(model, cells);
-    Object.assign(this, { allowed, random, size, kept: new Map() });
+    Object.assign(this, { allowed, random, size, shared: new Map() });
     const chosen = Array.from({ length: ISLANDS }, () => shuffled(size, random)).flat();
     this.order = chosen.map((i) => placeAt(shares, this.stratum(i))[0]);
     this.rows = this.order.map(() => this.x.slice());
@@ -162,14 +176,15 @@ class Batch extends Question {
 
   /* Up to the last column with a condition, in the order of each draw; then the others. */
   run() {
-    const { orders } = this.model, has = (j) => this.allowed.has(j);
+    const { orders, energy } = this.model, has = (j) => this.allowed.has(j);
     const ends = orders.map((order) => order.flatMap((j, place) => (has(j) ? [place + 1] : [])));
     for (let step = 0; step < ends[0].length; step++) {
       if (step) this.resample();
       this.walk((i) => ends[this.order[i]][step]);
     }
     this.begun = this.rows.map((x) => x.slice());
-    this.walk((i) => orders[this.order[i]].length, this.found);
+    this.walk((i) => orders[this.order[i]].length, energy ? undefined : this.found);
+    if (energy) this.rows.forEach((x, i) => this.logWeight[i] > -Infinity && (this.logWeight[i] += energy.logTilt(x)));
   }
 
   /* A random number of the i-th of as many equal parts as an island has draws. */
@@ -238,12 +253,12 @@ class Batch extends Question {
   /* The densities of column j and their masses within its interval; kept where draws share them. */
   within(x, j, members) {
     const key = `${j} ${this.key(x)}`, [a, b] = this.allowed.get(j);
-    if (this.kept.has(key)) return this.kept.get(key);
+    if (this.shared.has(key)) return this.shared.get(key);
     const limits = this.limited(x, j), pieces = limits ? limits.pieces(a, b) : [[a, b, 1]];
     const each = members.flatMap((k) => pieces.map((piece) => [this.parts(x, j, k), ...piece]));
     const masses = each.map(([parts, from, to]) => this.model.numbers.masses(parts, from, to));
     const found = { each, masses, totals: masses.map((own, i) => (sum(own) * each[i][3]) / members.length) };
-    if (members.length > 1) this.kept.set(key, found);
+    if (members.length > 1) this.shared.set(key, found);
     return found;
   }
 
