@@ -141,7 +141,7 @@ def test_counts_that_no_table_has_are_refused(change):
 def test_only_labels_that_share_the_first_code_are_told_apart():
     data = Schema.fit(read_frame(towns())).to_json()
     codec = data["columns"][1]["codec"]
-    with pytest.raises(ValueError, match="tell apart"):
+    with pytest.raises(ValueError, match="keep apart"):
         Schema.from_json(
             data | {"columns": [data["columns"][0], data["columns"][1] | {"codec": codec | {"apart": True}}]}
         )

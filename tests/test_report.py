@@ -15,7 +15,7 @@ from small import SMALL
 
 from ctem import CTEM
 from ctem.report import write_report
-from ctem.report.axes import lay_out, nice, plain_text, shown
+from ctem.report.axes import display_text, lay_out, nice, plain_text
 from ctem.report.charts import histograms
 from ctem.report.compare import compare_column, mutual_information
 from ctem.report.findings import ColumnFacts
@@ -430,7 +430,7 @@ def test_short_spans_of_time_and_large_numbers_have_ticks_that_differ(values, fi
     texts = [text for _, text in axis.ticks()]
     assert len(set(texts)) == len(texts)
     assert texts[0] == tick
-    assert shown(frame.columns["x"], 1) == first
+    assert display_text(frame.columns["x"], 1) == first
     assert "…" not in histograms("x", np.ones(3) / 3, np.ones(3) / 3, axis.ticks())
 
 

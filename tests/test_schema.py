@@ -236,7 +236,7 @@ def test_the_curve_increases_is_undone_and_its_slope_is_its_derivative(values):
     x, log_slope = curve.with_log_slope(grid)
     assert bool((x.diff() >= 0).all())
     assert bool(log_slope.isfinite().all())
-    assert float(x.abs().max()) < 60  # beyond the outermost rows it grows like a logarithm
+    assert float(x.abs().max()) < 200  # beyond the outermost rows it grows like a logarithm
     resolution = 1e-12 * (span + np.abs(X).max())
     np.testing.assert_allclose(curve.inverse(x), grid, rtol=1e-7, atol=1e5 * resolution)
 

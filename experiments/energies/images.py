@@ -226,27 +226,25 @@ def by_divergence(
     """Persistent contrastive divergence for so many seconds; a small pull of the values towards 0 keeps them finite."""
     torch.manual_seed(0)
     f = Convolutions(odds, size.width).to(x.device)
-    optimizer = torch.optim.Adam(f.parameters(), 3e-4, betas=(0.0, 0.99))
-    generator = torch.Generator(x.device).manual_seed(1)
-    buffer, began, steps = base.sample(20 * size.batch, generator), time.perf_counter(), 0
+    buffer = base.sample(20 * size.batch, torch.Generator(x.device).manual_seed(1))
     moves = [LangevinFlips(15, acceptance=0.574), PathFlips(5, flips=4)]
-    while time.perf_counter() - began < size.divergence:
-        which = torch.randint(len(buffer), (size.batch,), generator=generator, device=x.device)
-        rows = x[torch.randint(len(x), (size.batch,), generator=generator, device=x.device)]
-        f.requires_grad_(False)
-        y = anneal_bits(
-            lambda z, s: f(z.unflatten(-1, space.shape)), buffer[which], [1.0], moves, generator
-        ).x
-        f.requires_grad_(True)
+
+    def loss(net: nn.Module, rows: Tensor, generator: torch.Generator) -> Tensor:
+        def values(z: Tensor, _: object = None) -> Tensor:
+            return net(z.unflatten(-1, space.shape))
+
+        which = torch.randint(len(buffer), (len(rows),), generator=generator, device=x.device)
+        net.requires_grad_(False)
+        y = anneal_bits(values, buffer[which], [1.0], moves, generator).x
+        net.requires_grad_(True)
         buffer[which] = y
-        data, chain = f(rows.unflatten(-1, space.shape)), f(y.unflatten(-1, space.shape))
-        loss = chain.mean() - data.mean() + 1e-3 * (chain.square().mean() + data.square().mean()) / space.dim
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(f.parameters(), 10.0)
-        optimizer.step()
-        steps += 1
-    return f.eval().requires_grad_(False), steps
+        data, chain = values(rows), values(y)
+        return chain.mean() - data.mean() + 1e-3 * (chain.square().mean() + data.square().mean()) / space.dim
+
+    recipe = Recipe(steps=10**6, batch_size=size.batch, learning_rate=3e-4, clip=10.0, schedule="constant")
+    deadline = time.perf_counter() + size.divergence
+    history = train(f, loss, x, replace(recipe, evaluate_every=20), deadline=deadline)
+    return f.eval().requires_grad_(False), history.step[-1]
 
 
 def _error(values: Tensor) -> float:

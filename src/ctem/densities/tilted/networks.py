@@ -33,7 +33,7 @@ class Networks(nn.Module):
         members, width, depth: of the networks.
         seed: of their weights.
 
-    >>> Networks([0, 3], members=2, width=8)(torch.tensor([[0.5, 2.0], [torch.nan, 0.0]]))
+    >>> Networks([0, 3], members=2, width=8)(torch.tensor([[0.5, 2.0], [torch.nan, 0.0]])).detach()
     tensor([0., 0.], dtype=torch.float64)
     """
 
