@@ -378,11 +378,12 @@ def _kinds(terms: Sequence[_Term]) -> Tensor | None:
 
 def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:
     """Terms that are asked for in one pass: of at most so many rows, or one."""
-    some: list[_Term] = []
+    some, count = list[_Term](), 0
     for term in terms:
-        if some and sum(len(each.asked.x) for each in [*some, term]) > rows:
+        count += len(term.asked.x)
+        if some and count > rows:
             yield some
-            some = []
+            some, count = [], len(term.asked.x)
         some.append(term)
     if some:
         yield some

@@ -220,7 +220,8 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         weights = None if found.weights is None else found.weights.double().cpu().numpy()
         independent = float(np.average(table.independent(found.frame), weights=weights))
         end = None if self.max_time is None else began + self.max_time
-        judged = check_held_out(table, found.frame, seed, found.kept, end, weights)
+        trained = found.settings.passes(density.history.step[-1] if density.history.step else 0)
+        judged = check_held_out(table, found.frame, seed, found.kept, end, weights, trained)
         holes = self._learn_gaps(found, seed, end)
         validate_data(self, found.table, skip_check_array=True)
         self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed

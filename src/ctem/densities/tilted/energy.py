@@ -33,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.presence import gaps
 from ctem.densities.tilted.boosting import Boosting
 from ctem.densities.tilted.networks import Networks, compared
@@ -61,7 +62,11 @@ STEP = 0.02  # seconds of a step of a network's training, about
 CELLS = 2**26  # of the rows and draws that trees learn from together, at most
 MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
 ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
-TIMED = 512  # draws by which the time of one is judged
+TIMED, FEW_TIMED, BRIEF = (
+    512,
+    32,
+    0.2,
+)  # draws by which the time of one is judged; few, if these take such seconds
 FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
@@ -94,11 +99,15 @@ class Pace(NamedTuple):
 
     @classmethod
     def of(cls, base: Base, generator: torch.Generator) -> Pace:
-        """Measured by some draws."""
-        began, used = time.perf_counter(), time.process_time()
-        base.sample(TIMED, generator)
-        seconds, used = time.perf_counter() - began, time.process_time() - used
-        return cls(max(seconds / TIMED, 1e-9), max(1.0, seconds / max(used, 1e-9)))
+        """Measured by some draws, in one order: several orders of few rows would take several times as long."""
+        simple = base.altered(orders=base.orders[:1]) if isinstance(base, AnyOrderDensity) else base
+        for draws in (FEW_TIMED, TIMED):
+            began, used = time.perf_counter(), time.process_time()
+            simple.sample(draws, generator)
+            seconds, used = time.perf_counter() - began, time.process_time() - used
+            if seconds > BRIEF:
+                break
+        return cls(max(seconds / draws, 1e-9), max(1.0, seconds / max(used, 1e-9)))
 
 
 class Plan(NamedTuple):
@@ -349,6 +358,8 @@ def fit_energy(
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
     plan = plan.sized(len(sizes))
+    if until is not None and time.perf_counter() >= until:
+        return None
     if until is not None:
         pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
         plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
