@@ -339,14 +339,15 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         Both are dicts name → condition, as in ``sample``; P(30 ≤ age ≤ 40, city Oslo or Bergen) is
         ``probability({"age": (30, 40), "city": ["Oslo", "Bergen"]})``. Importance sampling by the density's own
-        conditionals (``ctem.densities.anyorder.events``): the standard error is relative, however rare the event is.
+        conditionals (``ctem.densities.anyorder.events``): the standard error is relative, however rare the event is. It
+        also knows how far the networks disagree (``networks``), which more draws do not change.
 
         Arguments:
             event: conditions whose probability is asked for.
             given: conditions that hold; single values of a real column are given as they are.
             n_draws: about so many draws, at most.
             random_state: as in ``sample``.
-            tolerance: fewer draws if the standard error falls below this share of P, or of 1 − P where that is
+            tolerance: fewer draws if their standard error falls below this share of P, or of 1 − P where that is
                 smaller; 0 for all of them.
         """
         check_is_fitted(self)

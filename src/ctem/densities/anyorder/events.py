@@ -72,8 +72,11 @@ class Particles(NamedTuple):
 class Probability(NamedTuple):
     """A probability, its standard error, and the effective number of draws that it rests on.
 
-    >>> Probability(0.25, 0.01, 1000.0).value
-    0.25
+    ``networks`` is the part of the standard error by which the networks of the density disagree: more draws do not make
+    it smaller, more rows do. ``of_draws`` is the rest.
+
+    >>> round(Probability(0.25, 0.05, 1000.0, networks=0.04).of_draws, 6)
+    0.03
     >>> print(Probability(0.471133, 0.01156, 1242.1))
     0.471 ± 0.012, from 1242 effective draws
     >>> print(Probability(0.159463, 0.00068, 1892.0))
@@ -83,6 +86,14 @@ class Probability(NamedTuple):
     value: float
     stderr: float
     ess: float
+    networks: float = 0.0
+
+    @property
+    def of_draws(self) -> float:
+        """The standard error of the draws alone."""
+        if not self.networks:
+            return self.stderr
+        return math.sqrt(max(self.stderr**2 - self.networks**2, 0.0))
 
     def __str__(self) -> str:
         if not self.stderr:
