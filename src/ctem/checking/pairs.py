@@ -32,6 +32,13 @@ class PairChains:
         levels: temperatures on the way.
         moves: sweeps at each of them.
         generator: the randomness.
+
+    >>> from ctem.benchmarks.lattices import Ising
+    >>> from ctem.samplers import find_couplings
+    >>> lattice, g = Ising(3, 0.2), torch.Generator().manual_seed(0)
+    >>> chains = PairChains(Counted(lattice, lattice.space), find_couplings(lattice, 9, g), 10, 1, g)
+    >>> chains.up(ProductBase(lattice.space), 5)[1].shape
+    torch.Size([5, 9])
     """
 
     def __init__(self, f: Counted, couplings: Couplings, levels: int, moves: int, generator: torch.Generator):
