@@ -104,8 +104,6 @@ def quality_in_words(model: CTEM) -> str:
     >>> quality_in_words(CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X))[:13]
     'held-out rows'
     """
-    if model.held_out_ is None:
-        return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
     energy = f"; {model.density_.energy}" if isinstance(model.density_, TiltedDensity) else ""
     return f"{model.held_out_}{energy}"
 

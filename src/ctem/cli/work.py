@@ -106,9 +106,7 @@ def _begin(checkpoint: Path | None) -> None:
 
 def _judge(model: CTEM, X: Any, seed: int) -> None:
     """Keep with the model how well its samples pass for real rows."""
-    if model.held_out_ is not None:
-        passing = model.realism(some_rows(X, seed))
-        model.held_out_ = replace(model.held_out_, realism=passing)
+    model.held_out_ = replace(model.held_out_, realism=model.realism(some_rows(X, seed)))
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
@@ -263,7 +261,7 @@ def outliers(
     lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
     with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
         for part, X in parts:
-            p = np.zeros(len(part)) if fitted.held_out_ is None and alpha is None else fitted.p_values(X)
+            p = fitted.p_values(X)
             p = p if alpha is None else np.where(p <= alpha, p, np.inf)
             lowest.add(part, X, p, -fitted.outlier_scores(X))
         found = fitted.outliers(lowest.X, len(lowest.rows)) if len(lowest.rows) else []

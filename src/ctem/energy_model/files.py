@@ -65,7 +65,7 @@ def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any
     FileNotFoundError: load: no file at absent.safetensors.
     """
     target = Path(path)
-    header, tensors, _ = unsealed(
+    header, tensors = unsealed(
         target, KIND, "an energy model", lambda about: _understood(target, about), SEAL
     )
     try:

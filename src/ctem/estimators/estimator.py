@@ -104,7 +104,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
         independent_score_: mean log-density of independent columns on the rows of fit, by their weights.
-        held_out_: how rows that were held out did, and their scores, which p-values rest on; None in older files.
+        held_out_: how rows that were held out did, and their scores, which p-values rest on.
         missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
         n_samples_seen_: rows of the fit, those of weight 0 left out.
         seed_, data_hash_: of the fit.
@@ -126,7 +126,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     history_: dict[str, list[Any]]
     settings_: Settings
     independent_score_: float
-    held_out_: HeldOut | None
+    held_out_: HeldOut
     missingness_: Missingness | None
     n_samples_seen_: int
     seed_: int
@@ -321,7 +321,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_count("n_samples", n_samples)
         generator = self._generator(random_state)
         columns, known = drawn_columns(self._table, self.table_type_, int(n_samples), generator, given)
-        if with_missing and (holes := self._missingness()) is not None:
+        if with_missing and (holes := self.missingness_) is not None:
             columns = holes.applied(self.table_type_, columns, generator, known)
         table = build_frame(self.sampled_type_, columns)
         return delivered(table, self._output(output), self.sampled_type_.names)
@@ -461,10 +461,8 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         X, _, frame = self._read_once(X)
         if n is not None:
             check_count("n", n)
-        if alpha is not None:
-            if not 0 < alpha <= 1:
-                raise ValueError(f"alpha: expected a share in (0, 1]; got {alpha!r}.")
-            self._calibration()
+        if alpha is not None and not 0 < alpha <= 1:
+            raise ValueError(f"alpha: expected a share in (0, 1]; got {alpha!r}.")
         most = 10 if n is None and alpha is None else n
         found = find_outliers(self._table, frame, self.held_out_, most, alpha)
         return outlier_table(found, X, frame) if as_frame else Outliers(found)
@@ -477,7 +475,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         other rows of X. Of a row of the fit it may be too high, as most networks have learned from that row.
         """
         frame = self.as_frame(X)
-        return self._calibration().p_values(self._table, frame)
+        return self.held_out_.p_values(self._table, frame)
 
     def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
@@ -522,7 +520,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "effort": self.effort,
             "settings": asdict(self.settings_),
             "independent_score": self.independent_score_,
-            "held_out": None if self.held_out_ is None else self.held_out_.summary(),
+            "held_out": self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
             "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
             "steps": history.step[-1] if history.step else 0,
@@ -595,23 +593,6 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _cut(self) -> str:
         """A remark on a fit that ``max_time`` cut while it still improved; nothing of others."""
         return "" if self.max_time is None else still_improving(self.density_.history)
-
-    def _missingness(self) -> Missingness | None:
-        """Where cells are missing; None if they are a state, or none is."""
-        late = self.density_.chain.late
-        if self.missingness_ is None and any(late):
-            raise ValueError(
-                "with_missing: this model does not know where cells are missing (a file of an older format); "
-                "fit it again."
-            )
-        return self.missingness_
-
-    def _calibration(self) -> HeldOut:
-        if self.held_out_ is None:
-            raise ValueError(
-                "p-values: this model knows no held-out rows (it is from a file of an older format); fit it again."
-            )
-        return self.held_out_
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

@@ -111,7 +111,7 @@ class Surprise:
 class Strange:
     """A strange row: its outlier score, the columns that add most to it, and its cells.
 
-    >>> Strange(7, 30.0, (), {}).row
+    >>> Strange(7, 30.0, (), {}, 0.02).row
     7
     """
 
@@ -119,7 +119,7 @@ class Strange:
     score: float
     surprises: tuple[Surprise, ...]
     cells: Mapping[str, Cells]  # one each
-    p_value: float = math.nan
+    p_value: float
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Findings:
     sampled: Mapping[str, Cells]
     outliers: list[Strange]
     history: History
-    judged: HeldOut | None  # by the held-out rows of the fit
+    judged: HeldOut  # by the held-out rows of the fit
     realism: Realism | None
     patterns: list[Pattern]
     gaps_are_values: bool  # missing="state"
@@ -158,7 +158,7 @@ class Findings:
     def gain(self) -> tuple[Mean, str]:
         """The gain over independent columns on the most honest rows that are there, and which these are."""
         scores, judged = self.scores[0], self.judged
-        if len(self.scores) > 1 or judged is None or not self.same_rows:
+        if len(self.scores) > 1 or not self.same_rows:
             return scores.gain, scores.rows
         return Mean(judged.gain, judged.stderr, judged.rows), "rows that the fit held out"
 
@@ -237,8 +237,7 @@ def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Re
 
 def _privacy(model: CTEM, X: Any, held_out: Any, seed: int) -> Privacy | None:
     """The audit; none of a model that kept no rows back."""
-    folds = model.held_out_ is not None and all(fold.member != EVERY for fold in model.held_out_.folds)
-    if held_out is None and not folds:
+    if held_out is None and any(fold.member == EVERY for fold in model.held_out_.folds):
         return None
     return audit(model, X, held_out, seed, AUDITED)
 
@@ -292,18 +291,15 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
     return f"{display_text(cells, low)} … {display_text(cells, high)}"
 
 
-def _outliers(
-    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut | None
-) -> list[Strange]:
+def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut) -> list[Strange]:
     surprises = table.surprises(frame)
-    p = None if judged is None else judged.p_values(table, frame)
+    p = judged.p_values(table, frame)
     found = []
     for i in map(int, strangest_first(surprises.sum(1), p)[:STRANGE]):
         nats, one = surprises[i], taken(frame, slice(i, i + 1))
         top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
         reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        own = math.nan if p is None else float(p[i])
-        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, own))
+        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, float(p[i])))
     return found
 
 

@@ -191,7 +191,7 @@ def _folds(model: CTEM, table: TableDensity, frame: Frame) -> Iterator[_Part]:
     x = model.schema_.encode(frame).x
     same = hashlib.sha256(x.numpy().tobytes()).hexdigest() == model.data_hash_
     held = model.held_out_
-    if not same or held is None or any(fold.member == EVERY for fold in held.folds):
+    if not same or any(fold.member == EVERY for fold in held.folds):
         raise ValueError(
             "holdout: expected rows that were not in the fit, unless X is the very table of a fit without X_val; "
             f"got {len(frame)} rows of X, fit had {model.n_samples_seen_}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -235,14 +234,11 @@ def _outliers(found: Findings) -> tuple[str, str]:
     return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
 
 
-def _p(row: Strange) -> str:
-    return "" if math.isnan(row.p_value) else f", p {row.p_value:.2g}"
-
-
 def _outlier(row: Strange, most: float) -> str:
     head = tag(
         "div",
-        tag("h3", f"Row {row.row:,}") + tag("span", f"score {signed(row.score, '.2f')}{_p(row)}", "muted"),
+        tag("h3", f"Row {row.row:,}")
+        + tag("span", f"score {signed(row.score, '.2f')}, p {row.p_value:.2g}", "muted"),
     )
     causes = []
     for cause in row.surprises:

@@ -167,7 +167,7 @@ def _extent(schema: Schema, name: str) -> float:
     """How far from 0 the numbers of a column are; days from 1970 for moments, beside which anything counts."""
     codec = schema.columns[name].codec
     if isinstance(codec, Numbers):
-        found = max(map(abs, (*(codec.seen or ()), *codec.atoms)), default=0.0)
+        found = max(map(abs, (*codec.seen, *codec.atoms)))
         return max(1.0, found * codec.lattice.per + abs(codec.lattice.shift))
     values = [value for value in getattr(codec, "values", ()) if isinstance(value, int | float)]
     return max(1.0, *map(abs, values)) if values else 1.0
@@ -185,11 +185,11 @@ def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None
     """
     for name, inferred in schema.columns.items():
         codec = inferred.codec
-        if not isinstance(codec, Numbers) or codec.seen is None:
+        if not isinstance(codec, Numbers):
             continue
         wish = (kinds or {}).get(name)
         said = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
-        if not _fits_range(codec, codec.seen) or not _fits_ends(codec, [*NATURAL, *said]):
+        if not _fits_range(codec) or not _fits_ends(codec, [*NATURAL, *said]):
             raise ValueError(
                 f"column {name!r}: expected a map and a lattice of numbers "
                 f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
@@ -203,9 +203,9 @@ def _innermost(transform: Mapping[str, Any]) -> Mapping[str, Any]:
     return transform
 
 
-def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
+def _fits_range(codec: Numbers) -> bool:
     """Whether the ends, the middle, the scale, the knots and the slopes of a map can be those of such numbers."""
-    lattice, transform = codec.lattice, codec.transform.to_json()
+    lattice, transform, seen = codec.lattice, codec.transform.to_json(), codec.seen
     extent = max(map(abs, (*seen, *codec.atoms)))
     slack = lattice.width + (8.0 if lattice.unit else 0.0)
     low, high = seen[0] - slack, seen[1] + slack
@@ -251,7 +251,6 @@ def _fits_ends(codec: Numbers, natural: Sequence[float]) -> bool:
     bounded, lattice = codec.transform, codec.lattice
     if not isinstance(bounded, Bounded):
         return True
-    assert codec.seen is not None
     ends = [end for end in (bounded.low, bounded.high) if math.isfinite(end)]
     low, high = bounded.edges
     margin = max(lattice.width / 2, TRIFLE * bounded.inner.scale)

@@ -98,7 +98,9 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
     density = _any_order(schema, base, header, tensors)
-    held_out = _held_out(header["held_out"], density)
+    held_out = HeldOut.from_json(header["held_out"])
+    check_as_written("held_out", header["held_out"], held_out.to_json())
+    check_held_out(held_out, density.net.members)
     holes = _missingness(schema, header["missingness"], tensors)
     about = table_type, bool(header["named"]), schema, settings
     fitted = Fitted(arguments, *about, density, origin, held_out, holes)
@@ -107,15 +109,6 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
             f"tensors: expected those of the model alone; got also {sorted(set(tensors) - expected)[:3]}."
         )
     return fitted
-
-
-def _held_out(record: Header | None, density: AnyOrderDensity) -> HeldOut | None:
-    if record is None:
-        return None
-    found = HeldOut.from_json(record)
-    check_as_written("held_out", record, found.to_json())
-    check_held_out(found, density.net.members)
-    return found
 
 
 def _requested_kinds(record: Header | None) -> dict[str, Any] | None:
@@ -160,11 +153,9 @@ def _any_order(
     return rebuilt_energy(plain, schema, record["energy"], part(tensors, "energy."), _log_z)
 
 
-def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
-    """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
+def _worth(record: Header, net: AnyOrderNet) -> Worth:
+    """How far each column is believed."""
     dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
-    if record is None:
-        return Worth.of_all(dim)
     nats = None if record["nats"] is None else _numbers_of(record["nats"], dim, LARGEST)
     heard = tuple(record["heard"])
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):

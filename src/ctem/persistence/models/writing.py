@@ -48,7 +48,7 @@ def _header(model: Fitted) -> Header:
         "trained": asdict(model.settings),
         "density": _density(model),
         "history": _plain(asdict(model.density.history)),
-        "held_out": None if model.held_out is None else model.held_out.to_json(),
+        "held_out": model.held_out.to_json(),
         "missingness": None if model.missingness is None else list(map(list, model.missingness.groups)),
         "provenance": _provenance(model),
     }

@@ -92,7 +92,7 @@ class Outlier:
         score: nats beyond the average row.
         columns: name → nats that it adds.
         log_density: log ρ of the row, in the table's units.
-        p_value: conformal (``ctem.tables.answers.heldout``); nan where no held-out rows are known.
+        p_value: conformal (``ctem.tables.answers.heldout``).
         cells: the few that add most, with what was expected there.
         unseen: columns that hold a value never seen in fit.
 
@@ -142,7 +142,7 @@ class Outliers(list[Outlier]):
         return table_html(("row", "score, nats", "p-value", "why"), rows)
 
 
-def strangest_first(score: Vector, p_values: Vector | None) -> NDArray[np.int64]:
+def strangest_first(score: Vector, p_values: Vector) -> NDArray[np.int64]:
     """Rows by their p-values, and by their scores where these are equal, so that any alpha cuts off the first of them.
 
     The score is of the whole model. A p-value compares the scores that single networks give a row with those of rows
@@ -151,13 +151,13 @@ def strangest_first(score: Vector, p_values: Vector | None) -> NDArray[np.int64]
     >>> strangest_first(np.array([3.0, 9.0, 5.0]), np.array([0.5, 0.02, 0.02])).tolist()
     [1, 2, 0]
     """
-    return np.lexsort((-score, np.zeros(len(score)) if p_values is None else p_values))
+    return np.lexsort((-score, p_values))
 
 
 def find_outliers(
     table: TableDensity,
     frame: Frame,
-    held_out: HeldOut | None,
+    held_out: HeldOut,
     n: int | None,
     alpha: float | None = None,
 ) -> list[Outlier]:
@@ -175,9 +175,9 @@ def find_outliers(
     [1]
     """
     surprises, names = table.surprises(frame), list(frame.columns)
-    p = None if held_out is None else held_out.p_values(table, frame)
+    p = held_out.p_values(table, frame)
     rows = strangest_first(surprises.sum(1), p)
-    if alpha is not None and p is not None:
+    if alpha is not None:
         rows = rows[p[rows] <= alpha]
     rows = rows[:n]
     if not len(rows):
@@ -188,7 +188,7 @@ def find_outliers(
         Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
         for i, row in enumerate(rows)
     ]
-    return _explained(table, strange, found, np.full(len(rows), np.nan) if p is None else p[rows])
+    return _explained(table, strange, found, p[rows])
 
 
 def outlier_columns(found: Sequence[Outlier]) -> dict[str, list[Any]]:

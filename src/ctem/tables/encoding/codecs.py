@@ -272,7 +272,7 @@ class Numbers:
     atoms: tuple[float, ...] = ()
     state: bool = False
     reserve: float = 0.0
-    seen: tuple[float, float] | None = None
+    seen: tuple[float, float] = -math.inf, math.inf
 
     @property
     def atomic(self) -> bool:
@@ -306,7 +306,7 @@ class Numbers:
 
     def _mapped(self, name: str, cells: Cells, X: Tensor, rest: Tensor) -> Block:
         """T(X) and log T′(X) of some rows; nan and 0 elsewhere."""
-        few = self.seen is not None and self.seen[1] - self.seen[0] < len(X) * self.lattice.width
+        few = self.seen[1] - self.seen[0] < len(X) * self.lattice.width
         values, place = X[rest].unique(return_inverse=True) if few else (X[rest], slice(None))
         mapped, slopes = self.transform.with_log_slope(values)
         x, log_slope = torch.full_like(X, math.nan), torch.zeros_like(X)
@@ -363,10 +363,8 @@ class Numbers:
         X = self.transform.inverse(x)
         return X.clamp(self.transform.low, self.transform.high) if isinstance(self.transform, Bounded) else X
 
-    def ends(self) -> Cells | None:
-        """The least and the greatest value of the continuous part in fit; None if that is not known."""
-        if self.seen is None:
-            return None
+    def ends(self) -> Cells:
+        """The least and the greatest value of the continuous part in fit."""
         return self.lattice.restore(torch.tensor(self.seen, dtype=torch.float64))
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
@@ -379,7 +377,7 @@ class Numbers:
         """This codec as plain JSON."""
         parts = {"lattice": self.lattice.to_json(), "transform": self.transform.to_json()}
         rest = {"atoms": list(self.atoms), "state": self.state, "reserve": self.reserve}
-        return {"codec": "numbers", **parts, **rest, "seen": self.seen and list(self.seen)}
+        return {"codec": "numbers", **parts, **rest, "seen": list(self.seen)}
 
     def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
         """X of cells, nan where missing, after a check that they are of the type of fit."""
@@ -457,9 +455,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _seen(value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
+def _seen(value: Any) -> tuple[float, float]:
     low, high = map(float, value)
     if not -math.inf < low <= high < math.inf:
         raise ValueError(f"codec: expected the least and the greatest number that fit saw; got {value!r}.")
