@@ -28,7 +28,7 @@ class Real:
 
     It may have ends, in the user's units, beyond which there is no mass. A ``Space`` checks them, and its kernels and
     samplers stay within. For a ``Schema``, which learns the units, None leaves it to the values to suggest one, and
-    ±infinity says that there is none.
+    ±infinity means that there is none.
 
     >>> Real(location=10.0, scale=2.0)
     Real(location=10.0, scale=2.0)

@@ -20,7 +20,7 @@ from ctem.tables.io.terminal import note
 __all__ = ["Border", "Stopped"]
 
 EXPECTED = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
-# what typer says itself; the third is click's base of usage errors, which typer may keep for itself
+# errors of typer's own; the third is click's base of usage errors, which typer may keep for itself
 USAGE: tuple[Any, ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
 INTERRUPTED = 130  # exit codes as shells have them: 128 and the signal's number
 

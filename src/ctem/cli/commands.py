@@ -75,7 +75,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what a table's columns would be taken for and why, and what seems odd, before any fit.
+    """Show what a table's columns would be taken for and why, and what seems odd, before any fit.
 
     Odd are codes for missing such as 999, columns that name their rows or repeat another, copied rows,
     days that no calendar has, text among numbers, several spellings of a label, and rules such as
@@ -328,7 +328,7 @@ def privacy(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Say how much a model gives away of the rows that it was fitted to.
+    """Show how much a model gives away of the rows that it was fitted to.
 
     TABLE is what was fitted. Samples and likelihoods are compared on its rows and on others: those of
     --holdout, or, for each network of the model, the rows that it did not see itself.
@@ -345,7 +345,7 @@ def info(
     model: ModelIn,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Say what a model was made of, how, and what its columns are.
+    """Show what a model was made of, how, and what its columns are.
 
     \b
     ctem info adult.ctem
@@ -375,7 +375,7 @@ def check(
     device: Device = "auto",
     overwrite: Overwrite = False,
 ) -> None:
-    """Say what can be certified of an energy: its constant, its samples, its fit.
+    """Show what can be certified of an energy: its constant, its samples, its fit.
 
     Ends with 1 where a fault was found, with 2 where log Z stays unknown.
 

@@ -36,7 +36,7 @@ def inspect(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
+    """Show what a table's columns would be taken for and why, and what seems odd, before any fit."""
     requested = column_kinds(kinds or [])
     how = {"decimal": decimal, "kinds": kind_names(requested)}
     X = fit_table(table, [], max_rows, 0, quiet, how, dialect)
@@ -64,7 +64,7 @@ def privacy(
     device: str,
     quiet: bool,
 ) -> None:
-    """Say how much a model gives away of the rows that it was fitted to."""
+    """Show how much a model gives away of the rows that it was fitted to."""
     fitted = CTEM.load(model, device)
     X = known_table(fitted, table, max_rows, quiet, dialect)
     others = None if holdout is None else known_table(fitted, holdout, max_rows, quiet, dialect)
@@ -73,7 +73,7 @@ def privacy(
 
 
 def info(model: Path, as_json: bool) -> None:
-    """Say what a model was made of, how, and what its columns are."""
+    """Show what a model was made of, how, and what its columns are."""
     if sys.stdout is None:
         raise OSError("standard output is closed.")
     origin = provenance(model)

@@ -31,7 +31,7 @@ def check_output(command: str, arguments: Mapping[str, Any], overwrite: bool) ->
     """An error if what a command writes is one of its inputs, or would replace a file of another kind.
 
     Arguments:
-        command: its name, which says what it writes.
+        command: its name, on which depends what it writes.
         arguments: of the command; those of ``INPUTS`` are read, ``output`` is written.
         overwrite: the user means it.
 

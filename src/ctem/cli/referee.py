@@ -30,7 +30,7 @@ def check(
     seed: int,
     device: str,
 ) -> None:
-    """Print the verdict; the exit status says whether there is a fault or no statement."""
+    """Print the verdict; the exit status is 1 for a fault, and 2 for no statement."""
     f = named("potential", potential)
     where = getattr(f, "space", None) if space is None else named("space", space)
     if not isinstance(where, Space):

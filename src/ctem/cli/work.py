@@ -1,6 +1,6 @@
 """What the commands do: each reads a table or a model, asks the estimator, and writes.
 
-Apart from ``ctem.cli.commands``, which says what can be asked: this imports torch, and ``ctem --help`` need not wait.
+Apart from ``ctem.cli.commands``, which declares the options: this imports torch, and ``ctem --help`` need not wait.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _judge(model: CTEM, X: Any, seed: int) -> None:
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
-    """Fit; what was learned before an interruption stays in the checkpoint, and a note says so."""
+    """Fit; what was learned before an interruption stays in the checkpoint, and a note mentions it."""
     try:
         with redirect_stdout(sys.stderr):
             model.fit(X, memory=memory)
@@ -123,7 +123,7 @@ def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
 
 
 def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> None:
-    """Say what a fit has come to, and forget how to go on unless it was interrupted."""
+    """Print what a fit has come to, and forget how to go on unless it was interrupted."""
     if model.density_.history.interrupted:
         note(f"{output} holds what was learned so far: {quality_in_words(model)}")
         note("the same command with --resume goes on from there")
@@ -302,7 +302,7 @@ def _conditions(model: CTEM, texts: list[str] | None, quiet: bool) -> dict[str, 
     found = conditions(texts, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
     known, ranges = split_given(found, model.schema_)
     p = model.probability(ranges, known) if ranges and not quiet else None
-    if p is not None and p.value:  # else nothing can be drawn, and the error says why
+    if p is not None and p.value:  # else nothing can be drawn, and the error has the reason
         note(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
     return found
 

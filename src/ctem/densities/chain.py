@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 class Conditionals(Protocol):
     """Where the conditionals of single columns come from.
 
-    Those that do not say otherwise answer one question at a time.
+    By default they answer one question at a time.
 
     >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
     >>> from ctem.spaces import Category, Space
@@ -71,7 +71,7 @@ class Conditionals(Protocol):
     True
     """
 
-    base: ProductBase  # which says what the columns are
+    base: ProductBase  # which knows what the columns are
 
     @property
     def at_once(self) -> int:
@@ -257,7 +257,7 @@ class Chain:
         return Drawn(x, total)
 
     def fill(self, x: Tensor, generator: torch.Generator, order: Sequence[int]) -> Tensor:
-        """x with its nan cells drawn, as ``sample`` draws them; it does not say how likely they were, and is faster.
+        """x with its nan cells drawn, as ``sample`` draws them; without how likely they were, and faster.
 
         >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
         >>> from ctem.spaces import Category, Space

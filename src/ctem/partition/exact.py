@@ -56,7 +56,7 @@ def log_z_grid(
 ) -> LogZ:
     """log Σ_c ∫ exp f(x, c) dx: the trapezoidal rule on one or two real columns, for every discrete state c.
 
-    stderr is the distance to the same rule on every second point. It says nothing about mass outside bounds.
+    stderr is the distance to the same rule on every second point. It knows nothing of mass outside bounds.
 
     Arguments:
         f: the log-potential.

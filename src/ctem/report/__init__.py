@@ -1,8 +1,8 @@
-"""The report: one HTML file that says what a model learned of a table, and how far to trust it.
+"""The report: one HTML file on what a model learned of a table, and how far to trust it.
 
-``findings`` looks, ``axes`` and ``compare`` lay out and compare columns, ``notes`` says what to watch; ``charts``,
+``findings`` looks, ``axes`` and ``compare`` lay out and compare columns, ``notes`` lists what to watch; ``charts``,
 ``pictures``, ``sections`` and ``page`` draw; ``explorer`` puts the fitted density into the page, to be asked there. The
-file loads nothing from outside, runs no script but the explorer's, and escapes what the table says.
+file loads nothing from outside, runs no script but the explorer's, and escapes what the table holds.
 """
 
 from __future__ import annotations

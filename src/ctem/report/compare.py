@@ -1,7 +1,7 @@
 r"""Real cells beside sampled ones: every column by itself, and every pair of columns.
 
 Shares of slots differ by the total variation ½ Σ |p − q|; that two samples of one law of sizes n and m differ by
-½ Σ √(2/π · p(1−p)(1/n + 1/m)) on average says how much of it is chance. The dependence of two columns is their mutual
+½ Σ √(2/π · p(1−p)(1/n + 1/m)) on average is the part of chance. The dependence of two columns is their mutual
 information in nats, after grouping, less (r−1)(c−1)/2n, which is what independent columns would show (Miller 1955).
 """
 

@@ -97,7 +97,7 @@ def why_not(model: CTEM) -> str:
 
 
 def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
-    """Mark, title, words and content of the section, or the sentence that says why there is none.
+    """Mark, title, words and content of the section, or a sentence with the reason why there is none.
 
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -144,7 +144,7 @@ def explorer_data(model: CTEM, found: Findings) -> str:
 
     Arguments:
         model: a fitted estimator for which ``why_not`` is empty.
-        found: what the report says of it.
+        found: what the report shows of it.
 
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(100, 2))

@@ -1,4 +1,4 @@
-"""What a report says, as plain values: a model and a table in, no HTML."""
+"""What a report holds, as plain values: a model and a table in, no HTML."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Strange:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything a report says, from ``examine``.
+    """Everything a report shows, from ``examine``.
 
     >>> import inspect
     >>> "marginals" in inspect.signature(Findings).parameters

@@ -22,7 +22,7 @@ SURE, LARGE = (
 
 
 def notes(found: Findings) -> list[str]:
-    """Sentences, the gravest first; empty if there is nothing to say. Column names in them are not escaped.
+    """Sentences, the gravest first; empty if there is nothing to note. Column names in them are not escaped.
 
     >>> import numpy as np
     >>> from ctem import CTEM

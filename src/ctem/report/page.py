@@ -24,7 +24,7 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
     """The document.
 
     Arguments:
-        found: what to say.
+        found: the content.
         origin: label → value, where all this comes from.
         seed: of the choice and spread of points.
         ask: the section of ``ctem.report.explorer``, which comes after the table.

@@ -32,7 +32,7 @@ LINE_KEYS = (
 
 
 def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
-    """Mark, title, words and content, all of it HTML; a section with nothing to say is left out.
+    """Mark, title, words and content, all of it HTML; an empty section is left out.
 
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine

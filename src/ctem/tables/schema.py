@@ -114,7 +114,7 @@ class Schema:
 
         Arguments:
             kinds: requested by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
-            missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
+            missing: "hidden", a missing cell is unknown; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
             rules: sentences on rules that are kept, or not (``ctem.tables.relations.wishes``).
@@ -174,7 +174,7 @@ class Schema:
 
     @cached_property
     def parents(self) -> dict[int, int]:
-        """Real part → its atom column, whose code 0 says that the real part exists."""
+        """Real part → its atom column, whose code 0 means that the real part exists."""
         return {group[1]: group[0] for group in self.owner if len(group) == 2}
 
     @cached_property
@@ -430,7 +430,7 @@ def _kept(
 
 
 def requested_kinds(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
-    """What the user says of columns that are in the table.
+    """The requests of the user about columns that are in the table.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> requested_kinds(read_frame([[1.0], [2.0]]), {"x1": "real"})

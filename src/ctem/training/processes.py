@@ -120,7 +120,7 @@ def together() -> Iterator[Team]:
 
 @contextmanager
 def _company() -> Iterator[None]:
-    """What a process group raises when one process is gone, as an error that says so."""
+    """What a process group raises when one process is gone, as an error that names the reason."""
     try:
         yield
     except RuntimeError as error:

@@ -39,8 +39,8 @@ class AnyOrderDensity:
         parents: for a real column that exists only where a category has code 0, that category.
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
         member: the one that answers; all of them when left out.
-        counted: what is exactly as a formula says counts by the probability of that: no density, but how rare it is.
-        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
+        counted: what is exactly as by a formula counts by the probability of that: no density, but how rare it is.
+        rules: what columns determine of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
         history: of the training.
 
     >>> from ctem.bases import ProductBase
@@ -92,7 +92,7 @@ class AnyOrderDensity:
         )
 
     def counted(self) -> AnyOrderDensity:
-        """This for surprises: a number that is as a formula says is no less rare for being written more finely."""
+        """This for surprises: a number that a formula gives is no less rare for being written more finely."""
         plain = self.net.ties is None and self.rules is None
         return self if plain else self.altered(member=self.member, counted=True)
 

@@ -1,6 +1,6 @@
 r"""Probabilities of events and draws within them: importance sampling by the density's own conditionals.
 
-An event says for some columns which codes or which intervals they may hold. Particles fill the columns of the event
+An event restricts some columns to codes or intervals. Particles fill the columns of the event
 first, each drawn from its conditional within what is allowed, and then the others. A particle's weight is
 
     w = ρ_c(x) / q_c(x),      P(event) = E[w],
@@ -43,7 +43,7 @@ class Event:
 
     Arguments:
         allowed: for a discrete column log-weights (k,) of its codes, or of all its labels where those of a code are
-            told apart, −inf for those that are not allowed; for a real column intervals (m, 2), apart from each other
+            kept apart, −inf for those that are not allowed; for a real column intervals (m, 2), apart from each other
             and increasing.
 
     >>> Event({0: torch.tensor([0.0, -math.inf])}).columns
@@ -152,7 +152,7 @@ def estimate(found: list[Particles]) -> Probability:
 
 
 def resampled(found: list[Particles], n: int, generator: torch.Generator) -> Tensor:
-    """n rows (n, d) in random order, each taken as often as its weight says, up to one more or less.
+    """n rows (n, d) in random order, each taken as often as its weight asks for, up to one more or less.
 
     >>> found = Particles(torch.arange(4.0)[:, None], torch.tensor([[0.0, 1.0], [0.0, 1.0]]).double().log())
     >>> resampled([found], 2, torch.Generator().manual_seed(0)).flatten().sort().values

@@ -13,7 +13,7 @@ from ctem.densities.residuals import MAX_SCORES, correlation_of, inverses, predi
 
 __all__ = ["Inputs", "Prediction", "Seen", "waves"]
 
-CLOCK = 5  # numbers that tell the noise level
+CLOCK = 5  # numbers that encode the noise level
 RAREST = 0.03  # smallest standard deviation that the indicator of a value is divided by
 
 
@@ -86,7 +86,7 @@ class Inputs(nn.Module):
     def forward(self, x: Tensor, visible: Tensor, level: Tensor, *, indicators: bool = True) -> Seen:
         """Of rows x (n, d), their visible sets (n, d), and the noise level of their real columns (n, 1).
 
-        Without ``indicators`` those are left out: ``values_shown`` says the same in fewer numbers.
+        Without ``indicators`` those are left out: ``values_shown`` holds the same in fewer numbers.
         """
         parts = [visible.to(x.dtype), _clock(level)]
         if len(self.owner) and indicators:

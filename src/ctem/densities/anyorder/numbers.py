@@ -210,7 +210,7 @@ class NumberHead(nn.Module):
 
 
 class _LogProb(torch.autograd.Function):
-    """``NumberHead.log_prob_of_scaled``; what the parts are called is said in ``_Parts``. Here rows are last."""
+    """``NumberHead.log_prob_of_scaled``; the parts are named as in ``_Parts``. Here rows are last."""
 
     @staticmethod
     def forward(

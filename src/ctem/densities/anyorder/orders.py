@@ -41,7 +41,7 @@ def best_orders(
     decide one column that comes after all the others, so that orders of them differ by nats.
 
     Arguments:
-        chain: says which orders are allowed.
+        chain: knows which orders are allowed.
         at: the network and its level.
         held_out: rows (members, n, d), each member's own; nan marks a missing cell.
         count: how many orders.
@@ -74,7 +74,7 @@ def best_orders(
 
 
 def _tied(chain: Chain, at: AtLevel) -> set[int]:
-    """The columns of ties, with those that say whether they exist; none if these are many, too."""
+    """The columns of ties, with those on which their existence depends; none if these are many, too."""
     used = set() if at.net.ties is None else set(at.net.ties.used)
     found = used | {parent for child, parent in chain.parents.items() if child in used}
     return found if len(found) <= WIDE else set()

@@ -1,11 +1,11 @@
 r"""Columns that repeat others, or are the sum or the difference of two: parts of conditionals at places that are known.
 
 Where a bill was paid in full the payment *is* the bill, and a total is the sum of its parts. A smooth density cannot
-say so. A tie is a formula for one real column, c = Σ ± values of others. Once those are shown, the conditional has
+hold that. A tie is a formula for one real column, c = Σ ± values of others. Once those are shown, the conditional has
 
     ρ(t) = w₀ ρ₀(t) + Σ_f ( v_f 1{t in the cell of c_f} / width + Σ_k w_fk N(t; c_f + σ_fk m_fk, σ_fk²) )
 
-in which the network says how likely it is that the formula holds exactly (v), or nearly, and how (w, m, σ). Every part
+in which the network predicts how likely the formula holds exactly (v), or nearly, and how (w, m, σ). Every part
 is normalised, so ρ is. A formula that lacks one of its columns has no part in ρ.
 """
 
@@ -28,7 +28,7 @@ RAREST, MOST = 0.05, 0.7  # weight of what holds exactly, before training
 NEARLY = 2  # parts of a tie for what holds nearly
 FARTHEST = 10.0  # shift of such a part, in its spread
 NARROW = 1e-4  # width of a cell below which float32 might leave it: its middle stands for all of it
-GAIN = 4.0  # what a network says of them is multiplied by this
+GAIN = 4.0  # a network's outputs for them are multiplied by this
 NARROWEST, WIDEST = 1e-4, 1.0  # spread
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -267,7 +267,7 @@ class Ties(nn.Module):
         return x[..., :dim], x[..., dim:].unflatten(-1, (len(self.targets), self.slots, 2))
 
     def formula_values(self, x: Tensor, visible: Tensor) -> FormulaValues:
-        """What the formulas say of rows (n, d), given what is visible (n, d)."""
+        """What the formulas give for rows (n, d), given what is visible (n, d)."""
         some = visible[:, self.columns] | ((self.parent >= 0) & visible[:, self.parent])
         # for no term, and for what no row shows
         none = torch.zeros(len(x), dtype=torch.float64, device=x.device)

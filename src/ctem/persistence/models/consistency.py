@@ -177,7 +177,7 @@ def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None
     """An error unless the map and the lattice of a column are those of numbers between the ends that fit saw.
 
     A map runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
-    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` says.
+    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` declares.
 
     >>> import numpy as np
     >>> from ctem.tables.io.frame import read_frame
@@ -188,8 +188,8 @@ def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None
         if not isinstance(codec, Numbers):
             continue
         wish = (kinds or {}).get(name)
-        said = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
-        if not _fits_range(codec) or not _fits_ends(codec, [*NATURAL, *said]):
+        declared = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
+        if not _fits_range(codec) or not _fits_ends(codec, [*NATURAL, *declared]):
             raise ValueError(
                 f"column {name!r}: expected a map and a lattice of numbers "
                 f"from {codec.seen[0]:g} to {codec.seen[1]:g}."

@@ -18,7 +18,7 @@ __all__ = ["Breach", "breaches"]
 
 
 class Breach(NamedTuple):
-    """A rule or an order, for how many rows it says something, and how many of them break it.
+    """A rule or an order, how many rows it applies to, and how many of them break it.
 
     >>> Breach("state follows from city", 1000, 2, 0.001).broken
     2
@@ -74,5 +74,5 @@ class _Rows:
 
 
 def _counted(words: str, over: NDArray[np.float64], expected: float) -> Breach:
-    """By how much each row breaks it: nan where nothing is said."""
+    """By how much each row breaks it: nan where it does not apply."""
     return Breach(words, int((~np.isnan(over)).sum()), int((over > 0).sum()), expected)

@@ -69,7 +69,7 @@ class LabelCondition:
     allowed: NDArray[np.bool_]
 
     def encoded(self, owner: tuple[int, ...]) -> dict[int, Tensor]:
-        """Log-weights of the codes: the share of a code's values that is allowed; or of slots that tell all apart."""
+        """Log-weights of the codes: the share of a code's values that is allowed; or of slots, one for each value."""
         if self.codec.apart:
             log_weight = torch.full((self.codec.slots,), -torch.inf, dtype=torch.float64)
             log_weight[self.codec.slot_of_value[self.allowed[:-1]]] = 0.0

@@ -1,4 +1,4 @@
-r"""Central intervals of single cells that hold as often as they say, whatever the model.
+r"""Central intervals of single cells that hold as often as they should, whatever the model.
 
 A value x of column j is as far out, given the other observed cells of its row, as
 

@@ -1,4 +1,4 @@
-"""Where a cell stands among the listed values of a column, and what is said of one that is not among them."""
+"""Where a cell stands among the listed values of a column, and the error for one that is not among them."""
 
 from __future__ import annotations
 

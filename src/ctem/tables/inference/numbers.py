@@ -49,7 +49,7 @@ def fit_numbers(
 
     Arguments:
         distinct, counts: the values in order, and how often each occurs.
-        said: the user's wish, for its ends.
+        requested: by the user, for its ends.
         state: a missing cell is a value of its own.
         reserve: values beyond the ends keep some probability.
 
@@ -275,7 +275,7 @@ def _some(shown: list[str]) -> str:
 
 
 def _share(rows: int, n: int) -> str:
-    """A number of rows, as a share where that says something.
+    """A number of rows, as a share where that is clearer.
 
     >>> _share(31, 100), _share(3, 891), _share(1, 891)
     ('31% of the rows', '3 rows', '1 row')

@@ -1,4 +1,4 @@
-"""Columns that follow from others: class and pclass say the same, the state follows from the city."""
+"""Columns that follow from others: class and pclass mean the same, the state follows from the city."""
 
 from __future__ import annotations
 

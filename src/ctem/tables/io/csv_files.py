@@ -267,5 +267,5 @@ def _check_separator(
     if below and '"' not in "".join((first, *below)) and words != {1} and len(words) == 1:
         raise ValueError(
             f"{name}: expected a comma, semicolon, tab or bar between cells; every line has {words.pop()} words. "
-            "Say --sep ' ' if blanks separate cells, --sep , if a line is one cell."
+            "Use --sep ' ' if blanks separate cells, --sep , if a line is one cell."
         )

@@ -361,7 +361,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _is_text(path: str) -> bool:
-    """Whether the name of a file says that it holds text, and no Parquet.
+    """Whether a file holds text, and no Parquet, by its name.
 
     >>> _is_text("rows.csv.gz"), _is_text("rows.parquet")
     (True, False)

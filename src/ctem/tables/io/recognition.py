@@ -172,7 +172,7 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
 
 
 def gaps_of(kind: str | None) -> tuple[str, ...]:
-    """What marks a missing cell among labels: where the user says that they are, nothing but an empty cell.
+    """What marks a missing cell among labels: where the user requests labels, nothing but an empty cell.
 
     >>> "NA" in gaps_of(None), "NA" in gaps_of("category")
     (True, False)

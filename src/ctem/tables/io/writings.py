@@ -90,7 +90,7 @@ class Writing:
     units: tuple[str, ...] = ()
 
     def parsed(self, text: str) -> float | int | None:
-        """What a cell says, in the numbers of ``cells``; None if it says nothing in this notation."""
+        """The value of a cell, in the numbers of ``cells``; None if it is not in this notation."""
         text = text.strip()
         if self.kind == "number":
             return self._number(text)

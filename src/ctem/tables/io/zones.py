@@ -123,7 +123,7 @@ def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:
     if zone:
         return ValueError(
             f"{what}: column {name!r} holds times in {zone}; got {got}. "
-            f"Say which zone they are in, as in pd.Timestamp('2020-01-05 09:00', tz={zone!r})."
+            f"Give them with their zone, as in pd.Timestamp('2020-01-05 09:00', tz={zone!r})."
         )
     return ValueError(
         f"{what}: column {name!r} holds times without a zone; got {got}. Give them as fit had them, without."

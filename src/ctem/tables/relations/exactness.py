@@ -34,7 +34,7 @@ def exact(
     codecs: Mapping[str, Codec],
     drawn: Mapping[str, Mask] | None = None,
 ) -> dict[str, Cells]:
-    """The columns with numbers that nearly meet a formula in float64 as it says.
+    """The columns with numbers that nearly meet a formula in float64 made to meet it.
 
     Sums come first, then copies, then differences, and what a formula has used stays in its row: a difference is the
     last digit off where the sum is exact.

@@ -35,7 +35,7 @@ NEAR, STEP, SMOOTH = (
 DISTINCT, ALIKE = 10, 0.5  # values in these rows, at least, and the share of the most frequent one, at most
 EXACT = 2**52  # below, float64 has whole numbers and their halves
 OFF = 0.3  # of a cell, that a value may lie off the lattice
-FINEST = 4e-6  # of a column's scale: what float32 can tell apart
+FINEST = 4e-6  # of a column's scale: what float32 can resolve
 CLOSEST = 1e-6  # half the width of a cell in an encoded column, at least, for the same reason
 
 Vector = NDArray[np.float64]
@@ -242,7 +242,7 @@ def _sharpness(gap: Vector) -> float:
 
 
 def width_of(codec: Numbers) -> float:
-    """The width of the cell of a value, as far as float32 can tell it from its neighbours.
+    """The width of the cell of a value, as far as float32 can distinguish it from its neighbours.
 
     >>> from ctem.tables.margins.lattices import Lattice
     >>> from ctem.tables.margins.monotone import MonotoneMap

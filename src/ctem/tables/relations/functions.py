@@ -29,7 +29,7 @@ class Lookup:
         values: the value of each key.
         hits: rows with this key that hold this value.
         rows: rows with this key.
-        share: of all rows, that hold what the others with their key say: the share of a key leans to it.
+        share: of all rows, that hold the value of the others with their key: the share of a key leans to it.
         banded: a number between two keys with one value has that value too.
 
     >>> state = Lookup(((0.0, 1.0),), (5.0, 7.0), (9, 1), (10, 1), 0.9)

@@ -118,7 +118,7 @@ class LabelPair:
         column: of very many labels.
         partner: the other column.
         labels, values, counts: pairs that were seen: the slot of the label, that of the value, and rows.
-        gain: nats by which the partner tells a label, each row given all others.
+        gain: nats that the partner gives about a label, each row given all others.
 
     >>> pair = LabelPair("city", "state", (0, 1), (3, 3), (2, 1), 0.4)
     >>> LabelPair.from_json(pair.to_json(), {"city": Labels("label", ("a", "b"), (0, 0), (0.5, 0.5))})
@@ -157,9 +157,9 @@ class LabelPair:
 
 
 def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple[LabelPair, ...]:
-    """Counts of the columns with labels that share a code, with those columns that tell most, the best first.
+    """Counts of the columns with labels that share a code, with the columns that predict them best, the best first.
 
-    Every row is predicted from all others. Columns that have nothing to do with each other tell nothing.
+    Every row is predicted from all others. Columns that are independent of each other gain nothing.
 
     >>> find_pairs({}, {})
     ()
@@ -191,7 +191,7 @@ def slots(name: str, codec: Labels, cells: Cells) -> Places:
 
 
 def _pair(column: str, partner: str, slot: Mapping[str, Places]) -> LabelPair | None:
-    """The counts of two columns; None where these tell nothing of each other."""
+    """The counts of two columns; None where neither predicts the other."""
     label, value = slot[column], slot[partner]
     there = (label >= 0) & (value >= 0)
     label, value = label[there], value[there]

@@ -50,7 +50,7 @@ class ShrunkCodes:
 
     Arguments:
         index: counts of codes by labels.
-        base: what a network says of the codes given those of the other column.
+        base: the network's log-probabilities of the codes given those of the other column.
         prior: what counts back off to, of the same shape.
         code: of every label.
         strength, discount: how the counts of every label are shrunk.
@@ -68,7 +68,7 @@ class ShrunkCodes:
     discount: Vector
 
     def log_weights(self, slot: Places) -> Tensor:
-        """log of how much likelier every code is with each label than the network says, (n, codes)."""
+        """log of how much likelier every code is with each label than by the network, (n, codes)."""
         index, strength, discount = self.index, self.strength[slot], self.discount[slot]
         total = index.rows[slot] + strength
         left = (strength + discount * index.kinds[slot]) / total
@@ -85,7 +85,7 @@ class CodeCounts:
         given: the other column.
         target: the column.
         slots, codes, counts: pairs, some of them several times.
-        gain: nats by which one tells the other.
+        gain: nats that one gives about the other.
 
     >>> city = Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).kept_apart()
     >>> state = Labels("label", ("N", "S"), (0, 1), (1.0, 1.0))
@@ -191,7 +191,7 @@ class LabelCounts:
 
 
 class _Part(NamedTuple):
-    """Rows that one pair of columns says something of, and the value of the partner in each."""
+    """Rows that one pair of columns applies to, and the value of the partner in each."""
 
     counts: LabelCounts
     row: Places
@@ -255,7 +255,7 @@ class ByCounts:
 
 
 class PairKeeper:
-    """What counts of pairs of labels say of encoded rows.
+    """Counts of pairs of labels, applied to encoded rows.
 
     Arguments:
         pairs: the better ones of a column first.
@@ -289,7 +289,7 @@ class PairKeeper:
         return self.weighing.get(j, ())
 
     def counted(self, x: Tensor, visible: Tensor, j: int) -> tuple[ByCounts, int] | None:
-        """The labels of column j that share a code, and how many these are; None where they are not told apart."""
+        """The labels of column j that share a code, and how many these are; None where they are not distinguished."""
         if j not in self.naming:
             return None
         which, value = np.full(len(x), -1), np.zeros(len(x), np.int64)

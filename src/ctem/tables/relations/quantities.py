@@ -57,7 +57,7 @@ class Quantity:
 
     @property
     def atoms(self) -> Vector:
-        """The number of every code of what says which frequent value a number is; nan for none, and for missing."""
+        """The number of every code of the column of frequent values; nan for none, and for missing."""
         assert isinstance(self.codec, Numbers)
         shift = self.codec.lattice.shift / self.codec.lattice.per
         return np.array([np.nan, *self.codec.atoms, *[np.nan] * self.codec.state]) + shift
