@@ -64,10 +64,10 @@ class Border(TyperGroup):
         with warnings.catch_warnings(), _stoppable():
             warnings.showwarning = lambda message, *rest: note(f"warning: {in_flags(str(message))}")
             try:
-                found = super().invoke(ctx)
+                result = super().invoke(ctx)
                 if sys.stdout is not None:
                     sys.stdout.flush()  # a full disk is an error now, not a note at the very end
-                return found
+                return result
             except USAGE:
                 raise
             except BrokenPipeError:

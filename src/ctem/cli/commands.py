@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +43,7 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
     """A command with the arguments and words of a function, done by the function of that name in another module.
 
     What it would write is looked at before anything else (``ctem.cli.outputs``); the layout of CSV
-    files goes on as one ``Dialect``.
+    files goes on as one ``Dialect``, and what the commands that ask a model share as one ``Job``.
     """
 
     @wraps(function)
@@ -51,7 +52,11 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
         if "sep" in arguments:
             layout = (arguments.pop(name) for name in ("header", "sep", "encoding"))
             arguments["dialect"] = import_module("ctem.tables.io.csv_files").Dialect(*layout)
-        getattr(import_module(module), function.__name__)(**arguments)
+        done_by = import_module(module)
+        if "engine" in arguments:
+            shared = {field.name for field in fields(done_by.Job)} & set(arguments)
+            arguments["job"] = done_by.Job(**{name: arguments.pop(name) for name in shared})
+        getattr(done_by, function.__name__)(**arguments)
 
     return app.command()(run)
 

@@ -40,16 +40,15 @@ def inspect(
     requested = column_kinds(kinds or [])
     how = {"decimal": decimal, "kinds": kind_names(requested)}
     X = fit_table(table, [], max_rows, 0, quiet, how, dialect)
-    found = look(X, requested or None, reading_of(decimal, dates, na))
+    inspection = look(X, requested or None, reading_of(decimal, dates, na))
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(inspection.to_json(), indent=2))
         return
-    print_columns(
-        [asdict(column) for column in found.columns], f"{table}: {found.rows} row{'s'[: found.rows != 1]}"
-    )
-    for each in found.suspicions:
-        print(f"! {printable(in_flags(str(each)))}")
-    if not found.suspicions:
+    title = f"{table}: {inspection.rows} row{'s'[: inspection.rows != 1]}"
+    print_columns([asdict(column) for column in inspection.columns], title)
+    for suspicion in inspection.suspicions:
+        print(f"! {printable(in_flags(str(suspicion)))}")
+    if not inspection.suspicions:
         print("Nothing seems odd.")
 
 
@@ -68,8 +67,8 @@ def privacy(
     fitted = CTEM.load(model, device)
     X = known_table(fitted, table, max_rows, quiet, dialect)
     others = None if holdout is None else known_table(fitted, holdout, max_rows, quiet, dialect)
-    found = audit(fitted, X, others, seed)
-    print(json.dumps(found.to_json(), indent=2) if as_json else found)
+    result = audit(fitted, X, others, seed)
+    print(json.dumps(result.to_json(), indent=2) if as_json else result)
 
 
 def info(model: Path, as_json: bool) -> None:

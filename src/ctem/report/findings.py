@@ -247,12 +247,12 @@ def _scores(table: TableDensity, frame: Frame, rows: str) -> Scores:
 
 
 def _marginals(model: CTEM, frame: Frame, sampled: Mapping[str, Cells]) -> list[Marginal]:
-    found = []
+    marginals = []
     for name, inferred in model.schema_.columns.items():
         axis = lay_out(name, inferred.codec, frame.columns[name])
         if axis is not None:
-            found.append(compare_column(axis, frame.columns[name], sampled[name]))
-    return found
+            marginals.append(compare_column(axis, frame.columns[name], sampled[name]))
+    return marginals
 
 
 def _pairs(marginals: list[Marginal], frame: Frame, sampled: Mapping[str, Cells]) -> list[Pair]:
@@ -294,16 +294,16 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
 def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut) -> list[Strange]:
     surprises = table.surprises(frame)
     p = judged.p_values(table, frame)
-    found = []
+    outliers = []
     for i in map(int, strangest_first(surprises.sum(1), p)[:STRANGE]):
         nats, one = surprises[i], taken(frame, slice(i, i + 1))
         top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
         reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, float(p[i])))
-    return found
+        outliers.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, float(p[i])))
+    return outliers
 
 
 def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
-    name, own = list(row.columns.items())[j]
-    likeliest = displayed_like(own, table.conditional(row, j).mode())
-    return Surprise(name, nats, display_text(own, 0), display_text(likeliest, 0))
+    name, cells = list(row.columns.items())[j]
+    likeliest = displayed_like(cells, table.conditional(row, j).mode())
+    return Surprise(name, nats, display_text(cells, 0), display_text(likeliest, 0))

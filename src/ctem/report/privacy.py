@@ -92,20 +92,20 @@ class Privacy:
 
     def alarms(self) -> list[str]:
         """What should not be, in words."""
-        found = []
+        alarms = []
         for name, what in (
             ("nearer", "samples are nearer to rows of fit than to held-out rows"),
             ("attack", "the likelihood separates rows of fit from held-out ones"),
         ):
             value, stderr = getattr(self, name), getattr(self, f"{name}_stderr")
             if value > TOLERATED[name] and value > 0.5 + SURE * stderr:
-                found.append(f"{what}: {value:.3f} ± {stderr:.3f}, where 0.5 is a guess")
+                alarms.append(f"{what}: {value:.3f} ± {stderr:.3f}, where 0.5 is a guess")
         noise = math.sqrt(max(self.copies_unseen, 1 / self.unseen) * (1 / self.samples + 1 / self.unseen))
         if self.copies > self.copies_unseen + SURE * noise:
-            found.append(
+            alarms.append(
                 f"{self.copies:.2%} of the samples are rows of fit; of held-out rows {self.copies_unseen:.2%} are"
             )
-        return found
+        return alarms
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON."""
@@ -114,9 +114,9 @@ class Privacy:
 
     def __str__(self) -> str:
         rows = ", ".join(f"{each.row} ({each.nats:+.1f})" for each in self.exposed)
-        found = self.alarms()
+        alarms = self.alarms()
         how = f"each of {self.networks} networks alone, which gives away more than their mixture"
-        verdict = ["no alarm"] if not found else [f"ALARM: {each}" for each in found]
+        verdict = ["no alarm"] if not alarms else [f"ALARM: {each}" for each in alarms]
         return "\n".join(
             [
                 *([how] if self.networks > 1 else []),
@@ -157,11 +157,11 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0, n_sam
         parts = list(_folds(model, table, frame))
     else:
         parts = [_Part(table, np.arange(len(frame)), frame, model.as_frame(holdout))]
-    found = _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
+    pooled = _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
     if table.schema.keeper is None:
-        return found
+        return pooled
     generator = torch.Generator(table.device).manual_seed(int(rng.integers(2**31)))
-    return replace(found, rules=tuple(breaches(table.schema, table.sample(n_samples, generator))))
+    return replace(pooled, rules=tuple(breaches(table.schema, table.sample(n_samples, generator))))
 
 
 class _Part(NamedTuple):
@@ -306,6 +306,6 @@ def _copied(schema: Schema, frame: Frame, seen: Frame) -> NDArray[np.bool_]:
     """
     known = {row.tobytes() for row in _encoded(schema, seen).numpy()}
     x = _encoded(schema, frame)
-    own = [j for j in range(schema.space.dim) if j not in schema.parents]
-    whole = x[~x[:, own].isnan().any(1)]
+    columns = [j for j in range(schema.space.dim) if j not in schema.parents]
+    whole = x[~x[:, columns].isnan().any(1)]
     return np.array([row.tobytes() in known for row in whole.numpy()], bool)

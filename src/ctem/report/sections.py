@@ -31,7 +31,7 @@ LINE_KEYS = (
 )
 
 
-def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
+def sections(findings: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
     """Mark, title, words and content, all of it HTML; an empty section is left out.
 
     >>> from ctem import CTEM
@@ -42,23 +42,23 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
     ['columns', 'training', 'density', 'marginals', 'outliers', 'privacy', 'provenance']
     """
     every = [
-        ("columns", "The table", _columns(found)),
-        ("missing", "Missing cells", missing(found)),
-        ("training", "Training", _training(found)),
-        ("density", "Log-density", _density(found)),
-        ("marginals", "Column by column", _marginals(found)),
-        ("pairs", "Pairs", _pairs(found, seed)),
-        ("outliers", "Outliers", _outliers(found)),
-        ("privacy", "Privacy", privacy(found)),
+        ("columns", "The table", _columns(findings)),
+        ("missing", "Missing cells", missing(findings)),
+        ("training", "Training", _training(findings)),
+        ("density", "Log-density", _density(findings)),
+        ("marginals", "Column by column", _marginals(findings)),
+        ("pairs", "Pairs", _pairs(findings, seed)),
+        ("outliers", "Outliers", _outliers(findings)),
+        ("privacy", "Privacy", privacy(findings)),
         ("provenance", "Provenance", _provenance(origin)),
     ]
     return [(mark, title, *parts) for mark, title, parts in every if parts is not None]
 
 
-def _columns(found: Findings) -> tuple[str, str]:
+def _columns(findings: Findings) -> tuple[str, str]:
     about = tag(
         "p", 'What each column was taken for, and why. Change it with <code class="mono">kinds=</code>.'
-    ) + tag("p", _odd(found.suspicions))
+    ) + tag("p", _odd(findings.suspicions))
     about += tag(
         "p",
         "“From others” is how many nats the other columns give about this one, on rows that the fit held out; 0 for a "
@@ -66,11 +66,11 @@ def _columns(found: Findings) -> tuple[str, str]:
     )
     head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values"))
     head += tag("th", "Missing", "n") + tag("th", "From others", "n")
-    rows = "".join(_column_row(column, found.rows) for column in found.columns[:LISTED])
+    rows = "".join(_column_row(column, findings.rows) for column in findings.columns[:LISTED])
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
-    rest = len(found.columns) - LISTED
+    rest = len(findings.columns) - LISTED
     more = tag("p", f"{rest:,} more columns are not listed.", "muted") if rest > 0 else ""
-    return about, _suspicions(found.suspicions) + table + more
+    return about, _suspicions(findings.suspicions) + table + more
 
 
 def _odd(suspicions: list[str]) -> str:
@@ -105,8 +105,8 @@ def _nats(nats: float | None) -> str:
     return "—" if nats is None else f"{nats:.2f}" if nats else "0"
 
 
-def _training(found: Findings) -> tuple[str, str] | None:
-    history = found.history
+def _training(findings: Findings) -> tuple[str, str] | None:
+    history = findings.history
     if not history.step:
         return None
     ended = "stopped when the held-out loss no longer fell" if history.stopped_early else "ran all its steps"
@@ -125,7 +125,7 @@ def _training(found: Findings) -> tuple[str, str] | None:
     return about + LINE_KEYS, tag("figure", picture + tag("figcaption", caption), "wide")
 
 
-def _density(found: Findings) -> tuple[str, str]:
+def _density(findings: Findings) -> tuple[str, str]:
     about = tag(
         "p",
         "Mean log-density in nats per row, ± one standard error. The gain is taken row by row, so its error is smaller "
@@ -137,9 +137,9 @@ def _density(found: Findings) -> tuple[str, str]:
     head = tag("th", "Rows") + "".join(
         tag("th", name, "n") for name in ("Model", "Independent columns", "Gain")
     )
-    rows = "".join(_score_row(scores) for scores in found.scores)
+    rows = "".join(_score_row(scores) for scores in findings.scores)
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
-    return about + KEYS, table + '<div class="gap"></div>' + _score_picture(found)
+    return about + KEYS, table + '<div class="gap"></div>' + _score_picture(findings)
 
 
 def _score_row(scores: Scores) -> str:
@@ -150,8 +150,8 @@ def _score_row(scores: Scores) -> str:
     )
 
 
-def _score_picture(found: Findings) -> str:
-    real, drawn = found.scores[0].each, found.sampled_scores
+def _score_picture(findings: Findings) -> str:
+    real, drawn = findings.scores[0].each, findings.sampled_scores
     low, high = np.quantile(np.concatenate([real, drawn]), [0.005, 0.995])
     high = high if high > low else low + 1.0
     edges = np.linspace(low, high, 1 + int(np.clip(2 * min(len(real), len(drawn)) ** 0.4, 6, 40)))
@@ -159,27 +159,27 @@ def _score_picture(found: Findings) -> str:
     ticks = [((v - low) / (high - low), signed(v, ".6g")) for v in nice(float(low), float(high))]
     picture = histograms("log-density of real and sampled rows", shares[0], shares[1], ticks, width=460)
     caption = (
-        f"Log-density of {found.scores[0].rows} and of {len(drawn):,} sampled rows. They should look alike: real rows "
-        "further left are rows that the model does not expect; further right, samples are rougher than the data."
+        f"Log-density of {findings.scores[0].rows} and of {len(drawn):,} sampled rows. They should look alike: real "
+        "rows further left are rows that the model does not expect; further right, samples are rougher than the data."
     )
     return tag("figure", picture + tag("figcaption", caption), "wide")
 
 
-def _marginals(found: Findings) -> tuple[str, str] | None:
-    if not found.marginals:
+def _marginals(findings: Findings) -> tuple[str, str] | None:
+    if not findings.marginals:
         return None
-    kinds = {column.name: column.kind for column in found.columns}
-    drawn, left = found.marginals, ""
+    kinds = {column.name: column.kind for column in findings.columns}
+    drawn, left = findings.marginals, ""
     if len(drawn) > DRAWN:
         drawn = sorted(drawn, key=lambda m: m.chance - m.difference)[:DRAWN]
         left = tag(
             "p",
-            f"{DRAWN} of {len(found.marginals):,} columns are drawn: those that differ most beyond chance first.",
+            f"{DRAWN} of {len(findings.marginals):,} columns are drawn: those that differ most beyond chance first.",
         )
     about = (
         tag(
             "p",
-            f"The table's values beside {found.n_samples:,} rows drawn from the model. "
+            f"The table's values beside {findings.n_samples:,} rows drawn from the model. "
             "End bars hold all that lies beyond; a bar that would dwarf the others is cut, with its shares beside it.",
         )
         + left
@@ -193,11 +193,11 @@ def _marginals(found: Findings) -> tuple[str, str] | None:
     return about, tag("div", "".join(marginal_figure(m, kinds[m.axis.name]) for m in drawn), "grid")
 
 
-def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
-    if not found.pairs:
+def _pairs(findings: Findings, seed: int) -> tuple[str, str] | None:
+    if not findings.pairs:
         return None
-    count = len(found.pairs)
-    top = [pair for k, pair in enumerate(found.pairs[:PAIRS]) if k < FEWEST or pair.real >= WEAK]
+    count = len(findings.pairs)
+    top = [pair for k, pair in enumerate(findings.pairs[:PAIRS]) if k < FEWEST or pair.real >= WEAK]
     which = f"Below, the {len(top)} most dependent of {count:,} pairs; axes" if count > 1 else "Axes"
     about = (
         tag(
@@ -208,30 +208,32 @@ def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
         + tag("p", f"{which} span the central 99% of real values.")
         + DOT_KEYS
     )
-    figures = "".join(pair_figure(pair, found, seed) for pair in top)
-    overview = _overview(found) if count > 2 else ""
-    return about, tag("div", overview + dependence_map(found) + figures, "pairs")
+    figures = "".join(pair_figure(pair, findings, seed) for pair in top)
+    overview = _overview(findings) if count > 2 else ""
+    return about, tag("div", overview + dependence_map(findings) + figures, "pairs")
 
 
-def _overview(found: Findings) -> str:
-    pairs = found.pairs[:DOTS]
+def _overview(findings: Findings) -> str:
+    pairs = findings.pairs[:DOTS]
     real, drawn = (np.array([getattr(pair, side) for pair in pairs]) for side in ("real", "sampled"))
     picture = diagonal(
         "dependence of every pair, real and sampled", real, drawn, "in the data", "in the samples"
     )
-    which = f"the {len(pairs):,} most dependent pairs" if len(found.pairs) > DOTS else "every pair of columns"
+    which = (
+        f"the {len(pairs):,} most dependent pairs" if len(findings.pairs) > DOTS else "every pair of columns"
+    )
     return tag("figure", picture + tag("figcaption", f"Dependence in nats of {which}."), "square")
 
 
-def _outliers(found: Findings) -> tuple[str, str]:
+def _outliers(findings: Findings) -> tuple[str, str]:
     about = tag(
         "p",
         "The strangest rows first, counted from 0. The score of a row is in nats beyond the average row: how unlikely "
         "its cells are, or how rare so unlikely a cell is in its column. Neither units nor rounding matter; bars are "
         "what single cells add to it.",
     )
-    most = max((s.nats for row in found.outliers for s in row.surprises), default=1.0)
-    return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
+    most = max((s.nats for row in findings.outliers for s in row.surprises), default=1.0)
+    return about, tag("ol", "".join(_outlier(row, most) for row in findings.outliers), "outliers")
 
 
 def _outlier(row: Strange, most: float) -> str:

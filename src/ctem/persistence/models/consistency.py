@@ -91,11 +91,11 @@ def check_cells(table_type: TableType, schema: Schema) -> None:
         if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
             continue
         written = codec.lattice.type if isinstance(codec, Numbers) else codec.type
-        found = {"int": "number", "float": "number"}.get(written, written)
+        held = {"int": "number", "float": "number"}.get(written, written)
         expected = _expected_type(field)
-        if found != expected:
-            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {found!r}.")
-        if found == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
+        if held != expected:
+            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {held!r}.")
+        if held == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
             kinds = {isinstance(value, str) for value in codec.values}
             if kinds != {True} and not {"times", "intervals"} & set(field.dtype):
                 raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
@@ -167,8 +167,8 @@ def _extent(schema: Schema, name: str) -> float:
     """How far from 0 the numbers of a column are; days from 1970 for moments, beside which anything counts."""
     codec = schema.columns[name].codec
     if isinstance(codec, Numbers):
-        found = max(map(abs, (*codec.seen, *codec.atoms)))
-        return max(1.0, found * codec.lattice.per + abs(codec.lattice.shift))
+        largest = max(map(abs, (*codec.seen, *codec.atoms)))
+        return max(1.0, largest * codec.lattice.per + abs(codec.lattice.shift))
     values = [value for value in getattr(codec, "values", ()) if isinstance(value, int | float)]
     return max(1.0, *map(abs, values)) if values else 1.0
 

@@ -321,16 +321,16 @@ def _iso(form: str) -> re.Pattern[str] | None:
         return None
     digits = {"%Y": r"\d{4}", "%f": r"\d{6}"}
     parts = re.sub(r"\.", r"[.]", form)
-    return re.compile(re.sub(r"%\w", lambda found: digits.get(found[0], r"\d\d"), parts), re.ASCII)
+    return re.compile(re.sub(r"%\w", lambda match: digits.get(match[0], r"\d\d"), parts), re.ASCII)
 
 
 def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | None]) -> Cells:
     """Booleans, and text that is none."""
-    found = [
+    parsed = [
         label if value is None else bool(value) for label, value in zip(labels.labels, known, strict=True)
     ]
-    listed = list(dict.fromkeys([*found, True, False]))
-    codes = np.array([listed.index(each) for each in found])[np.where(gone, 0, labels.values)]
+    listed = list(dict.fromkeys([*parsed, True, False]))
+    codes = np.array([listed.index(each) for each in parsed])[np.where(gone, 0, labels.values)]
     return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
 
 
@@ -363,10 +363,10 @@ def _first_day(month: int) -> dt.datetime:
 
 
 def _clock_seconds(text: str) -> int | None:
-    found = re.fullmatch(r"(\d{1,4}):([0-5]\d)(?::([0-5]\d))?", text)
-    if not found:
+    match = re.fullmatch(r"(\d{1,4}):([0-5]\d)(?::([0-5]\d))?", text)
+    if not match:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 

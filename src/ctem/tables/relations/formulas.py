@@ -71,13 +71,13 @@ class Formula(NamedTuple):
     def from_json(cls, data: Sequence[Any], names: Sequence[str]) -> Formula:
         """The formula that ``to_json`` wrote, about some of these columns."""
         target, terms, share = data
-        found = tuple((str(name), int(sign)) for name, sign in terms)
-        columns = [target, *(name for name, _ in found)]
-        fine = 1 <= len(found) <= 2 and len(set(columns)) == len(columns) and set(columns) <= set(names)
-        fine = fine and all(sign in (-1, 1) for _, sign in found) and any(sign > 0 for _, sign in found)
+        signed = tuple((str(name), int(sign)) for name, sign in terms)
+        columns = [target, *(name for name, _ in signed)]
+        fine = 1 <= len(signed) <= 2 and len(set(columns)) == len(columns) and set(columns) <= set(names)
+        fine = fine and all(sign in (-1, 1) for _, sign in signed) and any(sign > 0 for _, sign in signed)
         if not (fine and 0 <= float(share) <= 1):
             raise ValueError(f"formula: expected a column, signed others and a share; got {data!r}")
-        return cls(str(target), found, float(share))
+        return cls(str(target), signed, float(share))
 
 
 def find_formulas(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple[Formula, ...]:
@@ -94,11 +94,11 @@ def find_formulas(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tu
     >>> [formula.in_words() for formula in Schema.fit(read_frame(X)).formulas]
     ['= x2 − x1 in 60% of the rows', '= x2 − x0 in 60% of the rows', '= x0 + x1 in 60% of the rows']
     """
-    found: list[Formula] = []
+    formulas: list[Formula] = []
     for group in _groups(codecs).values():
-        found += _Search(group, cells).formulas()
+        formulas += _Search(group, cells).formulas()
     place = {name: i for i, name in enumerate(codecs)}
-    return tuple(sorted(found, key=lambda formula: (place[formula.target], -formula.share)))
+    return tuple(sorted(formulas, key=lambda formula: (place[formula.target], -formula.share)))
 
 
 def _groups(codecs: Mapping[str, Codec]) -> dict[tuple[str, str], dict[str, Numbers]]:
@@ -174,15 +174,15 @@ class _Search:
         rng = np.random.default_rng(0)
         if len(self.names) > SUMS:
             return
-        own, total = self._scores(j, self.values[:, j]), (self.free[:, j] & self.first).sum()
+        scores, total = self._scores(j, self.values[:, j]), (self.free[:, j] & self.first).sum()
         for i in range(len(self.names)):
             other = self._scores(j, self.values[:, i])
             apart = ~self._hits(((i, 1),))[0][:, j]
             rows = self.free[:, j] & ~np.isnan(other) & apart
             first = self.first[rows]
             if i != j and first.sum() >= 10 * LEAST:
-                chance = _sharpness((own[rows] - rng.permutation(other[rows]))[first])
-                worth = (_sharpness((own[rows] - other[rows])[first]) - chance - NEAR) / total
+                chance = _sharpness((scores[rows] - rng.permutation(other[rows]))[first])
+                worth = (_sharpness((scores[rows] - other[rows])[first]) - chance - NEAR) / total
                 if worth >= WORTH:
                     yield ((i, 1),), worth
 
