@@ -250,10 +250,10 @@ class Chain:
         x = self._to_fill(n, order, given)
         total = x.new_zeros(len(x))
         for j, todo, contexts in self._gaps(x, order):
-            found = self._given(x, todo, j, contexts)
-            value = found.draw(generator)
+            conditional = self._given(x, todo, j, contexts)
+            value = conditional.draw(generator)
             x[todo, j] = value
-            total[todo] += found.log_prob(value)
+            total[todo] += conditional.log_prob(value)
         return Drawn(x, total)
 
     def fill(self, x: Tensor, generator: torch.Generator, order: Sequence[int]) -> Tensor:
@@ -287,12 +287,12 @@ class Chain:
             columns = sorted({term.asked.j for term in terms})
             alike = [[term for term in terms if term.asked.j == j] for j in columns]
             every = self.conditionals.several([_joined([term.asked for term in some]) for some in alike])
-            for j, some, found in zip(columns, alike, every, strict=True):
+            for j, some, law in zip(columns, alike, every, strict=True):
                 rows = [term.rows for term in some]
                 kind = _kinds(some)
-                log_p = (found if kind is None else found.rows(kind)).log_prob(x[torch.cat(rows), j])
-                for term, own in zip(some, log_p.split([*map(len, rows)]), strict=True):
-                    yield term.order, j, x.new_zeros(len(x)).index_copy(0, term.rows, own)
+                log_p = (law if kind is None else law.rows(kind)).log_prob(x[torch.cat(rows), j])
+                for term, log_term in zip(some, log_p.split([*map(len, rows)]), strict=True):
+                    yield term.order, j, x.new_zeros(len(x)).index_copy(0, term.rows, log_term)
 
     def _asked(self, x: Tensor, orders: Sequence[Sequence[int]], given: list[int]) -> Iterator[_Term]:
         """The questions to which ``_terms`` are the answers; rows with the same cells share one."""
@@ -315,8 +315,8 @@ class Chain:
         """ρ(x_j | all other cells) of some rows of x, those with the same cells sharing a pass."""
         first, kind = contexts.among(rows)
         shown = ~x[first].isnan()
-        found = self.conditionals.given(_filled(x[first], shown), shown, j)
-        return found if kind is None else found.rows(kind)
+        conditional = self.conditionals.given(_filled(x[first], shown), shown, j)
+        return conditional if kind is None else conditional.rows(kind)
 
     def _draw(
         self, x: Tensor, todo: Tensor, j: int, contexts: Contexts, generator: torch.Generator
@@ -372,8 +372,8 @@ def _kinds(terms: Sequence[_Term]) -> Tensor | None:
     if all(term.kind is None for term in terms):
         return None
     starts = accumulate((len(term.asked.x) for term in terms), initial=0)
-    own = [torch.arange(len(each.rows)).to(each.rows) if each.kind is None else each.kind for each in terms]
-    return torch.cat([start + kind for start, kind in zip(starts, own, strict=False)])
+    kinds = [torch.arange(len(each.rows)).to(each.rows) if each.kind is None else each.kind for each in terms]
+    return torch.cat([start + kind for start, kind in zip(starts, kinds, strict=False)])
 
 
 def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:

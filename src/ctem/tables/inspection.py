@@ -123,14 +123,14 @@ def inspect(
     frame = recognised(read_frame(X), how, kind_names(kinds))
     requested, words = requested_kinds(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
-    found = {
+    inferred = {
         name: _inferred(name, cells, requested.get(name), named) for name, cells in frame.columns.items()
     }
-    codecs = {name: each.codec for name, (each, _) in found.items() if each}
+    codecs = {name: each.codec for name, (each, _) in inferred.items() if each}
     kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
     tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
     columns = []
-    for name, (each, why) in found.items():
+    for name, (each, why) in inferred.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
         columns.append(Description(name, each.kind if each else "refused", reason))
     seen = inspect_frame(frame, columns)
@@ -162,10 +162,10 @@ def _inferred(
 ) -> tuple[InferredColumn | None, str]:
     """A column as a fit would take it, and why; None for one that a fit would refuse."""
     try:
-        found = infer_column(name, cells, requested, False, True, named)
+        column = infer_column(name, cells, requested, False, True, named)
     except ValueError as error:
         return None, str(error)
-    return found, found.reason
+    return column, column.reason
 
 
 def _values(cells: Cells) -> int:

@@ -139,10 +139,10 @@ class Schema:
                 + insist
             )
         wishes = read_wishes(rules, columns)
-        found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
-        for name, words in found.in_words().items():
+        related = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
+        for name, words in related.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        for pair in found.pairs:
+        for pair in related.pairs:
             codec = columns[pair.column].codec
             assert isinstance(codec, Labels)
             columns[pair.column] = replace(columns[pair.column], codec=codec.kept_apart())
@@ -151,7 +151,7 @@ class Schema:
         }
         for name, words in gaps_in_words(present).items() if missing == "hidden" else ():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        return cls(columns, *found)
+        return cls(columns, *related)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -182,22 +182,22 @@ class Schema:
         """Real part → for each code of its atom column, T of the number that it stands for; nan for none."""
         pairs = zip(self.owner, self.columns.values(), strict=True)
         codecs = {g[1]: c.codec for g, c in pairs if len(g) == 2 and isinstance(c.codec, Numbers)}
-        found = {}
+        atoms = {}
         for child, codec in codecs.items():
             numbers = codec.transform(torch.tensor(codec.atoms, dtype=torch.float64)).clamp(-BEYOND, BEYOND)
-            found[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
-        return found
+            atoms[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
+        return atoms
 
     @cached_property
     def unordered(self) -> tuple[int, ...]:
         """For each encoded column how many codes without an order it has; 0 for numbers, grades and dates."""
-        found = [0] * self.space.dim
+        sizes = [0] * self.space.dim
         for group, inferred in zip(self.owner, self.columns.values(), strict=True):
             codec = inferred.codec
             listed = isinstance(codec, Labels) and codec.type in ("label", "bool") and not codec.ordered
             if group and (listed or len(group) == 2):
-                found[group[0]] = self.space.sizes[group[0]]
-        return tuple(found)
+                sizes[group[0]] = self.space.sizes[group[0]]
+        return tuple(sizes)
 
     @cached_property
     def dequantised(self) -> tuple[int, ...]:
@@ -234,11 +234,11 @@ class Schema:
         for (name, inferred), cells in zip(self.columns.items(), self._matched(frame), strict=True):
             if isinstance(inferred.codec, Numbers):
                 check_whole(name, cells, inferred.codec.lattice)
-        found = self.unseen(frame)
-        if bool(found.any()):
-            j = int(found.any(0).long().argmax())
+        unseen = self.unseen(frame)
+        if bool(unseen.any()):
+            j = int(unseen.any(0).long().argmax())
             name, codec = list(self.columns)[j], list(self.columns.values())[j].codec
-            row, cells = int(found[:, j].long().argmax()), self._matched(frame)[j]
+            row, cells = int(unseen[:, j].long().argmax()), self._matched(frame)[j]
             if isinstance(codec, Constant | Labels):
                 raise never_seen(name, cells, codec, row)
             if isinstance(codec, Numbers):
@@ -342,7 +342,7 @@ class Schema:
             {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
             for name, c in self.columns.items()
         ]
-        found = {
+        record = {
             "version": VERSION,
             "columns": columns,
             "formulas": [each.to_json() for each in self.formulas],
@@ -350,7 +350,7 @@ class Schema:
         rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
         pairs = [each.to_json() for each in self.pairs]
         more = (("rules", rules), ("orders", orders), ("pairs", pairs))
-        return found | {key: some for key, some in more if some}
+        return record | {key: some for key, some in more if some}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:

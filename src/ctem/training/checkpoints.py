@@ -76,12 +76,12 @@ def _written(checkpoint: str | Path | None) -> list[tuple[Path, Path]]:
     path = Path(checkpoint or "")
     if checkpoint is None or not path.parent.is_dir():
         return []
-    own = re.compile(re.escape(path.name) + f"({PHASES})")
+    pattern = re.compile(re.escape(path.name) + f"({PHASES})")
     targets = {name: re.sub(r"^\.(.*)\.[0-9a-f]{8}\.part$", r"\1", name) for name in os.listdir(path.parent)}
     return [
         (path.with_name(name), path.with_name(target))
         for name, target in targets.items()
-        if own.fullmatch(target)
+        if pattern.fullmatch(target)
     ]
 
 
@@ -141,25 +141,25 @@ def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str,
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"checkpoint: {path} is damaged or not a checkpoint ({error}).") from None
-    found = metadata.get("mark", ""), metadata.get("facts", "")
-    if _digest(*found, tensors) != metadata.get("sha256"):
+    saved = metadata.get("mark", ""), metadata.get("facts", "")
+    if _digest(*saved, tensors) != metadata.get("sha256"):
         raise ValueError(
             f"checkpoint: {path} is damaged: its content is not what was written. Remove it and begin anew "
             "(on the command line: leave out --resume)."
         )
-    if found[0] != mark:
+    if saved[0] != mark:
         raise ValueError(
             f"checkpoint: {path} belongs to another recipe, network or data. Fit those to go on with it; to begin "
             "anew, remove it or give another checkpoint (on the command line: leave out --resume)."
         )
-    return tensors, json.loads(found[1])
+    return tensors, json.loads(saved[1])
 
 
 def _digest(mark: str, facts: str, tensors: dict[str, Tensor]) -> str:
     """SHA-256 of all that a checkpoint holds."""
-    found = hashlib.sha256(json.dumps([mark, facts]).encode())
+    total = hashlib.sha256(json.dumps([mark, facts]).encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
-        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

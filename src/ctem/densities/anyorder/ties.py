@@ -104,8 +104,8 @@ class TiedParts(NamedTuple):
         u = (near_at.unsqueeze(-1).unsqueeze(-1) - middle) * (-log_spread).exp() - shift
         log_near = -0.5 * u**2 - log_spread - LOG_SQRT_2PI
         parts = weight + torch.cat([log_exact.expand_as(log_near[..., :1]), log_near], -1)
-        own = torch.cat([parts.flatten(-2), log_p.unsqueeze(-1)], -1)
-        return own.logsumexp(-1) - _with_rest(weight).logsumexp(-1)
+        all_parts = torch.cat([parts.flatten(-2), log_p.unsqueeze(-1)], -1)
+        return all_parts.logsumexp(-1) - _with_rest(weight).logsumexp(-1)
 
     def cdf(self, below: Tensor, t: Tensor) -> Tensor:
         """The mass below q numbers t (n, q) for each row, from that of ρ₀ (members, n, q)."""
@@ -121,8 +121,8 @@ class TiedParts(NamedTuple):
 
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
-        found, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)
-        return self._replace(found=found, known=known, ends=ends).log_prob(log_p, t, t)
+        coefficients, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)
+        return self._replace(found=coefficients, known=known, ends=ends).log_prob(log_p, t, t)
 
     def draw(self, other: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row (n,) of one member: of a tied part, or ``other`` (n,), which is drawn from ρ₀."""
@@ -146,8 +146,8 @@ class TiedParts(NamedTuple):
         weight, shift, log_spread = self._coefficients()
         spread = log_spread.exp()
         wide = spread.clamp_min(width)
-        found = torch.cat([weight, shift * spread / wide, wide.log()], -1)
-        return self._replace(found=found, exact=False)
+        coefficients = torch.cat([weight, shift * spread / wide, wide.log()], -1)
+        return self._replace(found=coefficients, exact=False)
 
     def counting(self, width: float) -> TiedParts:
         """With probabilities of the cells for their densities, and no part narrower than this."""
@@ -235,8 +235,8 @@ class Ties(nn.Module):
                 finest[g, slot] = min(units.width(column) for column in (j, *(i for i, _ in tie.terms)))
                 for place, (column, sign) in enumerate(tie.terms):
                     terms[g, slot, place], signs[g, slot, place] = used.index(column), sign
-        own = torch.tensor([used.index(j) for j in self.targets])
-        found = {
+        places = torch.tensor([used.index(j) for j in self.targets])
+        buffers = {
             "columns": torch.tensor(used),
             "parent": torch.tensor([parents.get(j, -1) for j in used]),
             "there": there,
@@ -246,10 +246,10 @@ class Ties(nn.Module):
             "places": there.flatten().nonzero().flatten(),
             "flat_terms": terms[there].T.contiguous(),
             "flat_signs": signs[there].T.contiguous(),
-            "flat_own": own.unsqueeze(1).expand(shape)[there],
+            "flat_own": places.unsqueeze(1).expand(shape)[there],
             "flat_reals": torch.tensor(self.targets).unsqueeze(1).expand(shape)[there],
         }
-        for name, tensor in found.items():
+        for name, tensor in buffers.items():
             self.register_buffer(name, tensor, persistent=False)
 
     @property

@@ -46,9 +46,9 @@ def breaches(schema: Schema, columns: Mapping[str, Cells]) -> list[Breach]:
     >>> breaches(Schema.fit(frame), frame.columns)[-1]
     Breach(words='x2 = 100 · x0 + x1', rows=500, broken=0, expected=0.0)
     """
-    found = _Rows(schema, columns)
+    rows = _Rows(schema, columns)
     with np.errstate(all="ignore"):
-        return [*map(found.of_rule, schema.rules), *map(found.of_order, schema.orders)]
+        return [*map(rows.of_rule, schema.rules), *map(rows.of_order, schema.orders)]
 
 
 class _Rows:
@@ -61,10 +61,10 @@ class _Rows:
 
     def of_rule(self, rule: KeptRule) -> Breach:
         """Rows that do not hold what a rule names."""
-        own, value = self.quantities[rule.target], self.numbers[rule.target]
-        implied = own.rounded(rule.named(self.numbers))
+        quantity, value = self.quantities[rule.target], self.numbers[rule.target]
+        implied = quantity.rounded(rule.named(self.numbers))
         words = f"{rule.target} {rule.formula()}"
-        return _counted(words, np.abs(implied - value) - ALIKE * own.width, rule.broken / rule.rows)
+        return _counted(words, np.abs(implied - value) - ALIKE * quantity.width, rule.broken / rule.rows)
 
     def of_order(self, order: KeptOrder) -> Breach:
         """Rows whose lower number is the higher one."""

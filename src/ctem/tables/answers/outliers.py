@@ -184,28 +184,28 @@ def find_outliers(
         return []
     strange = taken(frame, rows)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
-    found = [
+    outliers = [
         Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
         for i, row in enumerate(rows)
     ]
-    return _explained(table, strange, found, p[rows])
+    return _explained(table, strange, outliers, p[rows])
 
 
-def outlier_columns(found: Sequence[Outlier]) -> dict[str, list[Any]]:
+def outlier_columns(outliers: Sequence[Outlier]) -> dict[str, list[Any]]:
     """Outliers as columns for people: row, score, p_value, why.
 
     >>> outlier_columns([Outlier(7, 4.5678, {}, -9.0, 0.0123456)])
     {'row': [7], 'score': [4.57], 'p_value': [0.0123], 'why': ['']}
     """
     return {
-        "row": [each.row for each in found],
-        "score": [round(each.score, 2) for each in found],
-        "p_value": [float(f"{each.p_value:.3g}") for each in found],
-        "why": [each.why() for each in found],
+        "row": [each.row for each in outliers],
+        "score": [round(each.score, 2) for each in outliers],
+        "p_value": [float(f"{each.p_value:.3g}") for each in outliers],
+        "why": [each.why() for each in outliers],
     }
 
 
-def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
+def outlier_table(outliers: Sequence[Outlier], X: Any, frame: Frame) -> Any:
     """The columns of ``outlier_columns`` and the rows themselves, in the library of X; pandas for an array.
 
     >>> from ctem.tables.io.frame import read_frame
@@ -214,39 +214,39 @@ def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
     ['row', 'score', 'p_value', 'why', 'x0', 'x1']
     """
     backend: Any = frame.table_type.backend
-    made = nw.from_dict(outlier_columns(found), backend="pandas" if backend == "numpy" else backend)
-    rows = [each.row for each in found]
+    made = nw.from_dict(outlier_columns(outliers), backend="pandas" if backend == "numpy" else backend)
+    rows = [each.row for each in outliers]
     if backend == "numpy":
-        own = nw.from_dict(dict(zip(frame.columns, np.asarray(X)[rows].T, strict=True)), backend="pandas")
+        given = nw.from_dict(dict(zip(frame.columns, np.asarray(X)[rows].T, strict=True)), backend="pandas")
     else:
-        own = nw.from_native(X, eager_only=True)[rows, :]
+        given = nw.from_native(X, eager_only=True)[rows, :]
     if backend == "pandas":
-        made = nw.from_native(made.to_native().set_axis(own.to_native().index), eager_only=True)
-    own = own.rename({name: f"{name}_" for name in own.columns if name in made.columns})
-    return nw.concat([made, own], how="horizontal").to_native()
+        made = nw.from_native(made.to_native().set_axis(given.to_native().index), eager_only=True)
+    given = given.rename({name: f"{name}_" for name in given.columns if name in made.columns})
+    return nw.concat([made, given], how="horizontal").to_native()
 
 
-def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vector) -> list[Outlier]:
+def _explained(table: TableDensity, frame: Frame, outliers: list[Outlier], p: Vector) -> list[Outlier]:
     """Outliers with their p-values and their suspicious cells; each column is asked once."""
     names = list(frame.columns)
     fields = {field.name: field for field in frame.table_type.fields}
-    cells: list[dict[str, SuspiciousCell]] = [{} for _ in found]
-    reasons = [_reasons(each, frame, i) for i, each in enumerate(found)]
+    cells: list[dict[str, SuspiciousCell]] = [{} for _ in outliers]
+    reasons = [_reasons(each, frame, i) for i, each in enumerate(outliers)]
     for j, name in enumerate(names):
         rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
         if len(rows) and table.schema.owner[j]:
             part = taken(frame, rows)
             made = _suspicious(table.conditional(part, j), part.columns[name], fields[name])
-            made = _or_alone(table, part, j, made, [found[i].columns[name] for i in rows], fields[name])
+            made = _or_alone(table, part, j, made, [outliers[i].columns[name] for i in rows], fields[name])
             made = _timed(made, table.schema.columns[name].codec, part.columns[name])
             for i, one in zip(rows, made, strict=True):
-                new = name in found[i].unseen
-                cells[i][name] = replace(one, name=name, nats=found[i].columns[name], unseen=new)
+                new = name in outliers[i].unseen
+                cells[i][name] = replace(one, name=name, nats=outliers[i].columns[name], unseen=new)
     return [
         replace(
             each, p_value=float(p[i]), cells=tuple(cells[i][name] for name in reasons[i] if name in cells[i])
         )
-        for i, each in enumerate(found)
+        for i, each in enumerate(outliers)
     ]
 
 
@@ -287,11 +287,11 @@ def _or_alone(
     name, part = list(frame.columns)[j], taken(frame, follows)
     gone = {each: replace(cells, missing=np.ones(len(cells), bool)) for each, cells in part.columns.items()}
     margin = table.conditional(replace(part, columns=gone | {name: part.columns[name]}), j)
-    found = list(made)
+    judged = list(made)
     for i, one in zip(follows, _suspicious(margin, part.columns[name], field), strict=True):
         if one.p_value < RARE:
-            found[i] = replace(one, alone=True)
-    return found
+            judged[i] = replace(one, alone=True)
+    return judged
 
 
 def _timed(made: list[SuspiciousCell], codec: Codec, cells: Cells) -> list[SuspiciousCell]:

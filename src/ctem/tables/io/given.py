@@ -108,13 +108,13 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
     {'x0': (24181, None)}
     """
     fields = {field.name: field for field in table_type.fields}
-    found = {}
+    values = {}
     for name, value in given.items():
         field = fields.get(name)
         if field is not None and field.written is not None:
             value = _value(name, value, Writing.from_json(field.written))
-        found[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
-    return found
+        values[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
+    return values
 
 
 def _dated(value: Any) -> Any:
@@ -170,7 +170,7 @@ def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> 
         whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
         if not (0 <= column < len(names) if whole else column in names):  # type: ignore[operator]
             raise ValueError(f"{what}: expected names or positions of {list(names)}; got {column!r}.")
-    found = [names.index(column) if isinstance(column, str) else int(column) for column in asked]
-    if len(set(found)) < len(found):
+    places = [names.index(column) if isinstance(column, str) else int(column) for column in asked]
+    if len(set(places)) < len(places):
         raise ValueError(f"{what}: expected each column once; got {asked}.")
-    return found
+    return places

@@ -102,11 +102,11 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
     >>> found.columns["x0"].values, found.columns["x1"].missing
     (array([12,  7, 30]), array([False,  True, False]))
     """
-    found = {
+    writings = {
         field.name: _writing(frame.columns[field.name], reading, kinds.get(field.name))
         for field in frame.table_type.fields
     }
-    return _converted(frame, {name: writing for name, writing in found.items() if writing is not None})
+    return _converted(frame, {name: writing for name, writing in writings.items() if writing is not None})
 
 
 def read_written(frame: Frame, table_type: TableType) -> Frame:
@@ -160,7 +160,7 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
     used = dict.fromkeys(str(cells.labels[code]).strip() for code in codes)
     texts = [text for text in used if text not in marks]
     if kind not in ("category", "ordinal") and texts:
-        made = next((found for reader in READERS if (found := reader(texts, reading)) is not None), None)
+        made = next((writing for reader in READERS if (writing := reader(texts, reading)) is not None), None)
         if made is not None:
             first = replace(made, formats=made.formats[:1])  # an example of what is most common
             example = next((text for text in texts if first.parsed(text) is not None), texts[0])
@@ -273,7 +273,7 @@ def _date(texts: list[str], reading: Reading) -> Writing | None:
     if not re.search(r"\d", texts[0]):
         return None
     offsets = {
-        found[0] if (found := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
+        offset[0] if (offset := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
     }
     suffix, zone = (offsets.pop(), "") if len(offsets) == 1 else ("", "" if "" in offsets else "%z")
     orders = [reading.dates] if reading.dates else _likely(texts)

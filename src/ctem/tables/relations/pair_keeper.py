@@ -159,11 +159,11 @@ class LabelCounts:
     array([1, 0])
     """
 
-    def __init__(self, given: LabelColumn, own: LabelColumn, slots: Places, labels: Places, counts: Places):
-        rare, self.column = labels < own.codec.shared, given
-        shares = np.array(own.codec.shares)[np.argsort(own.codec.slot_of_value)][: own.codec.shared]
+    def __init__(self, given: LabelColumn, named: LabelColumn, slots: Places, labels: Places, counts: Places):
+        rare, self.column = labels < named.codec.shared, given
+        shares = np.array(named.codec.shares)[np.argsort(named.codec.slot_of_value)][: named.codec.shared]
         self.shares = shares / shares.sum()
-        self.index = PairIndex(slots[rare], labels[rare], counts[rare], given.codec.slots, own.codec.shared)
+        self.index = PairIndex(slots[rare], labels[rare], counts[rare], given.codec.slots, named.codec.shared)
         again = self.index.repeated()
         self.back_off = again.back_off(left_out_shares(again))
         self.kept = self.index.count - self.back_off.discount
@@ -269,11 +269,11 @@ class PairKeeper:
         self.naming: dict[int, tuple[LabelCounts, ...]] = {}
         codes: dict[tuple[int, int], CodeCounts] = {}
         for pair in pairs:
-            own, other = columns[pair.column], columns[pair.partner]
+            first, second = columns[pair.column], columns[pair.partner]
             label, value, counts = (np.array(each) for each in (pair.labels, pair.values, pair.counts))
-            named = LabelCounts(other, own, value, label, counts)
-            self.naming[own.at] = (*self.naming.get(own.at, ()), named)
-            sides = (own, other, label, other.codes(value)), (other, own, value, own.codes(label))
+            named = LabelCounts(second, first, value, label, counts)
+            self.naming[first.at] = (*self.naming.get(first.at, ()), named)
+            sides = (first, second, label, second.codes(value)), (second, first, value, first.codes(label))
             for given, target, slot, code in sides:
                 if (given.at, target.at) not in codes:
                     codes[given.at, target.at] = CodeCounts(given, target, slot, code, counts, pair.gain)
