@@ -80,9 +80,9 @@ class ProductBase(nn.Module):
         counts, each = [], None if weights is None else (weights / weights.mean()).cpu().double()
         for j in space.discretes:
             there = ~x[:, j].isnan()
-            codes, own = x[:, j][there].long().cpu(), None if each is None else each[there.cpu()]
-            found = torch.bincount(codes, own, minlength=space.sizes[j]).double()
-            counts.append(found + smoothing if j in space.ordinals else smoothed_counts(found, smoothing))
+            codes, weight = x[:, j][there].long().cpu(), None if each is None else each[there.cpu()]
+            count = torch.bincount(codes, weight, minlength=space.sizes[j]).double()
+            counts.append(count + smoothing if j in space.ordinals else smoothed_counts(count, smoothing))
         return cls(space, counts)
 
     def column_log_prob(self, x: Tensor) -> Tensor:

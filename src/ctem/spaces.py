@@ -45,8 +45,8 @@ class Real:
         ends = {"low": self.low, "high": self.high}
         texts = [f"{name}={end}" for name, end in ends.items() if end is not None]
         units = [f"location={self.location}", f"scale={self.scale}"]
-        own = units if not texts or (self.location, self.scale) != (0.0, 1.0) else []
-        return f"Real({', '.join([*own, *texts])})"
+        displayed = units if not texts or (self.location, self.scale) != (0.0, 1.0) else []
+        return f"Real({', '.join([*displayed, *texts])})"
 
     def __post_init__(self) -> None:
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high

@@ -46,6 +46,6 @@ def _picture(model: Any, j: int) -> Picture:
     """What the model expects of a column when nothing is known."""
     if not model.schema_.owner[j]:
         return Picture("")
-    found = model.conditional({}, j).distribution
-    listed = not found.has_mean or len(found.cells) <= FEW
-    return Picture(spark(found.probability[0] if listed else found.histogram()[0]))
+    distribution = model.conditional({}, j).distribution
+    listed = not distribution.has_mean or len(distribution.cells) <= FEW
+    return Picture(spark(distribution.probability[0] if listed else distribution.histogram()[0]))

@@ -123,6 +123,6 @@ def _per_column(
 def _finite_states(sizes: Sequence[int], what: str) -> int:
     n = 0 if 0 in sizes else math.prod(sizes)
     if not 0 < n <= MAX_STATES:
-        found = f"{n:g}" if n else "real columns"
-        raise ValueError(f"space: expected at most {MAX_STATES} states; {what} has {found}.")
+        count = f"{n:g}" if n else "real columns"
+        raise ValueError(f"space: expected at most {MAX_STATES} states; {what} has {count}.")
     return n

@@ -93,13 +93,13 @@ def compare_pairs(
     """
     groups = [_groups(marginal) for marginal in marginals]
     sizes = [int(group.max()) + 1 for group in groups]
-    found = []
+    nats = []
     for table in (real, sampled):
         slots = [m.axis.slots(table[m.axis.name]) for m in marginals]
         codes = [np.append(group, -1)[slot] for group, slot in zip(groups, slots, strict=True)]
-        found.append(mutual_information(codes, sizes))
+        nats.append(mutual_information(codes, sizes))
     pairs = [
-        Pair(i, j, float(found[0][i, j]), float(found[1][i, j]))
+        Pair(i, j, float(nats[0][i, j]), float(nats[1][i, j]))
         for i in range(len(sizes))
         for j in range(i + 1, len(sizes))
     ]

@@ -191,10 +191,10 @@ class AnyOrderDensity:
         return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
 
     def _and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
-        if not isinstance(found, NumberDensity):
+        law = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
+        if not isinstance(law, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
-        return *found.smooth(), *found.points()
+        return *law.smooth(), *law.points()
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
         each = self._by_order(x, asked, given)

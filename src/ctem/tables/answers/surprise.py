@@ -155,8 +155,8 @@ def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:
         codec = measured[group[-1]] if group else None
         if isinstance(codec, Labels):
             code = x[:, group[-1]].cpu()
-            own = math.log1p(-codec.reserve) - log_det[:, j]
-            out[:, j] = torch.where(code.isnan(), 0.0, own - _column_measure(codec, code))
+            log_share = math.log1p(-codec.reserve) - log_det[:, j]
+            out[:, j] = torch.where(code.isnan(), 0.0, log_share - _column_measure(codec, code))
     return out
 
 
@@ -211,12 +211,12 @@ def _middling(log_p: Tensor, real: bool) -> Tensor:
 
 def _measured(schema: Schema) -> list[Numbers | Labels | None]:
     """The codec of every encoded column that holds numbers, or codes that labels share."""
-    found: list[Numbers | Labels | None] = [None] * schema.space.dim
+    codecs: list[Numbers | Labels | None] = [None] * schema.space.dim
     for group, inferred in zip(schema.owner, schema.columns.values(), strict=True):
         codec = inferred.codec
         if isinstance(codec, Numbers) or (isinstance(codec, Labels) and min(codec.shares) < 1):
-            found[group[-1]] = codec
-    return found
+            codecs[group[-1]] = codec
+    return codecs
 
 
 def _entropies(codec: Labels) -> Tensor:

@@ -77,8 +77,8 @@ def requested_kind(name: str, requested: Any) -> Column:
     >>> requested_kind("age", "ordinal"), requested_kind("age", Real)
     (Ordinal(size=0), Real(location=0.0, scale=1.0))
     """
-    found = BY_NAME.get(requested) if isinstance(requested, str) else requested
-    made = found() if isinstance(found, type) and issubclass(found, Real | Category) else found
+    kind = BY_NAME.get(requested) if isinstance(requested, str) else requested
+    made = kind() if isinstance(kind, type) and issubclass(kind, Real | Category) else kind
     if not isinstance(made, Real | Category) or isinstance(made, Angle):
         raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {requested!r}.")
     if isinstance(made, Real) and (made.location, made.scale) != (0.0, 1.0):

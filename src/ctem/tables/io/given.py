@@ -128,16 +128,16 @@ def _value(name: str, value: Any, writing: Writing) -> Any:
     if writing.kind == "label":
         return value
     if isinstance(value, tuple) and writing.kind == "clock" and len(value) == 2:
-        found = writing.between(name, *value)
-        return found[0] if len(found) == 1 else found
+        ranges = writing.between(name, *value)
+        return ranges[0] if len(ranges) == 1 else ranges
     if isinstance(value, tuple):
-        return tuple(_value(name, each, writing) for each in value)
+        return tuple(_value(name, item, writing) for item in value)
     if isinstance(value, list | set | frozenset):
-        found = []
+        values = []
         for item in value:
-            each = _value(name, item, writing)
-            found += each if isinstance(item, tuple) and isinstance(each, list) else [each]
-        return found
+            part = _value(name, item, writing)
+            values += part if isinstance(item, tuple) and isinstance(part, list) else [part]
+        return values
     if isinstance(value, dt.time):
         value = value.strftime("%H:%M:%S")
     if not isinstance(value, str):

@@ -316,16 +316,16 @@ class _Kept:
 
     def __init__(self, function: Callable[[Tensor], Tensor]):
         self.function = function
-        self.known = self.found = torch.zeros(0)  # numbers in order, and what was found for each
+        self.known = self.values = torch.zeros(0)  # numbers in order, and the function of each
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(self.known) and self.known.device == x.device:
             place = torch.searchsorted(self.known, x).clamp_max(len(self.known) - 1)
             if torch.equal(self.known[place], x):
-                return self.found[place]
+                return self.values[place]
         self.known, place = x.unique(return_inverse=True)
-        self.found = self.function(self.known)
-        return self.found[place]
+        self.values = self.function(self.known)
+        return self.values[place]
 
 
 def _decoded(codec: Numbers, x: Tensor) -> Tensor:

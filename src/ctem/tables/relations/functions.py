@@ -200,7 +200,7 @@ def _lookup(data: Mapping[str, Any]) -> Lookup:
     keys, values = tuple(_finite(column) for column in data["keys"]), _finite(data["values"])
     hits, rows, share = tuple(data["hits"]), tuple(data["rows"]), float(data["share"])
     m = len(values)
-    fine = 1 <= len(keys) <= 2 and 1 <= m <= MOST_KEYS and all(len(own) == m for own in keys)
+    fine = 1 <= len(keys) <= 2 and 1 <= m <= MOST_KEYS and all(len(key) == m for key in keys)
     fine = fine and len(hits) == len(rows) == m and all(type(count) is int for count in (*hits, *rows))
     fine = fine and all(0 <= hit <= count for hit, count in zip(hits, rows, strict=True)) and 0 < share < 1
     fine = fine and isinstance(data["banded"], bool) and not (data["banded"] and len(keys) > 1)
