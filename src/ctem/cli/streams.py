@@ -242,8 +242,8 @@ def picked(first: Any, second: Any, rows: Any) -> Any:
 
 def explained(outliers: list[Outlier], rows: Any, table: Table) -> Table:
     """The outliers as a table: row, score, p_value, why, and the row itself."""
-    made = table.take(pa.array([each.row for each in outliers], "int64"))
-    parts = outlier_columns([replace(each, row=int(rows[each.row])) for each in outliers])
+    made = table.take(pa.array([outlier.row for outlier in outliers], "int64"))
+    parts = outlier_columns([replace(outlier, row=int(rows[outlier.row])) for outlier in outliers])
     for i, (name, values) in enumerate(parts.items()):
         kind = {"row": "int64", "why": "string"}.get(name, "float64")
         made = made.add_column(i, fresh(name, table.column_names), pa.array(values, kind))

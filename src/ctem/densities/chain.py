@@ -83,7 +83,7 @@ class Conditionals(Protocol):
 
     def several(self, asked: Sequence[Asked]) -> list[Conditional]:
         """``given`` of each question, which may share a pass."""
-        return [self.given(*each) for each in asked]
+        return [self.given(*question) for question in asked]
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A draw from ``given(x, visible, j)`` for each row, (n,), by the shortest way."""
@@ -362,9 +362,7 @@ class _Term(NamedTuple):
 
 def _joined(asked: Sequence[Asked]) -> Asked:
     """Questions for the same column as one."""
-    return Asked(
-        torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked]), asked[0].j
-    )
+    return Asked(torch.cat([ask.x for ask in asked]), torch.cat([ask.visible for ask in asked]), asked[0].j)
 
 
 def _kinds(terms: Sequence[_Term]) -> Tensor | None:
@@ -372,7 +370,7 @@ def _kinds(terms: Sequence[_Term]) -> Tensor | None:
     if all(term.kind is None for term in terms):
         return None
     starts = accumulate((len(term.asked.x) for term in terms), initial=0)
-    kinds = [torch.arange(len(each.rows)).to(each.rows) if each.kind is None else each.kind for each in terms]
+    kinds = [torch.arange(len(t.rows)).to(t.rows) if t.kind is None else t.kind for t in terms]
     return torch.cat([start + kind for start, kind in zip(starts, kinds, strict=False)])
 
 
@@ -380,7 +378,7 @@ def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:
     """Terms that are asked for in one pass: of at most so many rows, or one."""
     some: list[_Term] = []
     for term in terms:
-        if some and sum(len(each.asked.x) for each in [*some, term]) > rows:
+        if some and sum(len(member.asked.x) for member in [*some, term]) > rows:
             yield some
             some = []
         some.append(term)

@@ -201,8 +201,8 @@ def _lattice_edges(lattice: Lattice, low: float, high: float) -> Vector:
     """Edges between points of the lattice, equally many in every slot; none where float64 cannot separate them."""
     first = float(lattice.snap(torch.tensor(low, dtype=torch.float64)))
     points = round((high - first) / lattice.width) + 1
-    each = math.ceil(points / SLOTS)
-    edges = first - lattice.width / 2 + each * lattice.width * np.arange(math.ceil(points / each) + 1)
+    step = math.ceil(points / SLOTS)
+    edges = first - lattice.width / 2 + step * lattice.width * np.arange(math.ceil(points / step) + 1)
     return np.asarray(edges if (np.diff(edges) > 0).all() else [], np.float64)
 
 
@@ -247,7 +247,7 @@ def _moments(days: list[float], span: float, zone: str) -> list[str]:
 def _distinct_texts(values: list[float]) -> list[str]:
     """Numbers in six digits, or in as many as it takes to distinguish them."""
     texts = ([f"{value:.{digits}g}" for value in values] for digits in range(6, 18))
-    distinct = next((each for each in texts if len(set(each)) == len(values)), list(map(str, values)))
+    distinct = next((column for column in texts if len(set(column)) == len(values)), list(map(str, values)))
     return [text.replace("-", "−") for text in distinct]
 
 

@@ -75,7 +75,7 @@ def pairs(
     frame = displayed_frame(model.as_frame(X))
     chosen = np.random.default_rng(random_state).permutation(len(frame))[:n_rows]
     drawn = model.as_frame(model.sample(len(chosen), random_state))
-    real, sampled = ([each.columns[name] for name in names] for each in (frame, drawn))
+    real, sampled = ([table.columns[name] for name in names] for table in (frame, drawn))
     scales = [_Scale.of(cells) for cells in real]
     figure, axes = _pyplot().subplots(
         *(len(names), len(names)), figsize=(2.2 * len(names) + 1, 2.2 * len(names)), squeeze=False
@@ -118,11 +118,11 @@ def conditional(
     (name,) = _named(model, [column])
     ax = ax or _pyplot().subplots(layout="constrained")[1]
     known = [given] if isinstance(given, Mapping) else list(given)
-    asked = [({}, UNKNOWN), *((each, CURVES[i % len(CURVES)]) for i, each in enumerate(known) if each)]
-    distributions = [model.conditional(each, name).distribution for each, _ in asked]
+    asked = [({}, UNKNOWN), *((part, CURVES[i % len(CURVES)]) for i, part in enumerate(known) if part)]
+    distributions = [model.conditional(part, name).distribution for part, _ in asked]
     scale = _Scale.of(distributions[0].cells, gaps=True)
-    for i, (distribution, (each, colour)) in enumerate(zip(distributions, asked, strict=True)):
-        label = ", ".join(f"{key} {_short(value)}" for key, value in each.items()) or "nothing known"
+    for i, (distribution, (part, colour)) in enumerate(zip(distributions, asked, strict=True)):
+        label = ", ".join(f"{key} {_short(value)}" for key, value in part.items()) or "nothing known"
         _distribution(ax, scale, distribution, colour, label, (i, len(distributions)))
     scale.label(ax.xaxis)
     ax.set(
@@ -363,7 +363,7 @@ def _curves(
     if distributions[0].has_mean:
         scale = _Scale.of(distributions[0].cells)
         low, middle, high = (
-            np.concatenate([scale.places(each) for each in cells])
+            np.concatenate([scale.places(part) for part in cells])
             for cells in (
                 [d.quantile(BAND[0]) for d in distributions],
                 [d.mean() for d in distributions],

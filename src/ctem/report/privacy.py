@@ -109,14 +109,14 @@ class Privacy:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON."""
-        lists = {name: [each._asdict() for each in getattr(self, name)] for name in ("exposed", "rules")}
+        lists = {name: [entry._asdict() for entry in getattr(self, name)] for name in ("exposed", "rules")}
         return {**asdict(self), **lists, "alarms": self.alarms()}
 
     def __str__(self) -> str:
-        rows = ", ".join(f"{each.row} ({each.nats:+.1f})" for each in self.exposed)
+        rows = ", ".join(f"{row.row} ({row.nats:+.1f})" for row in self.exposed)
         alarms = self.alarms()
         how = f"each of {self.networks} networks alone, which gives away more than their mixture"
-        verdict = ["no alarm"] if not alarms else [f"ALARM: {each}" for each in alarms]
+        verdict = ["no alarm"] if not alarms else [f"ALARM: {alarm}" for alarm in alarms]
         return "\n".join(
             [
                 *([how] if self.networks > 1 else []),
@@ -229,7 +229,7 @@ def _judged(part: _Part, n: int, rng: np.random.Generator) -> _Judged:
 
 def _pooled(parts: Sequence[_Judged]) -> Privacy:
     """The parts as one; areas under curves are averaged, as scores of different densities do not compare."""
-    each = [_area(part.scores, part.scores_unseen) for part in parts]
+    areas = [_area(part.scores, part.scores_unseen) for part in parts]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _Judged._fields}
     n, unseen = len(joined["nearer"]), len(joined["scores_unseen"])
     order = np.argsort(-joined["scores"], kind="stable")
@@ -245,8 +245,8 @@ def _pooled(parts: Sequence[_Judged]) -> Privacy:
         copies_unseen=float(np.mean(joined["copies_unseen"])) if len(joined["copies_unseen"]) else 0.0,
         ratio=float(np.median(joined["ratio"])),
         ratio_unseen=float(np.median(joined["ratio_unseen"])),
-        attack=float(np.mean([area for area, _ in each])),
-        attack_stderr=math.sqrt(sum(stderr**2 for _, stderr in each)) / len(each),
+        attack=float(np.mean([area for area, _ in areas])),
+        attack_stderr=math.sqrt(sum(stderr**2 for _, stderr in areas)) / len(areas),
         exposed=tuple(Exposed(int(joined["rows"][i]), float(joined["scores"][i])) for i in worst),
         networks=len(parts),
     )

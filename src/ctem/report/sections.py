@@ -82,7 +82,7 @@ def _suspicions(suspicions: list[str]) -> str:
     if not suspicions:
         return ""
     rest = len(suspicions) - ODD
-    listed = "".join(tag("li", f"<bdi>{text(each)}</bdi>") for each in suspicions[:ODD])
+    listed = "".join(tag("li", f"<bdi>{text(suspicion)}</bdi>") for suspicion in suspicions[:ODD])
     return tag("ul", listed + (tag("li", f"and {rest:,} more") if rest > 0 else ""), "odd")
 
 
@@ -155,7 +155,7 @@ def _score_picture(findings: Findings) -> str:
     low, high = np.quantile(np.concatenate([real, drawn]), [0.005, 0.995])
     high = high if high > low else low + 1.0
     edges = np.linspace(low, high, 1 + int(np.clip(2 * min(len(real), len(drawn)) ** 0.4, 6, 40)))
-    shares = [np.histogram(np.clip(each, low, high), edges)[0] / len(each) for each in (real, drawn)]
+    shares = [np.histogram(np.clip(values, low, high), edges)[0] / len(values) for values in (real, drawn)]
     ticks = [((v - low) / (high - low), signed(v, ".6g")) for v in nice(float(low), float(high))]
     picture = histograms("log-density of real and sampled rows", shares[0], shares[1], ticks, width=460)
     caption = (

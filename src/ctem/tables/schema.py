@@ -139,7 +139,7 @@ class Schema:
                 + insist
             )
         wishes = read_wishes(rules, columns)
-        related = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
+        related = relations({name: column.codec for name, column in columns.items()}, frame.columns, wishes)
         for name, words in related.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
         for pair in related.pairs:
@@ -328,7 +328,7 @@ class Schema:
             return None
         pairs = list(zip(self.owner, self.columns.items(), strict=True))
         made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
-        known = {name: each for name, each in made.items() if each is not None}
+        known = {name: quantity for name, quantity in made.items() if quantity is not None}
         listed = {name: LabelColumn(c.codec, g[0]) for g, (name, c) in pairs if isinstance(c.codec, Labels)}
         return RuleKeeper(self.rules, self.orders, known, PairKeeper(self.pairs, listed))
 
@@ -345,10 +345,10 @@ class Schema:
         record = {
             "version": VERSION,
             "columns": columns,
-            "formulas": [each.to_json() for each in self.formulas],
+            "formulas": [formula.to_json() for formula in self.formulas],
         }
-        rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
-        pairs = [each.to_json() for each in self.pairs]
+        rules, orders = [rule.to_json() for rule in self.rules], [order.to_json() for order in self.orders]
+        pairs = [pair.to_json() for pair in self.pairs]
         more = (("rules", rules), ("orders", orders), ("pairs", pairs))
         return record | {key: some for key, some in more if some}
 
@@ -405,9 +405,9 @@ class Schema:
 
 
 def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
-    numbers = [name for name, each in columns.items() if isinstance(each.codec, Numbers)]
+    numbers = [name for name, entry in columns.items() if isinstance(entry.codec, Numbers)]
     try:
-        return tuple(Formula.from_json(each, numbers) for each in data)
+        return tuple(Formula.from_json(entry, numbers) for entry in data)
     except (TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
@@ -416,15 +416,15 @@ def _kept(
     data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
 ) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...], tuple[LabelPair, ...]]:
     """The rules, orders and pairs of a file; they are left out of it where there are none."""
-    made = {name: quantity_of(each.codec, ()) for name, each in columns.items()}
-    known = {name: each for name, each in made.items() if each is not None}
-    numbers = [name for name, each in known.items() if each.kind != "label"]
+    made = {name: quantity_of(column.codec, ()) for name, column in columns.items()}
+    known = {name: quantity for name, quantity in made.items() if quantity is not None}
+    numbers = [name for name, quantity in known.items() if quantity.kind != "label"]
     try:
-        rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
+        rules = tuple(KeptRule.from_json(rule, known) for rule in data.get("rules", []))
         TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
-        orders = tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
-        codecs = {name: each.codec for name, each in columns.items()}
-        return rules, orders, tuple(LabelPair.from_json(each, codecs) for each in data.get("pairs", []))
+        orders = tuple(KeptOrder.from_json(order, numbers) for order in data.get("orders", []))
+        codecs = {name: column.codec for name, column in columns.items()}
+        return rules, orders, tuple(LabelPair.from_json(pair, codecs) for pair in data.get("pairs", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 

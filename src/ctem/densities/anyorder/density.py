@@ -130,8 +130,8 @@ class AnyOrderDensity:
         known = x.clone()
         known[:, j] = math.nan
         with torch.no_grad():
-            each = [self._conditional(part, j) for part in known.split(TABULATED)]
-        return each[0][0], torch.cat([log_p for _, log_p in each])
+            tables = [self._conditional(part, j) for part in known.split(TABULATED)]
+        return tables[0][0], torch.cat([log_p for _, log_p in tables])
 
     def conditional_and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``conditional`` of a real column j, with the values of ties in their place instead of at the nearest node.
@@ -142,10 +142,10 @@ class AnyOrderDensity:
         known = x.clone()
         known[:, j] = math.nan
         with torch.no_grad():
-            each = [self._and_points(part, j) for part in known.split(TABULATED)]
+            tables = [self._and_points(part, j) for part in known.split(TABULATED)]
         nodes, rest, place, share = (
-            each[0][0],
-            *(torch.cat(parts) for parts in list(zip(*each, strict=True))[1:]),
+            tables[0][0],
+            *(torch.cat(parts) for parts in list(zip(*tables, strict=True))[1:]),
         )
         values, which = place.unique(return_inverse=True)
         out = share.new_zeros(len(x), len(values)).scatter_add(1, which, share)
@@ -197,17 +197,17 @@ class AnyOrderDensity:
         return *law.smooth(), *law.points()
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        each = self._by_order(x, asked, given)
+        by_order = self._by_order(x, asked, given)
         if not given:
-            return each.logsumexp(0) - math.log(len(self.orders))
+            return by_order.logsumexp(0) - math.log(len(self.orders))
         known = torch.full_like(x, math.nan)
         known[:, given] = x[:, given]
-        return (each + self._shares(known)).logsumexp(0)
+        return (by_order + self._shares(known)).logsumexp(0)
 
     def _log_terms(self, x: Tensor) -> Tensor:
-        each = self.chain.log_terms(x, self.orders).double()
-        share = each.sum(-1).log_softmax(0)  # (orders, n)
-        mean = (share.exp().unsqueeze(-1) * each).sum(0)
+        terms = self.chain.log_terms(x, self.orders).double()
+        share = terms.sum(-1).log_softmax(0)  # (orders, n)
+        mean = (share.exp().unsqueeze(-1) * terms).sum(0)
         rest = -(share.exp() * share).sum(0) - math.log(len(self.orders))
         known = ~x.isnan()
         return mean + known * (rest / known.sum(1).clamp_min(1)).unsqueeze(1)

@@ -145,7 +145,7 @@ def estimate(particles: list[Particles]) -> Probability:
     >>> estimate([found])[:2]
     (0.5, 0.0)
     """
-    log_weight = torch.cat([each.log_weight for each in particles])
+    log_weight = torch.cat([swarm.log_weight for swarm in particles])
     islands = log_weight.exp().mean(1)
     stderr = float(islands.std()) / math.sqrt(len(islands)) if len(islands) > 1 else math.inf
     return Probability(float(islands.mean()), stderr, float(_effective(log_weight.flatten())))
@@ -158,8 +158,8 @@ def resampled(particles: list[Particles], n: int, generator: torch.Generator) ->
     >>> resampled([found], 2, torch.Generator().manual_seed(0)).flatten().sort().values
     tensor([1., 3.])
     """
-    x = torch.cat([each.x for each in particles])
-    log_weight = torch.cat([each.log_weight.flatten() for each in particles])
+    x = torch.cat([swarm.x for swarm in particles])
+    log_weight = torch.cat([swarm.log_weight.flatten() for swarm in particles])
     rows = _systematic(log_weight.unsqueeze(0), n, generator).squeeze(0)
     order = torch.randperm(n, generator=generator, device=x.device)
     return x[rows[order]]
@@ -281,8 +281,8 @@ def _draw_within(law: NumberDensity, intervals: Tensor, generator: torch.Generat
 
 def _nodes(law: NumberDensity, intervals: Tensor, generator: torch.Generator) -> Tensor:
     """Even nodes in the intervals and draws, moved to the nearest end where they lie outside; sorted, (n, q)."""
-    n, each = len(law.mean), max(2, NODES // len(intervals) + 1)
-    t = torch.linspace(0, 1, each, dtype=intervals.dtype, device=intervals.device)
+    n, count = len(law.mean), max(2, NODES // len(intervals) + 1)
+    t = torch.linspace(0, 1, count, dtype=intervals.dtype, device=intervals.device)
     even = (intervals[:, :1] + t * intervals.diff(dim=1)).flatten()
     index = torch.arange(n, device=intervals.device).repeat_interleave(DRAWS)
     drawn = law.rows(index).draw(generator).view(n, DRAWS)

@@ -218,10 +218,10 @@ class TableDensity:
     ) -> list[dict[str, Cells]]:
         """The columns of a frame for each summary, every missing cell at that summary of its conditional and name."""
         columns = [dict(frame.columns) for _ in summaries]
-        for name, gone, each in self._gaps(frame):
+        for name, gone, answers in self._gaps(frame):
             for table, summary in zip(columns, summaries, strict=True):
                 table[name] = merged(
-                    frame.columns[name], spread(joined([summary(one, name) for one in each]), gone)
+                    frame.columns[name], spread(joined([summary(one, name) for one in answers]), gone)
                 )
         return columns
 
@@ -231,8 +231,8 @@ class TableDensity:
         Dates in days; nan for labels, which have none.
         """
         out = np.zeros((len(frame), len(frame.columns)))
-        for name, gone, each in self._gaps(frame):
-            out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in each])
+        for name, gone, answers in self._gaps(frame):
+            out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in answers])
         return out
 
     def _gaps(self, frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], list[ColumnDistribution]]]:
@@ -340,8 +340,8 @@ class TableDensity:
         encoded = ahead(self.schema.encode, chunks(frame, size), ENCODING)
         answers = []
         while parts := list(islice(encoded, rows // size)):
-            x = torch.cat([each.x.to(self.device) for each in parts])
-            answers.append(answer(x, torch.cat([each.log_det for each in parts]).numpy()))
+            x = torch.cat([piece.x.to(self.device) for piece in parts])
+            answers.append(answer(x, torch.cat([piece.log_det for piece in parts]).numpy()))
         return np.concatenate(answers)
 
     @property

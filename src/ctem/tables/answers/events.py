@@ -139,7 +139,7 @@ class TableEvent:
             drawn.append(self._swarm(min(n, PASS), generator))
         known = estimate(drawn)
         if self.table.density.is_tied(self._allowed()) and not known.value:
-            return Probability(0.0, 1 / sum(len(each.x) for each in drawn), 0.0)  # rarer than draws can show
+            return Probability(0.0, 1 / sum(len(part.x) for part in drawn), 0.0)  # rarer than draws can show
         self._check_met(drawn)
         return known
 
@@ -158,7 +158,7 @@ class TableEvent:
         most = max(n * MOST_PLAIN, LEAST_PLAIN) if tied else n * MOST
         particles = self._particles(SPARE * n, generator)
         ess = estimate(particles).ess
-        while not ess >= n and sum(len(each.x) for each in particles) < most:  # nan: none fits
+        while not ess >= n and sum(len(swarm.x) for swarm in particles) < most:  # nan: none fits
             particles += self._particles(SPARE * n, generator)
             ess = estimate(particles).ess
         self._check_met(particles)
@@ -170,7 +170,7 @@ class TableEvent:
     def _particles(self, n: int, generator: torch.Generator) -> list[Particles]:
         """About n particles."""
         particles = [self._swarm(n, generator)]
-        while sum(len(each.x) for each in particles) < n:
+        while sum(len(swarm.x) for swarm in particles) < n:
             particles.append(self._swarm(n, generator))
         return particles
 
@@ -179,7 +179,7 @@ class TableEvent:
         return conditioned(density, self.known, Event(self._allowed()), generator, n)
 
     def _check_met(self, particles: list[Particles]) -> None:
-        if not any(bool(each.log_weight.isfinite().any()) for each in particles):
+        if not any(bool(swarm.log_weight.isfinite().any()) for swarm in particles):
             names = ", ".join(map(repr, self.conditions))
             raise ValueError(f"given: no row fits {names} together; widen a condition.")
 
@@ -239,13 +239,13 @@ def conditional_probability(
     values, others = split_given(event, table.schema)
     event = {name: {**values, **others}[name] for name in event}
     known, ranges = split_given(given, table.schema)
-    each = tolerance / math.sqrt(2) if ranges else tolerance
+    error = tolerance / math.sqrt(2) if ranges else tolerance
     outer = TableEvent.of(table, kind, known, ranges)
     try:
         inner = outer.also(kind, event)
     except NoValueError:
         return Probability(0.0, 0.0, math.inf)
-    part, whole = (compiled.probability(n, generator, each) for compiled in (inner, outer))
+    part, whole = (compiled.probability(n, generator, error) for compiled in (inner, outer))
     value = min(part.value / whole.value, 1.0)
     relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
     return Probability(value, float(value * relative), min(part.ess, whole.ess))

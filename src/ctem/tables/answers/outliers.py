@@ -138,7 +138,7 @@ class Outliers(list[Outlier]):
     """
 
     def _repr_html_(self) -> str:
-        rows = [(each.row, f"{each.score:.2f}", f"{each.p_value:.2g}", each.why()) for each in self]
+        rows = [(row.row, f"{row.score:.2f}", f"{row.p_value:.2g}", row.why()) for row in self]
         return table_html(("row", "score, nats", "p-value", "why"), rows)
 
 
@@ -198,10 +198,10 @@ def outlier_columns(outliers: Sequence[Outlier]) -> dict[str, list[Any]]:
     {'row': [7], 'score': [4.57], 'p_value': [0.0123], 'why': ['']}
     """
     return {
-        "row": [each.row for each in outliers],
-        "score": [round(each.score, 2) for each in outliers],
-        "p_value": [float(f"{each.p_value:.3g}") for each in outliers],
-        "why": [each.why() for each in outliers],
+        "row": [row.row for row in outliers],
+        "score": [round(row.score, 2) for row in outliers],
+        "p_value": [float(f"{row.p_value:.3g}") for row in outliers],
+        "why": [row.why() for row in outliers],
     }
 
 
@@ -215,7 +215,7 @@ def outlier_table(outliers: Sequence[Outlier], X: Any, frame: Frame) -> Any:
     """
     backend: Any = frame.table_type.backend
     made = nw.from_dict(outlier_columns(outliers), backend="pandas" if backend == "numpy" else backend)
-    rows = [each.row for each in outliers]
+    rows = [outlier.row for outlier in outliers]
     if backend == "numpy":
         given = nw.from_dict(dict(zip(frame.columns, np.asarray(X)[rows].T, strict=True)), backend="pandas")
     else:
@@ -231,7 +231,7 @@ def _explained(table: TableDensity, frame: Frame, outliers: list[Outlier], p: Ve
     names = list(frame.columns)
     fields = {field.name: field for field in frame.table_type.fields}
     cells: list[dict[str, SuspiciousCell]] = [{} for _ in outliers]
-    reasons = [_reasons(each, frame, i) for i, each in enumerate(outliers)]
+    reasons = [_reasons(row, frame, i) for i, row in enumerate(outliers)]
     for j, name in enumerate(names):
         rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
         if len(rows) and table.schema.owner[j]:
@@ -244,9 +244,9 @@ def _explained(table: TableDensity, frame: Frame, outliers: list[Outlier], p: Ve
                 cells[i][name] = replace(one, name=name, nats=outliers[i].columns[name], unseen=new)
     return [
         replace(
-            each, p_value=float(p[i]), cells=tuple(cells[i][name] for name in reasons[i] if name in cells[i])
+            row, p_value=float(p[i]), cells=tuple(cells[i][name] for name in reasons[i] if name in cells[i])
         )
-        for i, each in enumerate(outliers)
+        for i, row in enumerate(outliers)
     ]
 
 
@@ -264,7 +264,7 @@ def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> lis
     if expected.has_mean:
         ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
     columns = cells.to_list(), expected.typical().to_list(), *ends, expected.p_values(cells).tolist()
-    return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
+    return [SuspiciousCell("", 0.0, *facts) for facts in zip(*columns, strict=True)]
 
 
 def _or_alone(
@@ -285,7 +285,7 @@ def _or_alone(
     if not len(follows):
         return made
     name, part = list(frame.columns)[j], taken(frame, follows)
-    gone = {each: replace(cells, missing=np.ones(len(cells), bool)) for each, cells in part.columns.items()}
+    gone = {other: replace(cells, missing=np.ones(len(cells), bool)) for other, cells in part.columns.items()}
     margin = table.conditional(replace(part, columns=gone | {name: part.columns[name]}), j)
     judged = list(made)
     for i, one in zip(follows, _suspicious(margin, part.columns[name], field), strict=True):

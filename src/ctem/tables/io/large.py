@@ -177,9 +177,9 @@ def _write_tables(tables: Iterable[Any], folder: str) -> None:
     writer: Any = None
     schema: Schema = None
     try:
-        for number, each in enumerate(tables):
+        for number, given in enumerate(tables):
             table = (
-                pa.Table.from_batches([each]) if isinstance(each, pa.RecordBatch) else _arrow(number, each)
+                pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else _arrow(number, given)
             )
             if schema is not None:
                 _check_same(f"table {number}", table.schema, "table 0", schema)
@@ -247,7 +247,7 @@ def _files(path: str, filesystem: Any, inner: str) -> list[str]:
     if facts.type == fs.FileType.File:
         return [inner]
     inside = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    files = sorted(each.path for each in inside if each.is_file and _is_ours(each.path, inner))
+    files = sorted(file.path for file in inside if file.is_file and _is_ours(file.path, inner))
     if not files:
         raise FileNotFoundError(
             f"{path}: expected files that end in .parquet in this folder; found none among {len(inside)} entries."

@@ -306,7 +306,7 @@ def _as_padded(made: Writing, texts: list[str]) -> Writing:
     """With zeros before days and months below ten, or without, as more of the texts have it."""
     loose = replace(made, padded=False)
     exact = [
-        sum(each.text(_as_value(each, text)) == text for text in texts[:TRIED]) for each in (made, loose)
+        sum(form.text(_as_value(form, text)) == text for text in texts[:TRIED]) for form in (made, loose)
     ]
     return made if exact[0] >= exact[1] else loose
 
@@ -353,15 +353,15 @@ def _span(texts: list[str], reading: Reading) -> Writing | None:
     parts = [re.findall(r"\d+( ?)([a-zA-Z]+)(,? ?)(?=\d|$)", text) for text in texts]
     if max(map(len, parts)) < 2 or any(span_seconds(text) is None for text in texts):
         return None
-    seen = [(unit, space, end) for each in parts for space, unit, end in each]
-    apart = Counter(end for each in parts for *_, end in each[:-1]).most_common(1)[0][0]
+    seen = [(unit, space, end) for cell in parts for space, unit, end in cell]
+    apart = Counter(end for cell in parts for *_, end in cell[:-1]).most_common(1)[0][0]
     units = {
         SPANS[unit.lower()]: f"{space}{unit}" for (unit, space, _), _ in reversed(Counter(seen).most_common())
     }
     ordered = [units[size] for size in sorted(units, reverse=True)]
     made = Writing("duration", units=(*(f"{unit}{apart}" for unit in ordered[:-1]), ordered[-1]))
     loose = replace(made, padded=False)
-    exact = [sum(each.text(each.parsed(text)) == text for text in texts) for each in (made, loose)]
+    exact = [sum(form.text(form.parsed(text)) == text for text in texts) for form in (made, loose)]
     return made if exact[0] >= exact[1] else loose
 
 

@@ -116,19 +116,19 @@ class _Search:
 
     def __init__(self, codecs: Mapping[str, Numbers], cells: Mapping[str, Cells]):
         self.names = list(codecs)[:COPIES]
-        each = [codecs[name] for name in self.names]
+        chosen = [codecs[name] for name in self.names]
         n = min(len(cells[name]) for name in self.names)  # a sketch adds what its sample of the rows missed
         rows = np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64)
         self.values = np.stack(
             [measured(codecs[name], _sampled(cells[name], rows)) for name in self.names], 1
         )
-        self.width = np.array([width_of(codec) for codec in each])
-        atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in each]
+        self.width = np.array([width_of(codec) for codec in chosen])
+        atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in chosen]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
         self.free = np.stack(free, 1)
         self.first = _first_of_copies(self.values)
-        self.codecs = each
-        self.summed = len(each) <= SUMS and all(codec.lattice.type != "moment" for codec in each)
+        self.codecs = chosen
+        self.summed = len(chosen) <= SUMS and all(codec.lattice.type != "moment" for codec in chosen)
 
     def formulas(self) -> list[Formula]:
         """The formulas of every column that are worth most."""

@@ -106,7 +106,7 @@ class PairIndex:
             mass = left - discount * (left > 0) + (strength + discount * kinds) * base
             return float((np.log(mass / (rows + strength)) * count).sum()) / max(1, int(count.sum()))
 
-        strength, discount = max(product(STRENGTHS, DISCOUNTS), key=lambda each: log_prob(*each))
+        strength, discount = max(product(STRENGTHS, DISCOUNTS), key=lambda pair: log_prob(*pair))
         return BackOff(strength, discount, log_prob(strength, discount))
 
 
@@ -147,8 +147,8 @@ class LabelPair:
         if not isinstance(one, Labels) or not isinstance(other, Labels) or not one.apart or one is other:
             raise ValueError(f"pairs: expected two columns of labels; got {column!r:.40}, {partner!r:.40}")
         lists = tuple(tuple(data[key]) for key in ("labels", "values", "counts"))
-        fine = len({len(each) for each in lists}) == 1 and 1 <= len(lists[0]) <= MOST_COUNTS
-        fine = fine and all(type(each) is int and 0 <= each < 2**40 for some in lists for each in some)
+        fine = len({len(count) for count in lists}) == 1 and 1 <= len(lists[0]) <= MOST_COUNTS
+        fine = fine and all(type(count) is int and 0 <= count < 2**40 for some in lists for count in some)
         fine = fine and max(lists[0]) < one.slots and max(lists[1]) < other.slots and min(lists[2]) > 0
         fine = fine and 0 <= gain < np.inf
         if not fine or len(set(zip(*lists[:2], strict=True))) < len(lists[0]):
@@ -174,8 +174,8 @@ def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     slot = {name: slots(name, listed[name], cells[name])[:n] for name in names}
     pairs = []
     for name in many:
-        each = [_pair(name, other, slot) for other in names if other != name]
-        kept = sorted((pair for pair in each if pair is not None), key=lambda pair: -pair.gain)
+        tried = [_pair(name, other, slot) for other in names if other != name]
+        kept = sorted((pair for pair in tried if pair is not None), key=lambda pair: -pair.gain)
         pairs += kept[:KEPT]
     return tuple(pairs)
 

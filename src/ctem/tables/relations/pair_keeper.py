@@ -131,10 +131,10 @@ class CodeCounts:
         prior, strength, discount = learned.copy(), np.ones(len(code)), np.zeros(len(code))
         for keys in (slice(shared), slice(shared, None)):
             priors = learned, np.broadcast_to(self._margin(keys), learned.shape)
-            each = [index.back_off(one[code[index.key], index.other], keys) for one in priors]
-            best = max((0, 1), key=lambda k: each[k].log_prob)
+            fits = [index.back_off(one[code[index.key], index.other], keys) for one in priors]
+            best = max((0, 1), key=lambda k: fits[k].log_prob)
             prior[code[keys]] = priors[best][code[keys]]
-            strength[keys], discount[keys] = each[best].strength, each[best].discount
+            strength[keys], discount[keys] = fits[best].strength, fits[best].discount
         return ShrunkCodes(index, learned, prior, code, strength, discount)
 
     def _margin(self, keys: slice) -> Vector:
@@ -250,8 +250,8 @@ class ByCounts:
         return ByCounts(self.shares, self.which[chosen], self.value[chosen], self.pairs)
 
     def _parts(self) -> list[_Part]:
-        each = [(counts, np.flatnonzero(self.which == k)) for k, counts in enumerate(self.pairs)]
-        return [_Part(counts, row, self.value[row]) for counts, row in each if len(row)]
+        rows = [(counts, np.flatnonzero(self.which == k)) for k, counts in enumerate(self.pairs)]
+        return [_Part(counts, row, self.value[row]) for counts, row in rows if len(row)]
 
 
 class PairKeeper:
@@ -270,15 +270,15 @@ class PairKeeper:
         codes: dict[tuple[int, int], CodeCounts] = {}
         for pair in pairs:
             first, second = columns[pair.column], columns[pair.partner]
-            label, value, counts = (np.array(each) for each in (pair.labels, pair.values, pair.counts))
+            label, value, counts = (np.array(column) for column in (pair.labels, pair.values, pair.counts))
             named = LabelCounts(second, first, value, label, counts)
             self.naming[first.at] = (*self.naming.get(first.at, ()), named)
             sides = (first, second, label, second.codes(value)), (second, first, value, first.codes(label))
             for given, target, slot, code in sides:
                 if (given.at, target.at) not in codes:
                     codes[given.at, target.at] = CodeCounts(given, target, slot, code, counts, pair.gain)
-        ranked = sorted(codes.values(), key=lambda each: -each.gain)
-        self.weighing = {j: tuple(each for each in ranked if each.target.at == j) for _, j in codes}
+        ranked = sorted(codes.values(), key=lambda pair: -pair.gain)
+        self.weighing = {j: tuple(counts for counts in ranked if counts.target.at == j) for _, j in codes}
 
     def about(self, j: int) -> bool:
         """Whether something was counted with encoded column j."""

@@ -31,8 +31,8 @@ class Relations(NamedTuple):
 
     def in_words(self) -> dict[str, str]:
         """The first rule of every column that has one, or its most frequent formula; and the orders."""
-        remarks = {each.target: each.in_words() for each in reversed(self.formulas)}
-        remarks |= {each.target: each.in_words() for each in reversed(self.rules)}
+        remarks = {formula.target: formula.in_words() for formula in reversed(self.formulas)}
+        remarks |= {rule.target: rule.in_words() for rule in reversed(self.rules)}
         for order in self.orders:
             remarks[order.low] = "; ".join(filter(None, [remarks.get(order.low), order.in_words()]))
         for name in dict.fromkeys(pair.column for pair in self.pairs):

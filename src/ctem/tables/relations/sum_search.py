@@ -58,13 +58,13 @@ def closed_functions(
         return
     done: set[tuple[str, str]] = set()
     for term, value in sorted(
-        columns, key=lambda each: not each[0].part
+        columns, key=lambda column: not column[0].part
     ):  # the hundreds, not a hundredth, rounded
         ruled = {target for target, name in done if name == term.column}
         for target, function in trial.sums([value], {term.column} | ruled):
             done.add((target, term.column))
             yield target, (term,), function
-    whole = [each for each in columns if not each[0].part][:most]
+    whole = [column for column in columns if not column[0].part][:most]
     summed: set[str] = set()
     for pair in combinations(whole, 2):
         names = {term.column for term, _ in pair}
@@ -84,7 +84,7 @@ class _Trial:
     """Targets, and what hits them."""
 
     def __init__(self, targets: Mapping[str, tuple[Vector, Quantity]]):
-        fine = {name: each for name, each in targets.items() if _diverse(each[0])}
+        fine = {name: target for name, target in targets.items() if _diverse(target[0])}
         self.names = list(fine)
         self.width = np.array([quantity.width for _, quantity in fine.values()])
         self.y = np.stack([value for value, _ in fine.values()], 1) if fine else np.zeros((0, 0))
@@ -213,7 +213,7 @@ def _many(
     columns that are not part of it are zero.
     """
     for j, target in enumerate(trial.names):
-        others = [each for each in columns if each[0].column != target]
+        others = [column for column in columns if column[0].column != target]
         if target in done or len(others) < 3:
             continue
         x = np.stack([*(value for _, value in others), np.ones(len(trial.y))], 1)
