@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from ctem.persistence.atomic import forget_parts, locked, replacing
+from ctem.persistence.sealed import digest
 
 __all__ = ["claimed", "files_of", "fingerprint", "forget", "read_checkpoint", "write_checkpoint"]
 
@@ -98,11 +98,11 @@ def fingerprint(settings: dict[str, Any], f: nn.Module, *data: Tensor | None) ->
     """
     shapes = {name: list(p.shape) for name, p in f.named_parameters()}
     sizes = [None if x is None else [*x.shape, str(x.dtype)] for x in data]
-    digest = hashlib.sha256(json.dumps([settings, shapes, sizes], sort_keys=True).encode())
+    total = hashlib.sha256(json.dumps([settings, shapes, sizes], sort_keys=True).encode())
     for x in data:
         if x is not None:
-            digest.update(x.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+            total.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()
 
 
 def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -157,9 +157,4 @@ def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str,
 
 def _digest(mark: str, facts: str, tensors: dict[str, Tensor]) -> str:
     """SHA-256 of all that a checkpoint holds."""
-    total = hashlib.sha256(json.dumps([mark, facts]).encode())
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
+    return digest(facts, {f"{name} {value.dtype}": value for name, value in tensors.items()}, mark)
