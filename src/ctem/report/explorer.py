@@ -171,7 +171,7 @@ def _data(model: CTEM, findings: Findings) -> Json:
         "rules": _rules(model.schema_),
         "network": network,
         "columns": _columns(model, findings),
-        "outliers": [_outlier(row, model) for row in findings.outliers],
+        "outliers": [_outlier(strange, model) for strange in findings.outliers],
         "weights": weights,
         "energy": _energy(density),
     }
@@ -367,9 +367,10 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
     return {**data, "lattice": lattice, "edges": axis.edges.tolist()}
 
 
-def _outlier(row: Strange, model: CTEM) -> Json:
-    blamed = [list(row.cells).index(cause.column) for cause in row.surprises]
-    return {"row": row.row, "blamed": blamed, "cells": row_cells(model, row.cells)}
+def _outlier(strange: Strange, model: CTEM) -> Json:
+    outlier, cells = strange
+    blamed = [list(cells).index(cell.name) for cell in outlier.cells]
+    return {"row": outlier.row, "blamed": blamed, "cells": row_cells(model, cells)}
 
 
 def row_cells(model: CTEM, columns: Mapping[str, Cells]) -> list[float | str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,24 @@ from ctem.report.patterns import Pattern, missing_patterns
 from ctem.report.privacy import Privacy, audit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
-from ctem.tables.answers.outliers import strangest_first
+from ctem.tables.answers.outliers import Outlier, find_outliers
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed_frame, displayed_like
+from ctem.tables.io.display import displayed_frame
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import chunks, taken
 from ctem.training import History
 
-__all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
+__all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "examine"]
 
 LARGEST = 20_000  # rows that are scored; a random choice of a larger table
 PAIRED = 4_000  # rows in the dependence of pairs
 AUDITED = 500  # samples and rows of the privacy section
-STRANGE, REASONS = 10, 3  # outliers, and columns named for each
+STRANGE = 10  # outliers
 
 Vector = NDArray[np.float64]
+Strange = tuple[Outlier, Mapping[str, Cells]]  # an outlier, and its cells, one of each column
 
 
 @dataclass(frozen=True)
@@ -91,35 +92,6 @@ class Scores:
     def of(cls, rows: str, model: Vector, independent: Vector) -> Scores:
         """From the log-densities of the same rows."""
         return cls(rows, Mean.of(model), Mean.of(independent), Mean.of(model - independent), model)
-
-
-@dataclass(frozen=True)
-class Surprise:
-    """A cell that makes a row strange: what it adds to the score, its value, and the most likely one.
-
-    >>> Surprise("height", 5.2, "2.5", "1.7").nats
-    5.2
-    """
-
-    column: str
-    nats: float
-    value: str
-    expected: str
-
-
-@dataclass(frozen=True)
-class Strange:
-    """A strange row: its outlier score, the columns that add most to it, and its cells.
-
-    >>> Strange(7, 30.0, (), {}, 0.02).row
-    7
-    """
-
-    row: int
-    score: float
-    surprises: tuple[Surprise, ...]
-    cells: Mapping[str, Cells]  # one each
-    p_value: float
 
 
 @dataclass(frozen=True)
@@ -204,7 +176,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         pairs=_pairs(marginals, frame, sampled),
         real=frame.columns,
         sampled=sampled,
-        outliers=_outliers(table, frame, chosen, model.held_out_),
+        outliers=_outliers(model, table, frame, chosen),
         history=model.density_.history,
         judged=model.held_out_,
         realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
@@ -291,19 +263,10 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
     return f"{display_text(cells, low)} … {display_text(cells, high)}"
 
 
-def _outliers(table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut) -> list[Strange]:
-    surprises = table.surprises(frame)
-    p = judged.p_values(table, frame)
-    outliers = []
-    for i in map(int, strangest_first(surprises.sum(1), p)[:STRANGE]):
-        nats, one = surprises[i], taken(frame, slice(i, i + 1))
-        top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
-        reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        outliers.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, float(p[i])))
-    return outliers
-
-
-def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
-    name, cells = list(row.columns.items())[j]
-    likeliest = displayed_like(cells, table.conditional(row, j).mode())
-    return Surprise(name, nats, display_text(cells, 0), display_text(likeliest, 0))
+def _outliers(model: CTEM, table: TableDensity, frame: Frame, chosen: NDArray[np.int64]) -> list[Strange]:
+    outliers = find_outliers(table, frame, model.held_out_, STRANGE)
+    places = [outlier.row for outlier in outliers]
+    return [
+        (replace(outlier, row=int(chosen[i])), taken(frame, slice(i, i + 1)).columns)
+        for i, outlier in zip(places, outliers, strict=True)
+    ]

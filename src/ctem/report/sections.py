@@ -10,9 +10,11 @@ import numpy as np
 from ctem.report.axes import nice
 from ctem.report.charts import curves, diagonal, histograms
 from ctem.report.extras import dependence_map, missing, privacy
-from ctem.report.findings import ColumnFacts, Findings, Mean, Scores, Strange
+from ctem.report.findings import ColumnFacts, Findings, Mean, Scores
 from ctem.report.markup import error_bar, folding, name_of, signed, tag, text
 from ctem.report.pictures import marginal_figure, pair_figure
+from ctem.tables.answers.markup import cell_text
+from ctem.tables.answers.outliers import Outlier
 
 __all__ = ["sections"]
 
@@ -232,22 +234,23 @@ def _outliers(findings: Findings) -> tuple[str, str]:
         "its cells are, or how rare so unlikely a cell is in its column. Neither units nor rounding matter; bars are "
         "what single cells add to it.",
     )
-    most = max((s.nats for row in findings.outliers for s in row.surprises), default=1.0)
-    return about, tag("ol", "".join(_outlier(row, most) for row in findings.outliers), "outliers")
+    outliers = [outlier for outlier, _ in findings.outliers]
+    most = max((cell.nats for outlier in outliers for cell in outlier.cells), default=1.0)
+    return about, tag("ol", "".join(_outlier(outlier, most) for outlier in outliers), "outliers")
 
 
-def _outlier(row: Strange, most: float) -> str:
+def _outlier(row: Outlier, most: float) -> str:
     head = tag(
         "div",
         tag("h3", f"Row {row.row:,}")
         + tag("span", f"score {signed(row.score, '.2f')}, p {row.p_value:.2g}", "muted"),
     )
     causes = []
-    for cause in row.surprises:
-        words = f"{name_of(cause.column)} is <strong><bdi>{text(cause.value, 60)}</bdi></strong>"
-        if cause.expected != cause.value:
-            words += tag("span", f"; most likely <bdi>{text(cause.expected, 60)}</bdi>", "muted")
-        bar = f'<span><i style="width:{100 * cause.nats / most:.0f}%"></i></span>{tag("span", f"{cause.nats:.1f}")}'
+    for cell in row.cells:
+        words = f"{name_of(cell.name)} is <strong><bdi>{text(cell_text(cell.value), 60)}</bdi></strong>"
+        words += tag("span", f"; <bdi>{text(cell.remark, 150)}</bdi>", "muted")
+        width = max(0.0, 100 * cell.nats / most)
+        bar = f'<span><i style="width:{width:.0f}%"></i></span>{tag("span", f"{cell.nats:.1f}")}'
         causes.append(tag("div", tag("div", words) + tag("div", bar, "meter"), "cause"))
     return tag("li", head + tag("div", "".join(causes), "why"))
 

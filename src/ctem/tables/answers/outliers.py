@@ -71,14 +71,19 @@ class SuspiciousCell:
     alone: bool = False
 
     def __str__(self) -> str:
+        return f"{self.name} {_short(self.value)}, {self.remark}"
+
+    @property
+    def remark(self) -> str:
+        """What is strange about it, or what was expected."""
         if self.unseen:
-            return f"{self.name} {_short(self.value)}, a value never seen"
+            return "a value never seen"
         between = "" if self.low is None else f"{_short(self.low)} to {_short(self.high)}; "
         p = f"p {self.p_value:.2g}" if self.p_value >= LEAST else f"p < {LEAST:.0e}"
         if self.when:
-            return f"{self.name} {_short(self.value)}, an unusual time of the {self.when} ({p})"
+            return f"an unusual time of the {self.when} ({p})"
         of = "expected of any row" if self.alone else "expected"
-        return f"{self.name} {_short(self.value)}, {of} {_short(self.expected)} ({between}{p})"
+        return f"{of} {_short(self.expected)} ({between}{p})"
 
 
 @dataclass(frozen=True)
