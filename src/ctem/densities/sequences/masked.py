@@ -27,7 +27,7 @@ class MaskedDensity(nn.Module):
 
     >>> space = Space.sequence(tokens=3, length=4)
     >>> density = MaskedDensity(space, width=8, depth=1, heads=2)
-    >>> round(float(density.log_prob(space.states()).exp().sum()), 4)
+    >>> round(density.log_prob(space.states()).exp().sum().item(), 4)
     1.0
     >>> density.sample(5, torch.Generator().manual_seed(0)).shape
     torch.Size([5, 4])
