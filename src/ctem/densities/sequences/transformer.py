@@ -15,6 +15,7 @@ __all__ = ["Precision", "Transformer", "pieces", "sequence_loss", "token_count"]
 
 Precision = Literal["float32", "bf16"]
 SPREAD = 0.4  # standard deviation of the initial weights, times the root of the width: GPT-2's .02 at 400
+SLOWEST = 10_000.0  # positions of a turn of the slowest pair of features, over 2π
 CPU_CELLS, GPU_CELLS = 2**26, 2**32  # numbers of a layer's features, or of all keys and values, held at once
 
 
@@ -52,9 +53,10 @@ class _Block(nn.Module):
         self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, h: Tensor, causal: bool, memory: Memory | None) -> Tensor:
-        """The next features (n, length, width)."""
+    def forward(self, h: Tensor, angle: Tensor, causal: bool, memory: Memory | None) -> Tensor:
+        """The next features (n, length, width); queries and keys are turned by their places, (length, half a head)."""
         q, k, v = self.inputs(self.before(h)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = _turned(q, angle), _turned(k, angle)
         first = memory is None or memory.filled == 0  # later positions come one at a time, and see all before
         if memory is not None:
             k, v = memory.extended(k, v)
@@ -65,13 +67,20 @@ class _Block(nn.Module):
         return h + dropout(self.outer(inside), drop, self.training)
 
 
+def _turned(h: Tensor, angle: Tensor) -> Tensor:
+    """h (…, length, width of a head) turned in pairs, so that products of two depend on how far apart they are."""
+    cos, sin = angle.cos().to(h.dtype), angle.sin().to(h.dtype)
+    a, b = h.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
 class Transformer(nn.Module):
     """Features of codes at positions 0 … length − 1; in a causal one, a position sees those up to itself.
 
     Arguments:
         codes: how many there are.
         length: of a sequence, at most.
-        width, depth, heads: of the network; the heads divide the width.
+        width, depth, heads: of the network; twice the heads divide the width.
         causal: whether a position sees later ones, too (False) or not (True).
         drop: share of the features that training leaves out.
         seed: of the initial weights.
@@ -80,6 +89,8 @@ class Transformer(nn.Module):
     >>> Transformer(5, length=4, width=8, depth=1, heads=2)(torch.zeros(3, 4)).shape
     torch.Size([3, 4, 8])
     """
+
+    angles: Tensor
 
     def __init__(
         self,
@@ -95,10 +106,13 @@ class Transformer(nn.Module):
         precision: Precision = "float32",
     ):
         super().__init__()
-        if width % heads:
-            raise ValueError(f"heads: expected a divisor of width = {width}; got {heads}.")
+        if width % (2 * heads):
+            raise ValueError(f"heads: expected a divisor of half of width = {width}; got {heads}.")
         self.codes, self.length, self.width, self.depth = codes, length, width, depth
         self.causal, self.precision = causal, precision
+        half = width // heads // 2
+        speed = SLOWEST ** (-torch.arange(half) / half)
+        self.register_buffer("angles", torch.arange(length).unsqueeze(1) * speed, persistent=False)
         with torch.random.fork_rng(
             devices=[]
         ):  # torch initialises from the global generator: leave it as it was
@@ -114,11 +128,11 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, memories: list[Memory] | None = None) -> Tensor:
         """Features (n, new, width) of codes x (n, new), which come after those that the memories hold."""
         start = 0 if memories is None else memories[0].filled
-        place = torch.arange(start, start + x.shape[1], device=x.device)
+        place = slice(start, start + x.shape[1])
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            h = self.code(x.long()) + self.place(place)
+            h = self.code(x.long()) + self.place.weight[place]
             for k, block in enumerate(self.blocks):
-                h = block(h, self.causal, None if memories is None else memories[k])
+                h = block(h, self.angles[place], self.causal, None if memories is None else memories[k])
             return self.last(h)
 
     def memories(self) -> list[Memory]:
