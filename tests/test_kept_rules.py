@@ -318,6 +318,16 @@ def test_a_rule_that_networks_can_learn_is_theirs_where_it_is_broken():
     assert model.score(X) > -entropy - 0.05  # by the share of all rows: 0.1 lower
 
 
+def test_an_order_of_flags_counts_the_rows_that_could_break_it_and_is_none_if_one_does():
+    rng = np.random.default_rng(0)
+    part = (rng.random(20_000) < 0.01).astype(int)
+    X = pd.DataFrame({"part": part, "whole": part | (rng.random(20_000) < 0.3)})
+    (order,) = Schema.fit(read_frame(X)).orders
+    assert (order.low, order.high, order.rows) == ("part", "whole", part.sum())
+    X.loc[np.flatnonzero(part)[0], "whole"] = 0
+    assert not Schema.fit(read_frame(X)).orders
+
+
 def bernoulli_entropy(p):
     return -p * np.log(p) - (1 - p) * np.log(1 - p)
 
