@@ -157,12 +157,12 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             how: draws of importance sampling; chains and levels of annealing.
         """
         check_is_fitted(self)
-        found = self.log_zs_ if method == "auto" and not how else self._log_zs(method=method, **how)
-        if len(found) == 1:
-            return found[0]
-        value = math.log(sum(math.exp(z.value - found[0].value) for z in found) / len(found)) + found[0].value
-        words = ", ".join(dict.fromkeys(z.method for z in found))
-        return LogZ(value, sum(z.stderr for z in found) / len(found), min(z.ess for z in found), words)
+        zs = self.log_zs_ if method == "auto" and not how else self._log_zs(method=method, **how)
+        if len(zs) == 1:
+            return zs[0]
+        value = math.log(sum(math.exp(z.value - zs[0].value) for z in zs) / len(zs)) + zs[0].value
+        words = ", ".join(dict.fromkeys(z.method for z in zs))
+        return LogZ(value, sum(z.stderr for z in zs) / len(zs), min(z.ess for z in zs), words)
 
     def log_prob(self, X: ArrayLike) -> Any:
         """log ρ of each row per unit of the user's real columns, (n,): NumPy of NumPy, a tensor of a tensor."""
@@ -207,14 +207,14 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"n: expected at least 1 row; got {n}.")
         generator = self._generator(random_state)
         owner = torch.randint(len(self.nets_), (n,), generator=generator, device=generator.device)
-        x, found = torch.empty(n, self.space.dim, device=generator.device), None
+        x, worst = torch.empty(n, self.space.dim, device=generator.device), None
         for k in owner.unique().tolist():
             how: dict[str, Any] = {"method": method, "steps": steps, "diagnostics": diagnostics}
             rows = owner == k
             drawn = draw_rows(self.potential(k), self.space, self.base_, int(rows.sum()), generator, **how)
-            x[rows], found = drawn.x.to(x), _worse(found, drawn)
+            x[rows], worst = drawn.x.to(x), _worse(worst, drawn)
         X = self.space.decode(x)
-        return X if not diagnostics or found is None else Draws(X, *found[1:])
+        return X if not diagnostics or worst is None else Draws(X, *worst[1:])
 
     def potential(self, member: int = 0) -> LogPotential:
         """f of encoded rows (n, d) as a function: for the samplers, the constants and the losses of this library."""
@@ -343,8 +343,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
 
     def _log_prob(self, x: Tensor) -> Tensor:
         """log ρ of encoded rows, float64, differentiable."""
-        found = [self.potential(k)(x).double() - log_z.value for k, log_z in enumerate(self.log_zs_)]
-        return torch.stack(found).logsumexp(0) - math.log(len(found))
+        by_fold = [self.potential(k)(x).double() - log_z.value for k, log_z in enumerate(self.log_zs_)]
+        return torch.stack(by_fold).logsumexp(0) - math.log(len(by_fold))
 
     def _encoded(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)

@@ -121,7 +121,7 @@ def pair_loss(
     Arguments:
         f: the log-potential.
         x: encoded data (n, d).
-        kernel: the comparison kernel; it alone tells continuous, discrete and mixed apart.
+        kernel: the comparison kernel; it alone distinguishes continuous, discrete and mixed.
         generator: the source of the comparisons.
         m: comparisons per row; kernels on real columns draw them in antithetic pairs.
         rule: ℓ.

@@ -171,7 +171,7 @@ def log_z_bracket(
 ) -> Bracket:
     """Forward and reverse annealing with as many chains as rows in x: E lower ≤ log Z ≤ E upper.
 
-    Far apart, they say that the path is too short or the sampler too slow. Grosse et al. 2015 (BDMC).
+    Far apart, they mean that the path is too short or the sampler too slow. Grosse et al. 2015 (BDMC).
 
     Arguments:
         f, base, sampler, x, generator, levels, moves: as in :func:`log_z_reverse_annealed`.

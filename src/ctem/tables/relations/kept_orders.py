@@ -53,7 +53,7 @@ class KeptOrder:
     examples: tuple[int, ...]
 
     def in_words(self) -> str:
-        """What is said of the lower column, and the rows that break it."""
+        """The order as a sentence about the lower column, with the rows that break it."""
         if not self.broken:
             return f"never above {self.high}"
         rows = "1 row" if self.broken == 1 else f"{self.broken:,} rows"
@@ -112,7 +112,7 @@ def find_orders(
 
 
 def _comparable(low: str, high: str, known: Mapping[str, Quantity]) -> bool:
-    """Whether an order can be asked for; an error that says why it cannot."""
+    """Whether an order can be asked for; an error with the reason where it cannot."""
     if not {low, high} <= known.keys() or low == high or known[low].kind != known[high].kind:
         raise ValueError(f"rules: expected two columns of numbers, or of moments, in '{low} <= {high}'.")
     return True

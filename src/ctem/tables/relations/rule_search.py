@@ -38,9 +38,9 @@ PER_KEY = {
 }  # rows a key, at least: fewer would be learned by heart
 OF_TWO = 3.0  # the same of two columns
 OFTEN = 200  # rows a key from which on networks learn what a listed column says of another
-BANDED = 0.25  # changes of value a key, below which neighbours of a number say what it has
+BANDED = 0.25  # changes of value a key, below which neighbours of a number determine its value
 SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
-CLOSED = 400  # rows that are made to see what a rule says of others
+CLOSED = 400  # rows that are made to test what a rule means for others
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
@@ -123,7 +123,7 @@ class _Search:
                 yield rule
 
     def asked(self, target: str, columns: tuple[str, ...]) -> KeptRule:
-        """The rule by which a user says that a column follows from others: calculated if it can be, or looked up."""
+        """The requested rule by which a column follows from others: calculated if it can be, or looked up."""
         sentence = f"{target} from {' and '.join(columns)}"
         if not {target, *columns} <= set(self.names):
             raise ValueError(f"rules: expected columns that the density has in {sentence!r}.")
@@ -145,7 +145,7 @@ class _Search:
         return rule
 
     def looked_up(self) -> Iterator[KeptRule]:
-        """What one column says of another, or two where none does."""
+        """The rules by which one column determines another, or two where none does."""
         done = set()
         for view in (*self.views, *self.parts):
             if self._fine(view):
@@ -274,7 +274,7 @@ class _Search:
         return late, False, -len(rule.terms), -self._closure(rule, rules), rule.function.complexity, listed
 
     def _closure(self, rule: KeptRule, rules: list[KeptRule]) -> float:
-        """The share of rows, in tenths, that keep other rules about the same columns if this one says its column.
+        """The share of rows, in tenths, that keep other rules about the same columns if this one determines its column.
 
         What it takes is put together anew, and moved by a few cells.
         """
