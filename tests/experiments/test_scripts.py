@@ -32,6 +32,7 @@ SCRIPTS = [
     "tables.nats --margins",
     "tables.nats --systems CTEM",
     "tables.nats --systems CTEM --jobs 2",
+    "tables.p_values",
     "tables.samples --titanic",
     "tables.samples --systems CTEM",
 ]
