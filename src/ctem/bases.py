@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ctem.spaces import Space
 
-__all__ = ["FittedBase", "ProductBase"]
+__all__ = ["FittedBase", "Pool", "ProductBase"]
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -222,6 +222,26 @@ class FittedBase(nn.Module):
     def _length(self, j: int) -> float:
         low, high = self.space.bounds[j]
         return high - low
+
+
+class Pool:
+    """Rows that were drawn before, where drawing is slow: ``sample`` takes some of them, with replacement.
+
+    Arguments:
+        rows: (n, d).
+
+    >>> Pool(torch.tensor([[7.0]])).sample(2, torch.Generator().manual_seed(0))
+    tensor([[7.],
+            [7.]])
+    """
+
+    def __init__(self, rows: Tensor):
+        self.rows = rows
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n of the rows, (n, d)."""
+        rows = self.rows
+        return rows[torch.randint(len(rows), (n,), generator=generator, device=rows.device)]
 
 
 def smoothed_counts(counts: Tensor, added: float = 0.5) -> Tensor:

@@ -29,7 +29,7 @@ from ctem.training import History, Recipe
 __all__ = ["load", "save"]
 
 KIND, FORMAT, SEAL = "ctem energy", "1", "e"
-PLAIN = ("scale", "comparisons", "validation_fraction", "folds", "random_state")
+PLAIN = ("scale", "comparisons", "draws", "validation_fraction", "folds", "random_state")
 
 
 def save(model: Any, path: str | Path) -> None:
