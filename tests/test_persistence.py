@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from test_preferred import preferring
 
 from ctem import CTEM, Category
+from ctem.densities.anyorder.worth import Worth
 from ctem.persistence import atomic
 from ctem.persistence.reading import FORMAT, OLDEST, provenance
 from ctem.tables.margins.preferred import PreferredValues
@@ -352,6 +353,18 @@ def test_an_older_file_with_retired_names_is_read(path, model):
     write(path, tensors, {**metadata, "version": "22"}, header)
     assert np.array_equal(CTEM.load(path).score_samples(table()), model.score_samples(table()))
     assert CTEM.load(path).describe() == model.describe()
+
+
+def test_an_older_file_that_believes_the_networks_is_read_and_saved_again(path, model, tmp_path):
+    tensors, metadata = parts(path)
+    header = json.loads(metadata["model"])
+    del header["density"]["worth"]
+    write(path, tensors, {**metadata, "version": "20"}, header)
+    older = CTEM.load(path)
+    older.save(tmp_path / "again.ctem")
+    again = CTEM.load(tmp_path / "again.ctem")
+    assert again.density_.net.worth == Worth.of_all(older.density_.net.space.dim)
+    assert np.array_equal(again.score_samples(table()), older.score_samples(table()))
 
 
 def test_a_header_that_is_a_list_is_refused(path):

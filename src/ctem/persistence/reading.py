@@ -110,8 +110,9 @@ def _without_held_out(header: Header) -> Header:
 def _without_energy(header: Header) -> Header:
     """20: no density had an energy, and networks were believed in every column."""
     header["settings"].setdefault("energy", None)
-    for part in ("energy", "worth"):
-        header["density"].setdefault(part, None)
+    header["density"].setdefault("energy", None)
+    columns = len(header["density"]["late"])
+    header["density"].setdefault("worth", {"share": [1.0] * columns, "heard": [True] * columns})
     return header
 
 
@@ -127,9 +128,8 @@ def _without_second_potential(header: Header) -> Header:
 def _in_present_words(header: Header) -> Header:
     """22: the networks gave the tails of numbers their shape, however far out; some parts had other names."""
     worth = header["density"]["worth"]
-    if worth is not None:
-        worth.setdefault("reach", 100.0)
-        worth.setdefault("nats", worth.pop("told", None))
+    worth.setdefault("reach", 100.0)
+    worth.setdefault("nats", worth.pop("told", None))
     _rename(header["schema"])
     return header
 
