@@ -168,7 +168,7 @@ class PseudoLikelihood(Objective):
 class RatioMatching(Objective):
     r"""Σ_j σ(f(x^j) − f(x))² on bits, all of them or an unbiased sum over a few (Hyvärinen 2007).
 
-    ``guided`` draws the few where the gradient in the features says that the term is large, each with its weight: Liu
+    ``guided`` draws the few where the gradient in the features makes the term large, each with its weight: Liu
     et al. 2022 ("gradient-guided importance sampling").
 
     Arguments:

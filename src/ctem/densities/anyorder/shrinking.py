@@ -89,7 +89,7 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
 
 
 def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:
-    """Columns of share 0 that cost the others more than unseen rows leave possible that they tell.
+    """Columns of share 0 that cost the others more than they can gain, as far as unseen rows show.
 
     With each, how many nats a row the others lose by being shown it, at random visible sets. Columns of ties are never
     alone.
@@ -137,7 +137,7 @@ class _Asked:
         return out
 
     def _allowed(self, shown: Tensor) -> Tensor:
-        """Without the continuous part of a column whose parent is hidden, which would tell the parent."""
+        """Without the continuous part of a column whose parent is hidden, which would give the parent away."""
         for child, parent in self.objective.parents.items():
             shown[..., child] &= shown[..., parent]
         return shown

@@ -1,6 +1,6 @@
 """Comparison kernels: where the second point of a pair comes from.
 
-A kernel k draws y ~ k(·|x) and says by how much it is asymmetric,
+A kernel k draws y ~ k(·|x) and gives its asymmetry,
 
     log_ratio = log k(y|x) − log k(x|y),
 
