@@ -39,7 +39,7 @@ from ctem.bases import Pool
 from ctem.densities.sequences import CausalDensity, MaskedDensity, SequenceNet, sequence_loss
 from ctem.matching.losses import tilt_loss
 from ctem.partition import tilt_bracket
-from experiments.results import Record, arguments, replace_bytes, staged, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 from experiments.text.settings import FILES, FULL, MADE_UP, QUICK, Size, Text, load_text
 
 SYSTEMS = {
@@ -216,12 +216,12 @@ class Run:
 
     def show(self, base: CausalDensity, fresh: Tensor, g: Any, generator: torch.Generator) -> None:
         """Texts before and after: draws of the base, and draws chosen by their weights."""
-        self.shown["before"] = self.text.read(fresh[:SHOWN])
+        self.shown["draws of the base"] = self.text.read(fresh[:SHOWN])
         groups = fresh[: SHOWN * LIVELY].unflatten(0, (-1, LIVELY))
         p = torch.stack([values_of(g, group).softmax(0) for group in groups])
         chosen = torch.multinomial(p, 1, generator=generator).squeeze(1)
         after = groups[torch.arange(len(groups), device=groups.device), chosen]
-        self.shown["after"] = self.text.read(after)
+        self.shown[f"one of {LIVELY} draws, chosen by the energy"] = self.text.read(after)
 
 
 def scaled(g: nn.Module, scale: float) -> Callable[[Tensor], Tensor]:
@@ -288,9 +288,10 @@ def save(run: Run, found: dict[str, Values], args: Any, out: Path) -> None:
     name = f"text-{run.text.name.replace(' ', '-')}-{run.length}"
     about = {"size": run.size._asdict()} | run.settings
     spent = sum(run.settings["seconds in all"].values())
-    write(name, about, records(run, found), args.device, spent, out, quick=args.quick)
-    lines = [line for title, texts in run.shown.items() for line in (f"== {title} ==", *texts, "")]
-    replace_bytes(out / f"{name}{'-quick' if args.quick else ''}.txt", "\n".join(lines).encode())
+    texts = {
+        "texts": {part: [each.replace("\n", "⏎") for each in found] for part, found in run.shown.items()}
+    }
+    write(name, about, records(run, found), args.device, spent, out, quick=args.quick, curves=texts)
 
 
 def parsed() -> Any:

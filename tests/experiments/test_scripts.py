@@ -10,6 +10,7 @@ pytestmark = pytest.mark.long
 SCRIPTS = [
     "binary.nats",
     "energies.referee",
+    "images.labelled",
     "images.mnist",
     "paper.figures",
     "paper.mixed",
@@ -34,6 +35,7 @@ SCRIPTS = [
     "tables.nats --systems CTEM --jobs 2",
     "tables.samples --titanic",
     "tables.samples --systems CTEM",
+    "text.energy",
 ]
 NEEDS = {
     "tables.samples --systems CTEM": "xgboost",
@@ -50,6 +52,8 @@ def settings_of_torch():
 
 
 @pytest.mark.filterwarnings("ignore:log Z rests on")  # quick runs have few draws
+@pytest.mark.filterwarnings("ignore:max_time. still improving")
+@pytest.mark.filterwarnings("ignore:X. without .label.")
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # matplotlib asks a tensor
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
