@@ -133,6 +133,7 @@ PAGES = (
     Page(
         "text",
         {"text-*": "sizes and rates before any run; the scale of an energy on validation text; one run"},
+        split="dataset",
     ),
     Page(
         "labelled",
@@ -141,6 +142,7 @@ PAGES = (
             "labelled-digits": "nothing was chosen on it; one run",
             "labelled-grey": "defaults; one run",
         },
+        split="dataset",
         pictures=("labelled-mnist.png", "labelled-digits.png"),
     ),
     Page(
