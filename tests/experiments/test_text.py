@@ -79,6 +79,12 @@ def test_images_and_labels_add_up_to_one_in_every_order_and_a_missing_label_is_s
         assert torch.allclose(log_p.view(-1, 10).logsumexp(1), marginal, atol=1e-5)
 
 
+def test_a_label_that_is_asked_for_is_not_shown(joint):
+    x = torch.tensor([[0.0, 1.0, 1.0, 0.0, 3.0], [0.0, 1.0, 1.0, 0.0, 8.0]])
+    found = joint.given(x, torch.ones_like(x, dtype=torch.bool), 4).log_p
+    assert torch.equal(found[0], found[1])
+
+
 def test_a_drawn_image_keeps_the_label_that_was_given(joint):
     given = torch.full((20, 5), math.nan)
     given[:, -1] = 7.0
