@@ -141,7 +141,7 @@ class Transformer(nn.Module):
 
 
 class Trained(Protocol):
-    """A density that says how it is trained."""
+    """A density that knows how it is trained."""
 
     def loss(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss of rows x (n, length)."""
