@@ -12,7 +12,7 @@ from ctem.persistence.sealed import Header, read_header, short, unsealed
 
 __all__ = ["FORMAT", "MIGRATIONS", "provenance", "read"]
 
-FORMAT = 23  # raise it when the header changes, and add to MIGRATIONS how to read the one before
+FORMAT = 24  # raise it when the header changes, and add to MIGRATIONS how to read the one before
 OLDEST = 13  # whose density still exists
 
 
@@ -144,6 +144,12 @@ def _rename(part: Any) -> None:
         _rename(inner)
 
 
+def _without_classes(header: Header) -> Header:
+    """23: networks were mixed with margins alone."""
+    header["density"].setdefault("classes", None)
+    return header
+
+
 MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     13: _without_ends,
     14: _without_formulas,
@@ -155,4 +161,5 @@ MIGRATIONS: dict[int, Callable[[Header], Header]] = {
     20: _without_energy,
     21: _without_second_potential,
     22: _in_present_words,
+    23: _without_classes,
 }

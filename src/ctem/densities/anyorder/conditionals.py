@@ -89,7 +89,8 @@ class AtLevel(Conditionals):
         j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
         named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
+            every = self.net.label_log_probs(trunk, j, self.asked)
+            log_p = _mean(self._mixed(every, asked.x[None], asked.visible[None], j))
             return Probabilities(log_p) if rules is None else self._kept(log_p, rules, asked, named)
         found, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
         if named is not None:
@@ -125,15 +126,21 @@ class AtLevel(Conditionals):
                 trunk = self.net.trunk(
                     x[None], visible[None], self.level, self.asked, self.net.formula_values(x, visible)
                 )
-                alone = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
+                every = self.net.label_log_probs(trunk, j, self.asked)
+                alone = _mean(self._mixed(every, x[None], visible[None], j))
             self.shrunk[pair.given, j] = pair.shrunk(alone.exp())
         return self.shrunk[pair.given, j]
 
-    def _mixed(self, log_p: Tensor, j: int) -> Tensor:
-        """Log-probabilities (…, k) of the values of a discrete column j, mixed with its margin."""
-        space = self.net.space
+    def _mixed(self, log_p: Tensor, x: Tensor, visible: Tensor, j: int) -> Tensor:
+        """Log-probabilities (members, n, k) of the values of a discrete column j, mixed with its margin.
+
+        Or with what latent classes say of rows x (1 or members, n, d), if there are any.
+        """
+        space, share, classes = self.net.space, self.net.worth.share[j], self.net.classes
+        if classes is not None and share < 1.0:
+            return mixed_column(share, log_p, classes.log_probs(x, visible, j, self.asked))
         log_margin = self.base.log_table[space.discretes.index(j), : space.sizes[j]]
-        return mixed_column(self.net.worth.share[j], log_p, log_margin)
+        return mixed_column(share, log_p, log_margin)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
@@ -151,7 +158,8 @@ class AtLevel(Conditionals):
         formulas = None if formulas is None else formulas.rows(index.flatten())
         trunk = self.net.trunk(x[index], visible[index], self.level, self.asked, formulas)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(self.net.label_log_probs(trunk, j, self.asked), j)
+            log_p = self.net.label_log_probs(trunk, j, self.asked)
+            log_p = self._mixed(log_p, x[index], visible[index], j)
             found: Conditional = Probabilities(log_p.flatten(0, 1))
         else:
             each, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)

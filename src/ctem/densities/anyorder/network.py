@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, pad
 
 from ctem.bases import ProductBase
+from ctem.densities.anyorder.classes import LatentClasses
 from ctem.densities.anyorder.inputs import Inputs, Prediction
 from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body, Linear, affine
@@ -64,7 +65,7 @@ class AnyOrderNet(nn.Module):
     values (``LabelHead``) and densities around a prediction (``NumberHead``). Before training every conditional is that
     of the base, around a linear prediction. Tensors have the members as their first axis; a method that is asked for
     one ``member`` takes rows without it. How far the network is believed is in ``worth``: its answers are its own, and
-    ``AtLevel`` mixes them with the margins; but it does not see a column that is not heard.
+    ``AtLevel`` mixes them with the margins, or with latent ``classes``; but it does not see a column that is not heard.
 
     Arguments:
         base: the base.
@@ -86,6 +87,7 @@ class AnyOrderNet(nn.Module):
 
     reals: Tensor
     unheard: Tensor | None
+    classes: LatentClasses | None
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class AnyOrderNet(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.inputs = Inputs(base, harmonics, correlation)
         self.labels, self.numbers = LabelHead(base), NumberHead()
-        self.ties = ties
+        self.ties, self.classes = ties, None
         flags = 0 if ties is None else ties.size
         self.first = Linear(members, self.inputs.size + flags, width, generator)
         self.body = Body(members, width, blocks, dropout, generator)
