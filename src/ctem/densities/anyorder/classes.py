@@ -108,7 +108,7 @@ class LatentClasses(nn.Module):
         super().__init__()
         self.base, self.space, self.groups = base, base.space, [list(group) for group in groups]
         d, widest = self.space.dim, max(map(len, groups))
-        start = _starts(self.space)
+        self.starts = start = _starts(self.space)
         none = [_none_set(chance, group, start) for group in groups]
         first = [0, *accumulate(2 ** len(group) for group in groups)]
         self.states, self.group = first.pop(), {j: g for g, group in enumerate(groups) for j in group}
@@ -135,10 +135,10 @@ class LatentClasses(nn.Module):
         A column that is not heard has its margin in every class.
 
         >>> from ctem.spaces import Category
-        >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(200, 1)
-        >>> base = ProductBase(Space([Category(2)] * 2))
-        >>> classes = LatentClasses.fit(base, x, torch.ones(1, 400), [True, True], 0)
-        >>> bool(classes.log_probs(x[None, :1], torch.tensor([[[True, False]]]), 1, slice(None))[0, 0, 0] > -0.1)
+        >>> x = torch.tensor([[0.0] * 9, [1.0] * 9]).repeat(200, 1)
+        >>> base, visible = ProductBase(Space([Category(2)] * 9)), torch.arange(9).expand(1, 2, 9) < 8
+        >>> classes = LatentClasses.fit(base, x, torch.ones(1, 400), [True] * 9, 0)
+        >>> bool(classes.log_probs(x[None, :2], visible, 8, slice(None))[0].diagonal().min() > -0.3)
         True
         """
         listens, generator = torch.tensor(heard, device=x.device), torch.Generator().manual_seed(seed)
@@ -180,7 +180,7 @@ class LatentClasses(nn.Module):
 
         A column whose group has a cell that is set has its first value. But what no row has is not impossible.
         """
-        state, table, start = state[..., self.group[j]], self.table[member], self.states + int(self.start[j])
+        state, table, start = state[..., self.group[j]], self.table[member], self.states + self.starts[j]
         which = torch.arange(len(table), device=state.device).unsqueeze(1)
         decided, none = state >= self.states, torch.where(state >= self.states, 0, state)
         after = torch.where(decided, none, none + self.bit[j])
@@ -216,10 +216,9 @@ class _Cells(NamedTuple):
     """Rows as cells, from which a mixture is learned."""
 
     cells: Tensor  # (n, cells): which are set
-    owner: Tensor  # (cells,): the group of each
+    among: Tensor  # (cells, groups): the group of each
     margin: Tensor  # (cells,)
     heard: Tensor  # (cells,)
-    groups: int
 
     @classmethod
     def of(cls, space: Space, groups: Groups, x: Tensor, heard: Tensor) -> _Cells:
@@ -230,25 +229,21 @@ class _Cells(NamedTuple):
         group = {j: g for g, some in enumerate(groups) for j in some}
         owner = torch.tensor([group[j] for j in range(space.dim)], device=device)[column]
         cells = (x[:, column] == values).to(x.dtype)
-        values_of_group = 1 + torch.bincount(owner, minlength=len(groups))
-        margin = (cells.sum(0) + 0.5) / (len(x) + 0.5 * values_of_group[owner])
-        return cls(cells, owner, margin, heard[column], len(groups))
+        among = (owner.unsqueeze(1) == torch.arange(len(groups), device=device)).to(x.dtype)
+        margin = (cells.sum(0) + 0.5) / (len(x) + 0.5 * (1 + among.sum(0)[owner]))
+        return cls(cells, among, margin, heard[column])
 
     def mixture(self, weight: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Weights (classes,) and chances (classes, cells), by expectation maximisation from random shares."""
         n, count = len(self.cells), max(1, min(CLASSES, len(self.cells) // ROWS))
         start = torch.empty(n, count).exponential_(generator=generator).square_().to(self.cells)
-        share, none = start / start.sum(1, keepdim=True), 1 - self._by_group(self.cells)
+        share, none = start / start.sum(1, keepdim=True), 1 - self.cells @ self.among
         for _ in range(ROUNDS):
             counted = share * weight.unsqueeze(1)
             rows = counted.sum(0)
             chance = (counted.T @ self.cells + TOWARDS * self.margin) / (rows + TOWARDS).unsqueeze(1)
             chance = torch.where(self.heard, chance, self.margin)
             pi = (rows + 1) / (rows + 1).sum()
-            rest = (1 - self._by_group(chance)).clamp_min(LEAST)
+            rest = (1 - chance @ self.among).clamp_min(LEAST)
             share = (self.cells @ chance.log().T + none @ rest.log().T + pi.log()).softmax(1)
         return pi, chance
-
-    def _by_group(self, cells: Tensor) -> Tensor:
-        """The sums over the cells of each group, (…, groups)."""
-        return cells.new_zeros(len(cells), self.groups).index_add_(1, self.owner, cells)

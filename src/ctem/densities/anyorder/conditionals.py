@@ -76,14 +76,35 @@ class AtLevel(Conditionals):
 
     def several(self, asked: Sequence[Asked]) -> list[Conditional]:
         """``given`` of each question, by one pass: small tables have many small ones."""
+        passed = iter(self._trunks([each for each in asked if self._needs_networks(each.j)]))
+        return [
+            self._answer(next(passed), each) if self._needs_networks(each.j) else self._without_networks(each)
+            for each in asked
+        ]
+
+    def _trunks(self, asked: Sequence[Asked]) -> list[Trunk]:
+        """What the networks make of each question."""
+        if not asked:
+            return []
         x, visible = torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked])
         trunk = self.net.trunk(
             x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.formula_values(x, visible)
         )
-        return [
-            self._answer(part, each)
-            for part, each in zip(trunk.split([len(each.x) for each in asked]), asked, strict=True)
-        ]
+        return trunk.split([len(each.x) for each in asked])
+
+    def _needs_networks(self, j: int) -> bool:
+        """Whether the networks are believed in anything about column j, or a rule or a formula is about it."""
+        tied = self.net.ties is not None and j in self.net.ties.targets
+        ruled = self.rules is not None and self.rules.about(j)
+        return self.net.worth.share[j] > 0 or tied or bool(ruled)
+
+    def _without_networks(self, asked: Asked) -> Conditional:
+        """The margin of a column, or what latent classes say."""
+        x, visible, j = asked
+        if self.net.space.sizes[j]:
+            return Probabilities(_mean(self._beside(x[None], visible[None], j)))
+        found, mean = x.new_zeros(1, len(x), self.net.numbers.size), torch.zeros_like(x[:, j])
+        return NumberDensity(self.net.numbers, found, mean, torch.ones_like(mean), share=0.0)
 
     def _answer(self, trunk: Trunk, asked: Asked) -> Conditional:
         j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
@@ -136,11 +157,15 @@ class AtLevel(Conditionals):
 
         Or with what latent classes say of rows x (1 or members, n, d), if there are any.
         """
-        space, share, classes = self.net.space, self.net.worth.share[j], self.net.classes
-        if classes is not None and share < 1.0:
-            return mixed_column(share, log_p, classes.log_probs(x, visible, j, self.asked))
-        log_margin = self.base.log_table[space.discretes.index(j), : space.sizes[j]]
-        return mixed_column(share, log_p, log_margin)
+        share = self.net.worth.share[j]
+        return log_p if share == 1.0 else mixed_column(share, log_p, self._beside(x, visible, j))
+
+    def _beside(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
+        """What networks are mixed with: log-probabilities (1 or members, n, k) of the values of a discrete column j."""
+        if self.net.classes is not None:
+            return self.net.classes.log_probs(x, visible, j, self.asked)
+        log_margin = self.base.log_table[self.net.space.discretes.index(j), : self.net.space.sizes[j]]
+        return log_margin.expand(1, x.shape[1], -1)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
@@ -150,6 +175,8 @@ class AtLevel(Conditionals):
         """
         if self.rules is not None and self.rules.about(j):
             return self.given(x, visible, j).draw(generator)
+        if not self._needs_networks(j):
+            return self._without_networks(Asked(x, visible, j)).draw(generator)
         members, n = 1 if self.member is not None else self.net.members, len(x)
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
