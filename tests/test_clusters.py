@@ -1,63 +1,86 @@
-"""The guide to clusters: its code runs, as it stands there, where the packages are installed."""
+"""Moves for sums over pairs: exact for any log-potential, couplings read off and refused, annealing from both ends."""
 
-import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
+import math
 
-import numpy as np
-import pandas as pd
 import pytest
-from small import SMALL
+import torch
 
-from ctem import CTEM
+from ctem.bases import ProductBase
+from ctem.benchmarks.lattices import Ising
+from ctem.checking.pairs import PairChains
+from ctem.checking.potential import Counted
+from ctem.partition import log_z_enumerate
+from ctem.samplers import BlockFlips, ClusterFlips, Couplings, anneal_bits, find_couplings
+from ctem.spaces import Category, Space
 
-GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "clusters.md"
-ENDS = {
-    "Dask": ("dask.dataframe", "found = scores.compute().tolist()"),
-    "Spark": (
-        "pyspark",
-        "import pandas as pd\nfound = pd.read_parquet('scores').sort_values('mass').log_density.tolist()",
-    ),
-    "A service": (
-        "fastapi",
-        "from fastapi.testclient import TestClient\n"
-        "rows = json.loads(pd.read_parquet('folder').to_json(orient='records'))\n"
-        "client = TestClient(app)\n"
-        "found = client.post('/score', json=rows).json()\n"
-        "refused = client.post('/score', json=[{'mass': 'heavy', 'species': 'Adelie'}])\n"
-        "assert refused.status_code == 422 and 'mass' in refused.json()['detail']",
-    ),
+SPACE = Space([Category(2)] * 6)
+EDGES = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4], [0, 4], [1, 4]])
+SKEWED = Couplings(
+    EDGES, torch.tensor([0.9, -0.7, 1.1, 0.4, -1.3, 0.8]), torch.tensor([0.5, 0.0, -0.8, 0.2, 0.0, 1.0])
+)
+
+
+def f(x):
+    """The couplings, and a triple that they know nothing of."""
+    return SKEWED.value(x) + 0.9 * x[:, 0] * x[:, 2] * x[:, 5]
+
+
+MOVES = {
+    "clusters": ClusterFlips(SKEWED, torch.zeros(6), 12),
+    "blocks": BlockFlips(SKEWED.colours(), 12),
+    "blocks that touch": BlockFlips(torch.tensor([[True] * 3 + [False] * 3, [False] * 3 + [True] * 3]), 12),
 }
 
 
-def code(section):
-    text = GUIDE.read_text("utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
-    return re.search(r"```\n((?:from|import).*?)```", text, re.DOTALL)[1]
+@pytest.mark.parametrize("name", MOVES)
+def test_a_move_leaves_a_skewed_law_invariant_whatever_it_knows_of_it(name):
+    states, n, g = SPACE.states(torch.float32), 20_000, torch.Generator().manual_seed(0)
+    p = f(states).softmax(0)
+    x = states[torch.multinomial(p, n, replacement=True, generator=g)]
+    y = anneal_bits(lambda rows, s: f(rows), x, [1e-7], [MOVES[name]], g).x
+    assert float((x != y).any(1).float().mean()) > 0.5
+    code = (y @ (2.0 ** torch.arange(5, -1, -1))).long()
+    share = torch.zeros(64).scatter_add(0, (states @ (2.0 ** torch.arange(5, -1, -1))).long(), p)
+    chi2 = float(((code.bincount(minlength=64) - n * share) ** 2 / (n * share)).sum())
+    assert chi2 < 63 + 5 * math.sqrt(2 * 63)
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("section", ENDS)
-def test_the_code_of_the_guide_gives_the_scores_of_the_model(tmp_path, section):
-    package, end = ENDS[section]
-    pytest.importorskip(package)
-    rng = np.random.default_rng(0)
-    rows = pd.DataFrame(
-        {"mass": np.sort(rng.normal(size=200)), "species": rng.choice(["Adelie", "Gentoo"], 200)}
-    )
-    (tmp_path / "folder").mkdir()
-    for i in range(2):
-        rows[100 * i : 100 * (i + 1)].to_parquet(tmp_path / f"folder/{i}.parquet")
-    model = CTEM(**SMALL).fit(rows)
-    model.save(tmp_path / "model.ctem")
-    script = f"import json\n{code(section)}\n{end}\nopen('found.json', 'w').write(json.dumps(found))\n"
-    (tmp_path / "program.py").write_text(script)
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [sys.executable, "program.py"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert np.allclose(found, model.score_samples(rows), rtol=0, atol=1e-5)
+def test_couplings_are_read_off_a_sum_over_pairs_and_refused_elsewhere():
+    g = torch.Generator().manual_seed(0)
+    found = find_couplings(_smooth, 6, g)
+    assert {tuple(e) for e in found.edges.tolist()} == {tuple(sorted(e)) for e in EDGES.tolist()}
+    x = SPACE.states(torch.float32)
+    beside = found.value(x) - SKEWED.value(x)
+    assert float(beside.max() - beside.min()) < 1e-5
+    W = torch.randn(6, 8, generator=g)
+    assert find_couplings(lambda x: (x @ W).tanh().sum(-1), 6, g) is None
+    assert find_couplings(lambda x: _smooth(x) + 0.1 * x[:, 0] * x[:, 2] * x[:, 5], 6, g) is None
+    assert find_couplings(lambda x: x.sum(-1), 6, g) is None
+
+
+def _smooth(x):
+    a, b = x[:, EDGES[:, 0]], x[:, EDGES[:, 1]]
+    return ((a * b + (1 - a) * (1 - b)) * SKEWED.weights).sum(-1) + x @ SKEWED.field
+
+
+def test_labels_on_a_gpu_are_those_of_scipy():
+    lattice = Ising(5, 0.4)
+    h = find_couplings(lattice, 25, torch.Generator().manual_seed(0))
+    joined = torch.rand(40, len(h.edges), generator=torch.Generator().manual_seed(1)) < 0.5
+    for a, b in zip(h.clusters(joined), h.smallest(joined), strict=True):
+        pairs = set(zip(a.tolist(), b.tolist(), strict=True))
+        assert len(pairs) == len(set(a.tolist())) == len(set(b.tolist()))
+
+
+def test_annealing_along_other_couplings_has_the_constant_of_f():
+    g = torch.Generator().manual_seed(0)
+    chains = PairChains(Counted(f, SPACE), SKEWED, 20, 1, g)
+    base = ProductBase(SPACE, [torch.tensor([0.3, 0.7])] * 6)
+    truth = log_z_enumerate(f, SPACE).value
+    x = SPACE.states(torch.float32)
+    x = x[torch.multinomial(f(x).softmax(0), 4000, replacement=True, generator=g)]
+    for log_w, sign in ((chains.up(base, 4000)[0], 1), (chains.down(base, x), -1)):
+        value = sign * (float(log_w.logsumexp(0)) - math.log(4000))
+        se = float((log_w - log_w.max()).exp().std() / (log_w - log_w.max()).exp().mean()) / math.sqrt(4000)
+        assert abs(value - truth) < 4 * se
+        assert se < 0.05

@@ -26,7 +26,7 @@ PAGES = [
 MATCHING = ("kernels", "losses", "rivals", "noise", "connectivity", "spacetime")
 PAPERS_HALF = [
     *("spaces", "bases", "energies", "energy_model", *(f"matching.{name}" for name in MATCHING)),
-    *("training", "samplers", "samplers.diagnostics", "partition", "checking"),
+    *("training", "samplers", "samplers.diagnostics", "partition", "checking", "densities.sequences"),
 ]
 LARGEST = 1_000_000  # bytes of a page, without its pictures
 

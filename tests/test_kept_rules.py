@@ -306,6 +306,32 @@ def test_a_rule_that_some_rows_break_is_broken_as_often(kind):
     assert np.mean(drawn) == pytest.approx(share, abs=0.01 + 2 * stderr)
 
 
+def test_a_rule_that_networks_can_learn_is_theirs_where_it_is_broken():
+    """A flag repeats another, but in two of five rows with a third one: one share for all rows would hide which."""
+    rng = np.random.default_rng(0)
+    first, third = rng.random(4000) < 0.5, rng.random(4000) < 0.1
+    X = pd.DataFrame({"first": first, "third": third, "second": first ^ (third & (rng.random(4000) < 0.4))})
+    assert not Schema.fit(read_frame(X)).rules
+    assert any(rule.leads for rule in Schema.fit(read_frame(X.assign(second=first))).rules)
+    model = CTEM(max_steps=300, width=32, blocks=1, members=1, random_state=0).fit(X)
+    entropy = np.log(2) + bernoulli_entropy(0.1) + 0.1 * bernoulli_entropy(0.4)
+    assert model.score(X) > -entropy - 0.05  # by the share of all rows: 0.1 lower
+
+
+def test_an_order_of_flags_counts_the_rows_that_could_break_it_and_is_none_if_one_does():
+    rng = np.random.default_rng(0)
+    part = (rng.random(20_000) < 0.01).astype(int)
+    X = pd.DataFrame({"part": part, "whole": part | (rng.random(20_000) < 0.3)})
+    (order,) = Schema.fit(read_frame(X)).orders
+    assert (order.low, order.high, order.rows) == ("part", "whole", part.sum())
+    X.loc[np.flatnonzero(part)[0], "whole"] = 0
+    assert not Schema.fit(read_frame(X)).orders
+
+
+def bernoulli_entropy(p):
+    return -p * np.log(p) - (1 - p) * np.log(1 - p)
+
+
 def test_what_follows_says_where_it_can_come_from():
     X = table("label → label")[0]
     model = CTEM(**TINY).fit(X)

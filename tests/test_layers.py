@@ -20,6 +20,7 @@ LAYERS = (  # each imports only those before it; a folder stands for the files t
     "partition",
     "densities",
     "densities.anyorder",
+    "densities.sequences",
     "densities.spacetime",
     "densities.tilted",
     "tables.io",

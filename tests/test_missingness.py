@@ -1,7 +1,5 @@
 """Samples with holes as the data have them: as many, together, and where the other columns say."""
 
-from copy import copy
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -152,13 +150,6 @@ def test_a_file_with_a_wrong_account_of_gaps_is_refused(model, tmp_path, words):
     crafted(tmp_path / "m.ctem", tmp_path / "m.ctem", WRONG[words])
     with pytest.raises(ValueError, match=words):
         CTEM.load(tmp_path / "m.ctem")
-
-
-def test_a_model_of_an_older_file_says_that_it_does_not_know(model):
-    old = copy(model)
-    old.missingness_ = None
-    with pytest.raises(ValueError, match="with_missing: this model does not know where cells are missing"):
-        old.sample(3, with_missing=True)
 
 
 def test_tables_without_gaps_and_models_of_missing_as_a_state_take_the_word_too():

@@ -101,7 +101,7 @@ def test_a_moment_that_is_given_has_a_zone_where_its_column_has_one():
     naive = [noon.tz_localize(None), dt.date(2020, 1, 5), np.datetime64("2020-01-05"), "2020-01-05T12:00"]
     for wrong in [*naive, (naive[0], None), [naive[0]]]:
         with pytest.raises(
-            ValueError, match=r"column 't' holds times in Asia/Tokyo; got 2020.* without one. Say which"
+            ValueError, match=r"column 't' holds times in Asia/Tokyo; got 2020.* without one. Give them with"
         ):
             model.sample(given={"t": wrong})
     plain = CTEM(**QUICK).fit(ZONED["pandas"](None))

@@ -154,7 +154,7 @@ SPOILT = {  # what a library's own reader does not keep
 
 def understood(table):
     """The gaps of every column, and what it holds: a schema is made of nothing else."""
-    found = {}
+    columns = {}
     for name, cells in recognised(read_frame(table), Reading(), {}).columns.items():
         kind = (
             "nothing" if cells.missing.all() else "number" if cells.type in ("int", "float") else cells.type
@@ -162,8 +162,15 @@ def understood(table):
         known = [value for value in replace(cells, text=None, zone="").to_list() if value is not None]
         if cells.type == "moment":
             known = pd.to_datetime(pd.Series(known)).dt.as_unit("us").tolist()
-        found[name] = cells.missing.tolist(), kind, known
-    return found
+        columns[name] = cells.missing.tolist(), kind, known
+    return columns
+
+
+def by_libraries(path, names, facts):
+    """What every library's table of a file holds, of the columns that its reader keeps."""
+    for library, read in READERS.items():
+        table, kept = read(path), [name for name in names if library not in SPOILT.get(name, ())]
+        yield library, facts(table.select(kept) if hasattr(table, "select") else table[kept])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -171,11 +178,8 @@ def test_a_file_and_a_frame_of_the_same_cells_hold_the_same(name, tmp_path):
     path = tmp_path / "table.csv"
     pd.DataFrame(TABLES[name]).to_csv(path, index=False)
     expected = understood(by_shell(path))
-    for library, read in READERS.items():
-        table = read(path)
-        kept = [column for column in expected if library not in SPOILT.get(column, ())]
-        found = understood(table.select(kept) if hasattr(table, "select") else table[kept])
-        assert found == {column: expected[column] for column in kept}, library
+    for library, columns in by_libraries(path, expected, understood):
+        assert columns == {name: expected[name] for name in columns}, library
 
 
 @pytest.mark.parametrize("name", list(TABLES)[:9])
@@ -183,13 +187,10 @@ def test_a_file_and_a_frame_of_the_same_cells_have_the_same_schema(name, tmp_pat
     path = tmp_path / "table.csv"
     pd.DataFrame(TABLES[name]).to_csv(path, index=False)
     expected = described(by_shell(path))
-    for library, read in READERS.items():
-        table = read(path)
-        kept = [column for column in expected if library not in SPOILT.get(column, ())]
-        found = described(table.select(kept) if hasattr(table, "select") else table[kept])
-        for column in kept:
-            assert found[column][:2] == expected[column][:2], (library, column)
-            assert found[column][2] == approx(expected[column][2]), (library, column)
+    for library, columns in by_libraries(path, expected, described):
+        for name, (kind, reason, encoded) in columns.items():
+            assert (kind, reason) == expected[name][:2], (library, name)
+            assert encoded == approx(expected[name][2]), (library, name)
 
 
 def approx(values):
@@ -198,12 +199,12 @@ def approx(values):
 
 def described(table):
     """The kind of every column, why, and its encoded cells."""
-    found = {}
+    columns = {}
     for name, cells in recognised(read_frame(table), Reading(), {}).columns.items():
         column = infer_column(name, cells, None, False, True, True)
         x, terms = column.codec.encode(name, cells)
-        found[name] = column.kind, column.reason, [*x.flatten().tolist(), *terms.tolist()]
-    return found
+        columns[name] = column.kind, column.reason, [*x.flatten().tolist(), *terms.tolist()]
+    return columns
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +214,10 @@ def fitted(tmp_path_factory):
     columns = ("rounded", "labels", "dates by dots", "booleans", "money", "few whole numbers")
     X = {name: gaps(COLUMNS[name], "NA", every=9 + i) for i, name in enumerate(columns)}
     pd.DataFrame(X).to_csv(folder / "t.csv", index=False)
-    said = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["fit", str(folder / "t.csv"), "-o", str(folder / "m.ctem"), "--max-steps", "12", "--quiet"]
     )
-    assert said.exit_code == 0, said.stderr
+    assert result.exit_code == 0, result.stderr
     return folder, CTEM.load(folder / "m.ctem"), CTEM(max_steps=12, random_state=0).fit(folder / "t.csv")
 
 
@@ -293,9 +294,9 @@ def test_namibia_is_a_gap_unless_the_user_says_that_it_is_a_label(tmp_path):
     )
     text = pd.read_csv(path, dtype=str, keep_default_na=False)
     assert ctem.inspect(path).columns[0].missing == 40 == ctem.inspect(text).columns[0].missing
-    said = {"kinds": {"country": "category"}}
+    wish = {"kinds": {"country": "category"}}
     assert (
-        ctem.inspect(path, **said).columns[0].missing == 20 == ctem.inspect(text, **said).columns[0].missing
+        ctem.inspect(path, **wish).columns[0].missing == 20 == ctem.inspect(text, **wish).columns[0].missing
     )
     declared = text.replace("", None).astype({"country": pd.CategoricalDtype(["NA", "NO", "SE"])})
     assert ctem.inspect(declared).columns[0].missing == 20
@@ -309,8 +310,8 @@ def test_dates_whose_day_and_month_may_be_exchanged_are_remarked_on(tmp_path):
     with pytest.warns(UserWarning, match="'sold' is read by month, day, year"):
         CTEM(**TINY).fit(X)
     X.to_csv(tmp_path / "t.csv", index=False)
-    said = CliRunner().invoke(app, ["inspect", str(tmp_path / "t.csv")])
-    assert "--dates dmy" in said.stdout
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "t.csv")])
+    assert "--dates dmy" in result.stdout
     for known in (["13/04/2023", *text[1:]], [day.replace("/", ".") for day in text]):
         assert not [each for each in ctem.inspect(X.assign(sold=known)).suspicions if each.kind == "date"]
     assert not [each for each in ctem.inspect(X, reading={"dates": "dmy"}).suspicions if each.kind == "date"]

@@ -45,7 +45,7 @@ groups = X.groupby(["class", "sex"])["survived"].agg(lambda s: (s == "yes").mean
 sizes = X.groupby(["class", "sex"]).size()
 asked = pd.DataFrame(list(groups.index), columns=["class", "sex"]).assign(age=None)
 yes = model.classes("survived").index("yes")
-told = model.predict_proba(asked, "survived")[:, yes]
+predicted = model.predict_proba(asked, "survived")[:, yes]
 
 # %%
 # Bars are the shares among the people of a group with their standard errors, points are the model.
@@ -53,7 +53,7 @@ place = np.arange(len(groups))
 error = np.sqrt(groups * (1 - groups) / sizes)
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 axes.bar(place, groups, yerr=error, color="#c9d8ea", ecolor="#6a7f99", label="counted")
-axes.plot(place, told, "o", color="#b03a2e", label="model")
+axes.plot(place, predicted, "o", color="#b03a2e", label="model")
 axes.set_xticks(place, [f"{c}\n{s}\n{n}" for (c, s), n in sizes.items()])
 axes.set(ylabel="share that survived", title="Survival by class, sex and number of people")
 axes.legend()

@@ -29,7 +29,7 @@ def banana(x):
 
 # %%
 # A grid sees everything between its bounds and works for one or two columns. Importance sampling needs a proposal that
-# covers the density, and says by its effective sample size whether it did. Annealed importance sampling moves the draws on
+# covers the density, and shows by its effective sample size whether it did. Annealed importance sampling moves the draws on
 # the way: from the proposal it is low in expectation, from exact draws of the density it is high, so that two numbers
 # enclose the truth.
 generator = torch.Generator().manual_seed(0)

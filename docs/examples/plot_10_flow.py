@@ -22,7 +22,7 @@ X, fresh = target.sample(2000, seed=0), target.sample(2000, seed=1)
 
 # %%
 # The flow is trained by the library's own loop, as any module is: the loss is its negative log-likelihood, and a fifth of the
-# rows says when to stop.
+# rows decides when to stop.
 with torch.random.fork_rng(devices=[]):
     torch.manual_seed(0)  # zuko initialises from torch's global generator
     flow = zuko.flows.NSF(2, transforms=3, hidden_features=(64, 64))

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +36,7 @@ from ctem.matching.rivals import (
     RatioMatching,
 )
 from ctem.samplers import Alternate, DiscreteLangevin, Gibbs, GibbsWithGradients, PersistentDivergence
+from experiments.pieces import Piece
 from experiments.results import Record, summarise
 
 PUBLISHED = {  # nats, in the order of GRAY_SETS: Ou, Zhang & Li, "Discrete Neural Flow Samplers", Table 3
@@ -41,6 +45,12 @@ PUBLISHED = {  # nats, in the order of GRAY_SETS: Ou, Zhang & Li, "Discrete Neur
 }
 RECIPE = Recipe(batch_size=256, learning_rate=1e-3, clip=10.0, ema=0.999, weight_decay=0.0)
 SPACE = GraySet.space
+FILE = "truth.npz"
+FLOORS = "entropy floor, nats"
+ANY_ORDER = "any-order density of "
+LAST = tuple(ANY_ORDER + name for name in GRAY_SETS)  # pieces that come last
+MOST_STEPS = 200_000
+JUDGING = 4.0  # seconds, with those in which a process begins
 
 
 class Size(NamedTuple):
@@ -111,28 +121,46 @@ class Members(nn.Module):
         return values.unflatten(1, (-1, self.batch)).transpose(0, 1).flatten()
 
 
-class Truth:
+class Truth(NamedTuple):
     """Rows, and log ρ at draws of half the truth and half the uniform law, of every set."""
 
-    def __init__(self, size: Size, device: str):
-        self.size, self.targets = size, [GraySet(name) for name in size.sets]
-        rows = [torch.as_tensor(t.sample(size.rows, seed=0), dtype=torch.float32) for t in self.targets]
-        self.rows = torch.cat(rows, 1).to(device)  # (n, sets · 32): a row has one of each set
-        g = torch.Generator().manual_seed(1)
-        drawn = [torch.as_tensor(t.sample(size.draws, seed=1), dtype=torch.float32) for t in self.targets]
-        uniform = torch.randint(2, (size.draws, SPACE.dim), generator=g).float()
-        both = [torch.cat([x, uniform]) for x in drawn]
-        self.log_rho = torch.stack([t.log_density(x) for t, x in zip(self.targets, both, strict=True)]).to(
-            device
-        )
-        self.x = torch.stack(both).to(device)  # (sets, 2 · draws, 32), the truth's own first
-        uniform_log = torch.full_like(self.log_rho, -SPACE.dim * math.log(2))
-        self.log_q = torch.logaddexp(self.log_rho, uniform_log) - math.log(2)
-        again = [
-            torch.as_tensor(t.sample(size.samples * size.repeats, seed=2), dtype=torch.float32)
-            for t in self.targets
-        ]
-        self.fresh = torch.stack(again).to(device)
+    size: Size
+    rows: Tensor  # (n, sets · 32): a row has one of each set
+    x: Tensor  # (sets, 2 · draws, 32), the truth's own first
+    log_rho: Tensor  # (sets, 2 · draws)
+    fresh: Tensor  # (sets, samples · repeats, 32)
+
+    @classmethod
+    def make(cls, size: Size, device: str) -> Truth:
+        """Drawn, and weighed on the device."""
+        targets, g = [GraySet(name) for name in size.sets], torch.Generator().manual_seed(1)
+        rows = torch.cat([_bits(t.sample(size.rows, seed=0)) for t in targets], 1)
+        uniform = torch.randint(2, (size.draws, SPACE.dim), generator=g, dtype=torch.uint8)
+        x = torch.stack([torch.cat([_bits(t.sample(size.draws, seed=1)), uniform]) for t in targets])
+        log_rho = [t.log_density(each.to(device)).cpu() for t, each in zip(targets, x, strict=True)]
+        fresh = torch.stack([_bits(t.sample(size.samples * size.repeats, seed=2)) for t in targets])
+        return cls(size, rows, x, torch.stack(log_rho), fresh)
+
+    def save(self, folder: Path) -> None:
+        """For other processes."""
+        arrays = {name: getattr(self, name).numpy() for name in ("rows", "x", "log_rho", "fresh")}
+        np.savez(folder / "making.npz", **arrays)
+        (folder / "making.npz").replace(folder / FILE)
+
+    @classmethod
+    def load(cls, size: Size, folder: Path, device: str) -> Truth:
+        """From the file of ``save``, once it is there."""
+        while not (folder / FILE).exists():
+            time.sleep(0.2)
+        with np.load(folder / FILE, allow_pickle=False) as file:
+            kept = {name: torch.as_tensor(file[name]).to(device) for name in file.files}
+        return cls(size, **{name: t if t.is_floating_point() else t.float() for name, t in kept.items()})
+
+    @property
+    def log_q(self) -> Tensor:
+        """Of the mixture that x is drawn from."""
+        uniform = torch.full_like(self.log_rho, -SPACE.dim * math.log(2))
+        return torch.logaddexp(self.log_rho, uniform) - math.log(2)
 
     def judge(self, log_f: Tensor, s: int, generator: torch.Generator) -> dict[str, float]:
         """What an energy with values log_f at the draws of set s is worth; log_f may be normalised or not."""
@@ -154,66 +182,77 @@ class Truth:
         }
 
 
-def trained(truth: Truth, make: Callable[[], Objective], device: str) -> tuple[Members, dict[str, float]]:
+def trained(
+    truth: Truth, make: Callable[[], Objective], device: str, seconds: float
+) -> tuple[Members, dict[str, float]]:
     """All sets and seeds of one loss, for as many steps as the seconds allow."""
     size = truth.size
     members = len(size.sets) * size.seeds
+    f, objective = Members(MLPs(SPACE, members, width=size.width, seed=0).to(device), size.batch), make()
 
-    def build() -> tuple[Members, Objective]:
-        nets = MLPs(SPACE, members, width=size.width, seed=0).to(device)
-        return Members(nets, size.batch), make()
+    def loss(f: Members, rows: Tensor, generator: torch.Generator) -> Tensor:
+        x = rows.unflatten(0, (size.seeds, size.batch)).unflatten(-1, (len(size.sets), -1))
+        return objective(f, x.permute(2, 0, 1, 3).flatten(0, 2), generator) * members
 
-    def loss_of(objective: Objective):
-        def loss(f: Members, rows: Tensor, generator: torch.Generator) -> Tensor:
-            x = rows.unflatten(0, (size.seeds, size.batch)).unflatten(-1, (len(size.sets), -1))
-            return objective(f, x.permute(2, 0, 1, 3).flatten(0, 2), generator) * members
-
-        return loss
-
-    recipe = replace(RECIPE, batch_size=size.seeds * size.batch, clip=RECIPE.clip * members)
-    steps = size.steps or _affordable(build, loss_of, truth.rows, recipe, size.seconds)
-    f, objective = build()
+    steps = size.steps or MOST_STEPS
+    recipe = replace(
+        RECIPE,
+        batch_size=size.seeds * size.batch,
+        clip=RECIPE.clip * members,
+        steps=steps,
+        evaluate_every=min(steps, 50),
+    )
     began = time.perf_counter()
-    train(f, loss_of(objective), truth.rows, replace(recipe, steps=steps, evaluate_every=min(steps, 250)))
+    deadline = None if size.steps else began + seconds
+    history = train(f, loss, truth.rows, recipe, deadline=deadline)
     spent = time.perf_counter() - began
-    evaluated = f.rows / members
-    return f, {"seconds": spent, "steps": steps, "evaluations, millions a network": evaluated / 1e6}
+    cost = {
+        "seconds": spent,
+        "steps": history.step[-1],
+        "evaluations, millions a network": f.rows / members / 1e6,
+    }
+    return f, cost
 
 
-def _affordable(build, loss_of, rows: Tensor, recipe: Recipe, seconds: float) -> int:
-    """Steps for the seconds, by the pace of some after a warm-up."""
-    f, objective = build()
-    loss, pace = loss_of(objective), 0.0
-    for steps in (10, 40):
-        began = time.perf_counter()
-        train(f, loss, rows, replace(recipe, steps=steps, evaluate_every=steps))
-        pace = steps / (time.perf_counter() - began)
-    return max(100, int(seconds * pace))
+def pieces(size: Size) -> list[Piece]:
+    """Every loss on all sets, and an any-order density of every set."""
+    losses = [Piece("bits", FLOORS, 0.0)]
+    losses += [Piece("bits", name, size.seconds + JUDGING) for name in objectives(ProductBase(SPACE))]
+    return losses + [Piece("bits", ANY_ORDER + name, size.anyorder + 2) for name in size.sets]
 
 
-def measure(size: Size, device: str, log=print) -> list[Record]:
-    """A record for every set, loss and metric."""
-    truth = Truth(size, device)
+def measure(name: str, size: Size, device: str, folder: Path, left: float) -> list[Record]:
+    """Records of one piece, for every set and metric."""
+    if name == FLOORS:
+        return [summarise(data, "the truth", FLOORS, [GraySet(data).floor]) for data in size.sets]
+    truth = Truth.load(size, folder, device)
+    if name.startswith(ANY_ORDER):
+        return any_order(truth, name.removeprefix(ANY_ORDER), min(size.anyorder, left))
     base = ProductBase(SPACE).to(device)
-    records = [
-        summarise(name, "the truth", "entropy floor, nats", [GraySet(name).floor]) for name in size.sets
-    ]
-    for name, make in objectives(base).items():
-        try:
-            f, cost = trained(truth, make, device)
-        except FloatingPointError as error:
-            log(f"{name}: {error}")
-            records.append(summarise("all sets", name, "diverged", [1.0]))
-            continue
-        found = judged(truth, f, size)
-        for s, data in enumerate(size.sets):
-            for metric in found[s][0]:
-                values = [each[metric] for each in found[s]]
-                paper = _published(name, data, metric)
-                records.append(summarise(data, name, metric, values, paper))
-        records += [summarise("all sets", name, metric, [value]) for metric, value in cost.items()]
-        log(f"{name}: {_line(found, size)} {cost['seconds']:.0f} s, {cost['steps']} steps", flush=True)
-    return records + any_order(truth, device, log)
+    try:
+        with lower_precision():
+            f, cost = trained(truth, objectives(base)[name], device, min(size.seconds, left - JUDGING))
+    except FloatingPointError as error:
+        print(f"{name}: {error}", flush=True)
+        return [summarise("all sets", name, "diverged", [1.0])]
+    found, records = judged(truth, f, size), []
+    for s, data in enumerate(size.sets):
+        for metric in found[s][0]:
+            values = [each[metric] for each in found[s]]
+            records.append(summarise(data, name, metric, values, _published(name, data, metric)))
+    records += [summarise("all sets", name, metric, [value]) for metric, value in cost.items()]
+    print(f"{name}: {_line(found, size)} {cost['seconds']:.0f} s, {cost['steps']} steps", flush=True)
+    return records
+
+
+@contextmanager
+def lower_precision() -> Iterator[None]:
+    """Products of float32 matrices by TensorFloat32, where there is a GPU; for training alone."""
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def judged(truth: Truth, f: Members, size: Size) -> list[list[dict[str, float]]]:
@@ -230,28 +269,26 @@ def judged(truth: Truth, f: Members, size: Size) -> list[list[dict[str, float]]]
     return out
 
 
-def any_order(truth: Truth, device: str, log) -> list[Record]:
-    """An any-order density of every set: normalised, so that its nats need no log Z."""
-    records, size = [], truth.size
-    for s, data in enumerate(size.sets):
-        x = truth.rows[:, s * SPACE.dim : (s + 1) * SPACE.dim]
-        settings = Settings.suited(len(x), SPACE.dim)
-        if size.steps:
-            settings = settings.changed(len(x), steps=size.steps, width=size.width)
-        began = time.perf_counter()
-        density = fit_anyorder(SPACE, x, settings, seed=0, max_time=size.anyorder)
-        spent = time.perf_counter() - began
-        some = truth.x[s, : min(size.draws, 20_000)]
-        gap = truth.log_rho[s, : len(some)] - density.log_prob(some)
-        name = "any-order density"
-        error = float(gap.std()) / math.sqrt(len(gap))
-        records += [
-            summarise(data, name, "nats above the floor", [float(gap.mean())]),
-            summarise(data, name, "standard error of nats", [error]),
-            summarise(data, name, "seconds", [spent]),
-        ]
-        log(f"any-order, {data}: {float(gap.mean()):.4f} ± {error:.4f}, {spent:.0f} s", flush=True)
-    return records
+def any_order(truth: Truth, data: str, seconds: float) -> list[Record]:
+    """An any-order density of a set: normalised, so that its nats need no log Z."""
+    size, s = truth.size, truth.size.sets.index(data)
+    x = truth.rows[:, s * SPACE.dim : (s + 1) * SPACE.dim]
+    settings = Settings.suited(len(x), SPACE.dim)
+    if size.steps:
+        settings = settings.changed(len(x), steps=size.steps, width=size.width)
+    began = time.perf_counter()
+    density = fit_anyorder(SPACE, x, settings, seed=0, max_time=seconds)
+    spent = time.perf_counter() - began
+    some = truth.x[s, : min(size.draws, 20_000)]
+    gap = truth.log_rho[s, : len(some)] - density.log_prob(some)
+    error = float(gap.std()) / math.sqrt(len(gap))
+    values = {"nats above the floor": float(gap.mean()), "standard error of nats": error, "seconds": spent}
+    print(f"any-order, {data}: {float(gap.mean()):.4f} ± {error:.4f}, {spent:.0f} s", flush=True)
+    return [summarise(data, "any-order density", metric, [value]) for metric, value in values.items()]
+
+
+def _bits(rows: np.ndarray) -> Tensor:
+    return torch.as_tensor(rows).to(torch.uint8)
 
 
 def _published(name: str, data: str, metric: str) -> float | None:

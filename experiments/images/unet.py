@@ -159,10 +159,16 @@ class ImageNet(nn.Module):
         log_b = self.base.log_table[self.base.rows]
         return (x * self.odds + log_b[:, 0]).sum(-1) + self(x, level)
 
-    def _body(self, value: Tensor, visible: Tensor, clear: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of every pixel (n, c, rows, columns) and those of the coarsest stage."""
+    def _body(
+        self, value: Tensor, visible: Tensor, clear: Tensor, level: Tensor, known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The features of every pixel (n, c, rows, columns) and those of the coarsest stage.
+
+        What else is known of an image, (n, 64), is added to the features of its levels.
+        """
         mark = visible.float()
         at = self.embed_level(_level_features(level.float(), visible))
+        at = at if known is None else at + known
         inputs = torch.stack([value, mark, clear, (self.odds / 4).expand_as(value)], -1)
         h = inputs.view(len(value), *self.shape, 4).permute(0, 3, 1, 2)  # channels last in memory
         h = self.first(h.to(torch.bfloat16 if self.precision == "bf16" else torch.float32))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ctem.spaces import Space
 
-__all__ = ["FittedBase", "ProductBase"]
+__all__ = ["FittedBase", "Pool", "ProductBase"]
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -77,12 +77,12 @@ class ProductBase(nn.Module):
         """
         if smoothing <= 0:
             raise ValueError(f"smoothing: expected > 0, so that no value has probability 0; got {smoothing}.")
-        counts, each = [], None if weights is None else (weights / weights.mean()).cpu().double()
+        counts, relative = [], None if weights is None else (weights / weights.mean()).cpu().double()
         for j in space.discretes:
             there = ~x[:, j].isnan()
-            codes, own = x[:, j][there].long().cpu(), None if each is None else each[there.cpu()]
-            found = torch.bincount(codes, own, minlength=space.sizes[j]).double()
-            counts.append(found + smoothing if j in space.ordinals else smoothed_counts(found, smoothing))
+            codes, weight = x[:, j][there].long().cpu(), None if relative is None else relative[there.cpu()]
+            count = torch.bincount(codes, weight, minlength=space.sizes[j]).double()
+            counts.append(count + smoothing if j in space.ordinals else smoothed_counts(count, smoothing))
         return cls(space, counts)
 
     def column_log_prob(self, x: Tensor) -> Tensor:
@@ -224,7 +224,27 @@ class FittedBase(nn.Module):
         return high - low
 
 
-def smoothed_counts(counts: Tensor, each: float = 0.5) -> Tensor:
+class Pool:
+    """Rows that were drawn before, where drawing is slow: ``sample`` takes some of them, with replacement.
+
+    Arguments:
+        rows: (n, d).
+
+    >>> Pool(torch.tensor([[7.0]])).sample(2, torch.Generator().manual_seed(0))
+    tensor([[7.],
+            [7.]])
+    """
+
+    def __init__(self, rows: Tensor):
+        self.rows = rows
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n of the rows, (n, d)."""
+        rows = self.rows
+        return rows[torch.randint(len(rows), (n,), generator=generator, device=rows.device)]
+
+
+def smoothed_counts(counts: Tensor, added: float = 0.5) -> Tensor:
     """Counts of values, and a little more: less for unseen ones, if they are many beside values seen once.
 
     >>> smoothed_counts(torch.tensor([3, 1, 0, 0, 0, 0]))
@@ -232,8 +252,8 @@ def smoothed_counts(counts: Tensor, each: float = 0.5) -> Tensor:
     """
     counts = counts.double()
     unseen = counts == 0
-    share = max(each, float((counts == 1).sum())) / max(int(unseen.sum()), 1)
-    return counts + torch.where(unseen, min(each, share), each).to(counts.dtype)
+    share = max(added, float((counts == 1).sum())) / max(int(unseen.sum()), 1)
+    return counts + torch.where(unseen, min(added, share), added).to(counts.dtype)
 
 
 def expect_whole_line(what: str, space: Space, columns: Sequence[int]) -> None:

@@ -185,7 +185,7 @@ class NoisyMLP(nn.Module):
 class LookupEnergy(nn.Module):
     """A free value for every state of a finite space, as in the paper's quantised experiments.
 
-    Comparisons say nothing about a state that is neither observed nor a neighbour of one: from f = 0 it would keep
+    Comparisons do not reach a state that is neither observed nor a neighbour of one: from f = 0 it would keep
     the weight e⁰, and thousands of them most of the mass. With rows, f starts at the log of their smoothed
     frequencies, in which all states without a row share what Good and Turing give them: as much as the states that
     occur once. Only the compared ones move.

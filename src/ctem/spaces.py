@@ -28,7 +28,7 @@ class Real:
 
     It may have ends, in the user's units, beyond which there is no mass. A ``Space`` checks them, and its kernels and
     samplers stay within. For a ``Schema``, which learns the units, None leaves it to the values to suggest one, and
-    ±infinity says that there is none.
+    ±infinity means that there is none.
 
     >>> Real(location=10.0, scale=2.0)
     Real(location=10.0, scale=2.0)
@@ -45,8 +45,8 @@ class Real:
         ends = {"low": self.low, "high": self.high}
         texts = [f"{name}={end}" for name, end in ends.items() if end is not None]
         units = [f"location={self.location}", f"scale={self.scale}"]
-        own = units if not texts or (self.location, self.scale) != (0.0, 1.0) else []
-        return f"Real({', '.join([*own, *texts])})"
+        displayed = units if not texts or (self.location, self.scale) != (0.0, 1.0) else []
+        return f"Real({', '.join([*displayed, *texts])})"
 
     def __post_init__(self) -> None:
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high

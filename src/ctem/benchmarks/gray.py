@@ -81,5 +81,5 @@ class GraySet:
 
     def log_density(self, x: Tensor | NDArray[np.float64]) -> Tensor:
         """log of the probability of each row of bits, (n,): that of its cell in the plane."""
-        points = self.points(torch.as_tensor(x).cpu())
+        points = self.points(torch.as_tensor(x))
         return self.plane.log_mass(points, 1 / self.scale)

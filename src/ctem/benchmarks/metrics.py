@@ -189,7 +189,7 @@ def hamming_mmd(a: Tensor, b: Tensor, bandwidth: float = 0.1) -> float:
 def classifier_two_sample(
     real: Array, fake: Array, seed: int, discrete_columns: Sequence[int] = (), folds: int = 5
 ) -> float:
-    """How badly boosted trees tell two samples apart: 1 is indistinguishable, 0 is told apart at sight.
+    """How badly boosted trees distinguish two samples: 1 is not at all, 0 is at sight.
 
         1 − mean over folds of (2 max(AUC, ½) − 1)
 

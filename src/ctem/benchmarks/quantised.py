@@ -8,6 +8,7 @@ live on the same 8281 states and the truth sums to one.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -31,19 +32,21 @@ class _Quantised:
     Arguments:
         nodes: quadrature nodes c_j on the curve, shape (m, 2), equally weighted.
         noise: s.
+        draw: n points of a seed before they are cut into cells, (n, 2).
     """
 
     space = Space([Ordinal(CELLS), Ordinal(CELLS)])
 
-    def __init__(self, nodes: Tensor, noise: float):
+    def __init__(self, nodes: Tensor, noise: float, draw: Callable[[int, int], NDArray[np.float64]]):
         self.nodes = nodes
+        self._draw = draw
         self.noise = noise
         self.low = nodes.amin(0) - MARGIN * noise
         self.high = nodes.amax(0) + MARGIN * noise
 
     def points(self, n: int, seed: int) -> NDArray[np.float64]:
         """Draw n rows before quantisation, shape (n, 2)."""
-        raise NotImplementedError
+        return self._draw(n, seed)
 
     def sample(self, n: int, seed: int) -> NDArray[np.float64]:
         """Draw n rows of codes 0 … 90, shape (n, 2)."""
@@ -86,11 +89,8 @@ class Moons(_Quantised):
     def __init__(self) -> None:
         t = math.pi * _midpoints(NODES // 2)
         outer = torch.stack([t.cos(), t.sin()], dim=-1)
-        super().__init__(torch.cat([outer, torch.tensor([1.0, 0.5]) - outer]), noise=0.05)
-
-    def points(self, n: int, seed: int) -> NDArray[np.float64]:
-        """Draw n rows before quantisation, shape (n, 2)."""
-        return np.asarray(make_moons(n, noise=0.05, random_state=seed)[0])
+        nodes = torch.cat([outer, torch.tensor([1.0, 0.5]) - outer])
+        super().__init__(nodes, 0.05, lambda n, seed: make_moons(n, noise=0.05, random_state=seed)[0])
 
 
 class SwissRoll(_Quantised):
@@ -103,11 +103,10 @@ class SwissRoll(_Quantised):
 
     def __init__(self) -> None:
         t = 1.5 * math.pi * (1 + 2 * _midpoints(NODES))
-        super().__init__(torch.stack([t * t.cos(), t * t.sin()], dim=-1), noise=0.5)
-
-    def points(self, n: int, seed: int) -> NDArray[np.float64]:
-        """Draw n rows before quantisation, shape (n, 2): the first and last column of scikit-learn's."""
-        return np.asarray(make_swiss_roll(n, noise=0.5, random_state=seed)[0][:, [0, 2]])
+        nodes = torch.stack([t * t.cos(), t * t.sin()], dim=-1)  # the first and last column of scikit-learn's
+        super().__init__(
+            nodes, 0.5, lambda n, seed: make_swiss_roll(n, noise=0.5, random_state=seed)[0][:, [0, 2]]
+        )
 
 
 class EightGaussians(_Quantised):
@@ -119,10 +118,10 @@ class EightGaussians(_Quantised):
 
     def __init__(self) -> None:
         t = math.pi / 4 * torch.arange(8, dtype=torch.float64)
-        super().__init__(torch.stack([2 * t.cos(), 2 * t.sin()], dim=-1), noise=0.1)
+        super().__init__(torch.stack([2 * t.cos(), 2 * t.sin()], dim=-1), 0.1, self._components)
 
-    def points(self, n: int, seed: int) -> NDArray[np.float64]:
-        """Draw n rows before quantisation, shape (n, 2): the component, then the noise."""
+    def _components(self, n: int, seed: int) -> NDArray[np.float64]:
+        """The component, then the noise."""
         rng = default_rng(seed)
         means = self.nodes.numpy()[rng.integers(0, 8, n)]
         return np.asarray(means + self.noise * rng.standard_normal((n, 2)))

@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from ctem.checking.potential import Counted
-from ctem.checking.sides import Flips, Steps
+from ctem.checking.sides import Chains
 from ctem.samplers.sampler import evaluated
 from ctem.spaces import Space
 
@@ -25,7 +25,7 @@ FEW = 3.0  # times fewer rows than there should be, in a mode that is missing
 GAP = 0.5  # nats between training and held-out rows that matter
 
 
-def unadjusted(f: Counted, space: Space, x: Tensor, chains: Steps | Flips) -> str | None:
+def unadjusted(f: Counted, space: Space, x: Tensor, chains: Chains) -> str | None:
     """Samples of f stay samples of f under an exact chain: the mean of f, and of each feature, must not move.
 
     An unadjusted chain (Langevin without Metropolis, DULA) has another stationary law, which an exact chain leaves at

@@ -46,7 +46,7 @@ class Counted:
         )
 
     def has_gradient(self, x: Tensor) -> bool:
-        """Whether f says anything by its gradient in the rows."""
+        """Whether the gradient of f in the rows is of any use."""
         leaf = x[:2].detach().clone().requires_grad_()
         with torch.enable_grad():
             values = self(leaf)

@@ -42,7 +42,7 @@ class Check:
 
     Arguments:
         verdict: "certified": log Z is exact; "bracketed": it lies between two estimates that err to different sides and
-            agree; "unknown": it cannot be said.
+            agree; "unknown": no statement is possible.
         reasons: why, in sentences.
         faults: what is wrong, in sentences; empty where nothing is.
         space, method: what was checked, and how.

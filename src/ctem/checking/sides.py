@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from ctem.bases import FittedBase, ProductBase
+from ctem.checking.ladder import FEW, SOME, even_ladder
+from ctem.checking.pairs import PairChains
 from ctem.checking.potential import Counted
 from ctem.checking.record import Side
 from ctem.densities.anyorder import AnyOrderDensity, Settings, fit_anyorder
@@ -28,6 +30,7 @@ from ctem.samplers import (
     MALA,
     Adapted,
     Alternate,
+    AnnealedBits,
     BitTarget,
     Gibbs,
     LangevinFlips,
@@ -36,6 +39,7 @@ from ctem.samplers import (
     PathFlips,
     Sampler,
     anneal_bits,
+    find_couplings,
     run,
 )
 from ctem.samplers.bits import LevelDensity
@@ -45,10 +49,27 @@ from ctem.spaces import Real, Space
 __all__ = ["Proposal", "annealed_side", "fitted_base", "wide_base"]
 
 Base = FittedBase | ProductBase
+MAX_PAIRED = 2500  # bits whose couplings are looked for
 WIDE = 3.0  # deviations of the base on a real column that nothing is known of
 BATCH = 2**14  # chains evaluated at once
 ADAPTING = 60  # steps in which the size of a step is learned
 SMALLEST = 1e-7  # s at which e^{−s} is 1
+
+
+class Chains(Protocol):
+    """Ways between a base and f by Metropolis-adjusted transitions."""
+
+    def up(self, base: Base, n: int) -> tuple[Tensor, Tensor]:
+        """log w of n chains from the base to f, and where they ended."""
+        ...
+
+    def down(self, base: Base, x: Tensor) -> Tensor:
+        """log w of chains from samples x of f to the base."""
+        ...
+
+    def settle(self, x: Tensor, sweeps: int) -> Tensor:
+        """The rows moved at f itself."""
+        ...
 
 
 class Steps:
@@ -106,27 +127,25 @@ class Steps:
 class Flips:
     """Chains on bits whose log-potential has a gradient in the codes: discrete Langevin, many flips at a time.
 
-    The odds of a flip are adapted to an acceptance of .574 at every level by a first, short run, and then fixed.
-    Arguments are those of :class:`Steps`.
+    A first, short run adapts the odds of a flip to an acceptance of .574 at every level, and spaces the levels so that
+    the weights vary as much on each step of the way; then both are fixed. Arguments are those of :class:`Steps`.
     """
 
     def __init__(self, f: Counted, space: Space, levels: int, moves: int, generator: torch.Generator):
-        self.f, self.generator, self.moves = f, generator, moves
-        self.levels = [max(-math.log(t), SMALLEST) for t in temperatures(levels)[1:]]  # t = e^{−s}
+        self.f, self.generator, self.moves, self.count = f, generator, moves, levels
+        self.levels: list[float] = []  # s, t = e^{−s}
         self.tuned: Callable[[float], list[LangevinFlips]] | None = None
 
     def up(self, base: Base, n: int) -> tuple[Tensor, Tensor]:
         """log w of n chains from the base to f, and where they ended."""
-        path, few = self.path(base), self.levels[:: max(1, len(self.levels) // 100)]
-        some = base.sample(min(n, 256), self.generator)
-        learning = [LangevinFlips(times=10, acceptance=0.574)]
-        learned = anneal_bits(path, some, [*few, self.levels[-1]], learning, self.generator)
-        self.tuned = learned.tuned([LangevinFlips(times=self.moves)])
+        path = self.path(base)
+        self._learn(base, path)
+        assert self.tuned is not None
         x = base.sample(n, self.generator)
         return level_weights(self.stations(base, path), x, self.tuned, self.generator)
 
     def down(self, base: Base, x: Tensor) -> Tensor:
-        """log w of chains from samples x of f to the base."""
+        """log w of chains from samples x of f to the base, by the levels of the last way up."""
         assert self.tuned is not None
         stations = self.stations(base, self.path(base))[::-1]
         return level_weights(stations, x, self.tuned, self.generator)[0]
@@ -138,6 +157,23 @@ class Flips:
             PathFlips(times=max(2, sweeps), flips=2),
         ]
         return anneal_bits(lambda rows, s: self.f(rows), x, [1.0], moves, self.generator).x
+
+    def _learn(self, base: Base, path: LevelDensity) -> None:
+        """The step at each of FEW levels, and the deviation of f − log b there."""
+        x, steps = base.sample(SOME, self.generator), [0.1]
+        gaps, levels = [self._deviation(base, x)], [max(-math.log(t), SMALLEST) for t in FEW[1:]]
+        for level in levels:
+            moves = [LangevinFlips(times=10, step=steps[-1], acceptance=0.574)]
+            out = anneal_bits(path, x, [level], moves, self.generator)
+            x = out.x
+            steps.append(out.steps[0][0] or steps[-1])
+            gaps.append(self._deviation(base, x))
+        learned = AnnealedBits(x, tuple(levels), (), tuple((step,) for step in steps[1:]), 0)
+        self.tuned = learned.tuned([LangevinFlips(times=self.moves)])
+        self.levels = [max(-math.log(t), SMALLEST) for t in even_ladder(FEW, gaps, self.count)[1:]]
+
+    def _deviation(self, base: Base, x: Tensor) -> float:
+        return float((evaluated(self.f, x) - evaluated(base.log_prob, x)).double().std())
 
     def path(self, base: Base) -> LevelDensity:
         """f_t at t = e^{−s}, with log b written as a linear function of the bits, which has a gradient."""
@@ -155,13 +191,15 @@ class Flips:
         return [ends, *(BitTarget(path, level, batch_size=BATCH) for level in self.levels)]
 
 
-def chains_for(
-    f: Counted, space: Space, levels: int, moves: int, generator: torch.Generator
-) -> Steps | Flips:
+def chains_for(f: Counted, space: Space, levels: int, moves: int, generator: torch.Generator) -> Chains:
     """The chains that suit a log-potential."""
-    bits = set(space.sizes) == {2}
     rows = torch.randint(2, (2, space.dim), generator=generator, device=generator.device).float()
-    return (Flips if bits and f.has_gradient(rows) else Steps)(f, space, levels, moves, generator)
+    if set(space.sizes) != {2} or not f.has_gradient(rows):
+        return Steps(f, space, levels, moves, generator)
+    couplings = find_couplings(f, space.dim, generator) if space.dim <= MAX_PAIRED else None
+    if couplings is None:
+        return Flips(f, space, levels, moves, generator)
+    return PairChains(f, couplings, levels, moves, generator)
 
 
 def wide_base(space: Space, x: Tensor | None, device: torch.device) -> Base:

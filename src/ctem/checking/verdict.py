@@ -17,8 +17,8 @@ from ctem.checking.faults import missing_mode, overfitted, unadjusted, wrong_con
 from ctem.checking.potential import Counted
 from ctem.checking.record import Check, Side
 from ctem.checking.sides import (
-    Flips,
-    Steps,
+    Base,
+    Chains,
     annealed_side,
     chains_for,
     fit_proposal,
@@ -39,6 +39,7 @@ SURE = 3.0  # standard errors around each side
 FEWEST = 10.0  # effective draws of a side that is believed
 GIVEN = 4000  # of the given samples that are looked at
 MAX_ANYORDER = 1024  # columns
+NEARER = 0.5  # nats that a fitted base must gain on the wide one to be worth another way up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,8 @@ class _Referee:
     def __init__(self, f: Counted, space: Space, budget: Budget, seed: int, device: torch.device):
         self.f, self.space, self.budget, self.seed = f, space, budget, seed
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.chains: Steps | Flips | None = None
+        self.chains: Chains | None = None
+        self.wide: Base | None = None
         self.own: Tensor | None = None
         self.effective = 0.0
         self.sides: list[Side] = []
@@ -183,6 +185,7 @@ class _Referee:
         """Samples of the potential by annealing from a wide base, chosen by their weights and moved on."""
         if self.own is None:
             budget, base = self.budget, wide_base(self.space, samples, self.generator.device)
+            self.wide = base
             self.chains = chains_for(self.f, self.space, budget.levels, budget.moves, self.generator)
             if self.space.n_states <= MAX_STATES:
                 drawn = draw_rows(self.f, self.space, base, budget.chains, self.generator, method="exact")
@@ -201,9 +204,13 @@ class _Referee:
         own, budget = self._drawn(samples), self.budget
         assert self.chains is not None
         fitting, judged = own[::2], own[1::2]
-        base = fitted_base(self.space, fitting)
-        log_w, _ = self.chains.up(base, budget.chains)
-        self.sides += [annealed_side(log_w, "low"), annealed_side(self.chains.down(base, judged), "high")]
+        wide, base = self.wide, fitted_base(self.space, fitting)
+        assert wide is not None
+        if float((base.log_prob(judged) - wide.log_prob(judged)).mean()) > NEARER:
+            log_w, _ = self.chains.up(base, budget.chains)
+            self.sides += [annealed_side(log_w, "low"), annealed_side(self.chains.down(base, judged), "high")]
+        else:
+            self.sides.append(annealed_side(self.chains.down(wide, own), "high"))
         proposals = [base]
         whole_line = not (self.space.angles or self.space.bounded)
         if budget.steps and whole_line and self.space.dim <= MAX_ANYORDER:

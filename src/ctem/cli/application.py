@@ -1,4 +1,4 @@
-"""The application that commands belong to: its border, where errors become lines, and what it says of itself."""
+"""The application that commands belong to: its border, where errors become lines, and its own help."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _show_version(wanted: bool) -> None:
 def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Say which ctem this is.")
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show which ctem this is."),
     ] = False,
 ) -> None:
     """A table in, a density out: real, discrete and mixed columns, with missing cells.

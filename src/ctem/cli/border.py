@@ -20,7 +20,7 @@ from ctem.tables.io.terminal import note
 __all__ = ["Border", "Stopped"]
 
 EXPECTED = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
-# what typer says itself; the third is click's base of usage errors, which typer may keep for itself
+# errors of typer's own; the third is click's base of usage errors, which typer may keep for itself
 USAGE: tuple[Any, ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
 INTERRUPTED = 130  # exit codes as shells have them: 128 and the signal's number
 
@@ -64,10 +64,10 @@ class Border(TyperGroup):
         with warnings.catch_warnings(), _stoppable():
             warnings.showwarning = lambda message, *rest: note(f"warning: {in_flags(str(message))}")
             try:
-                found = super().invoke(ctx)
+                result = super().invoke(ctx)
                 if sys.stdout is not None:
                     sys.stdout.flush()  # a full disk is an error now, not a note at the very end
-                return found
+                return result
             except USAGE:
                 raise
             except BrokenPipeError:

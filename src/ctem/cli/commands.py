@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +43,7 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
     """A command with the arguments and words of a function, done by the function of that name in another module.
 
     What it would write is looked at before anything else (``ctem.cli.outputs``); the layout of CSV
-    files goes on as one ``Dialect``.
+    files goes on as one ``Dialect``, and what the commands that ask a model share as one ``Job``.
     """
 
     @wraps(function)
@@ -51,7 +52,11 @@ def command(function: Callable[..., None], module: str = "ctem.cli.work") -> Cal
         if "sep" in arguments:
             layout = (arguments.pop(name) for name in ("header", "sep", "encoding"))
             arguments["dialect"] = import_module("ctem.tables.io.csv_files").Dialect(*layout)
-        getattr(import_module(module), function.__name__)(**arguments)
+        done_by = import_module(module)
+        if "engine" in arguments:
+            shared = {field.name for field in fields(done_by.Job)} & set(arguments)
+            arguments["job"] = done_by.Job(**{name: arguments.pop(name) for name in shared})
+        getattr(done_by, function.__name__)(**arguments)
 
     return app.command()(run)
 
@@ -75,7 +80,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what a table's columns would be taken for and why, and what seems odd, before any fit.
+    """Show what a table's columns would be taken for and why, and what seems odd, before any fit.
 
     Odd are codes for missing such as 999, columns that name their rows or repeat another, copied rows,
     days that no calendar has, text among numbers, several spellings of a label, and rules such as
@@ -328,7 +333,7 @@ def privacy(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Say how much a model gives away of the rows that it was fitted to.
+    """Show how much a model gives away of the rows that it was fitted to.
 
     TABLE is what was fitted. Samples and likelihoods are compared on its rows and on others: those of
     --holdout, or, for each network of the model, the rows that it did not see itself.
@@ -345,7 +350,7 @@ def info(
     model: ModelIn,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Say what a model was made of, how, and what its columns are.
+    """Show what a model was made of, how, and what its columns are.
 
     \b
     ctem info adult.ctem
@@ -375,7 +380,7 @@ def check(
     device: Device = "auto",
     overwrite: Overwrite = False,
 ) -> None:
-    """Say what can be certified of an energy: its constant, its samples, its fit.
+    """Show what can be certified of an energy: its constant, its samples, its fit.
 
     Ends with 1 where a fault was found, with 2 where log Z stays unknown.
 

@@ -36,20 +36,19 @@ def inspect(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Say what a table's columns would be taken for and why, and what seems odd, before any fit."""
+    """Show what a table's columns would be taken for and why, and what seems odd, before any fit."""
     requested = column_kinds(kinds or [])
     how = {"decimal": decimal, "kinds": kind_names(requested)}
     X = fit_table(table, [], max_rows, 0, quiet, how, dialect)
-    found = look(X, requested or None, reading_of(decimal, dates, na))
+    inspection = look(X, requested or None, reading_of(decimal, dates, na))
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(inspection.to_json(), indent=2))
         return
-    print_columns(
-        [asdict(column) for column in found.columns], f"{table}: {found.rows} row{'s'[: found.rows != 1]}"
-    )
-    for each in found.suspicions:
-        print(f"! {printable(in_flags(str(each)))}")
-    if not found.suspicions:
+    title = f"{table}: {inspection.rows} row{'s'[: inspection.rows != 1]}"
+    print_columns([asdict(column) for column in inspection.columns], title)
+    for suspicion in inspection.suspicions:
+        print(f"! {printable(in_flags(str(suspicion)))}")
+    if not inspection.suspicions:
         print("Nothing seems odd.")
 
 
@@ -64,16 +63,16 @@ def privacy(
     device: str,
     quiet: bool,
 ) -> None:
-    """Say how much a model gives away of the rows that it was fitted to."""
+    """Show how much a model gives away of the rows that it was fitted to."""
     fitted = CTEM.load(model, device)
     X = known_table(fitted, table, max_rows, quiet, dialect)
     others = None if holdout is None else known_table(fitted, holdout, max_rows, quiet, dialect)
-    found = audit(fitted, X, others, seed)
-    print(json.dumps(found.to_json(), indent=2) if as_json else found)
+    result = audit(fitted, X, others, seed)
+    print(json.dumps(result.to_json(), indent=2) if as_json else result)
 
 
 def info(model: Path, as_json: bool) -> None:
-    """Say what a model was made of, how, and what its columns are."""
+    """Show what a model was made of, how, and what its columns are."""
     if sys.stdout is None:
         raise OSError("standard output is closed.")
     origin = provenance(model)
@@ -104,8 +103,6 @@ def quality_in_words(model: CTEM) -> str:
     >>> quality_in_words(CTEM(max_steps=2, width=8, members=1, random_state=0).fit(X))[:13]
     'held-out rows'
     """
-    if model.held_out_ is None:
-        return f"independent columns {model.independent_score_:.2f} nats a row; no held-out rows are known"
     energy = f"; {model.density_.energy}" if isinstance(model.density_, TiltedDensity) else ""
     return f"{model.held_out_}{energy}"
 

@@ -31,7 +31,7 @@ def check_output(command: str, arguments: Mapping[str, Any], overwrite: bool) ->
     """An error if what a command writes is one of its inputs, or would replace a file of another kind.
 
     Arguments:
-        command: its name, which says what it writes.
+        command: its name, on which depends what it writes.
         arguments: of the command; those of ``INPUTS`` are read, ``output`` is written.
         overwrite: the user means it.
 
@@ -48,10 +48,10 @@ def check_output(command: str, arguments: Mapping[str, Any], overwrite: bool) ->
             raise ValueError(
                 f"--output: {output} would be part of the folder {path}, which is read. {ADVICE}"
             )
-    found, wanted = kind_of(str(output)), WRITTEN.get(command, "table")
-    if found not in ("", wanted):
+    present, wanted = kind_of(str(output)), WRITTEN.get(command, "table")
+    if present not in ("", wanted):
         raise ValueError(
-            f"--output: {output} is {NOUNS[found]}, and would be replaced by {NOUNS[wanted]}. {ADVICE}"
+            f"--output: {output} is {NOUNS[present]}, and would be replaced by {NOUNS[wanted]}. {ADVICE}"
         )
 
 
@@ -103,11 +103,11 @@ def _same(path: str, output: str) -> bool:
 def _found(path: str, standard: Any) -> Iterator[os.stat_result]:
     """The facts of a regular file at a path, or of the one that a standard stream is."""
     try:
-        found = os.fstat(standard.fileno()) if path == "-" else os.stat(path)
+        facts = os.fstat(standard.fileno()) if path == "-" else os.stat(path)
     except (OSError, ValueError, AttributeError):  # nothing there, a URL, a stream that is closed or none
         return
-    if stat.S_ISREG(found.st_mode):
-        yield found
+    if stat.S_ISREG(facts.st_mode):
+        yield facts
 
 
 def _inside(path: str, output: str, parts: bool) -> bool:

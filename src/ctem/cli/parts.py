@@ -107,8 +107,8 @@ class Finding:
     def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
         """The strange rows of the batch."""
         rows = np.flatnonzero(model.p_values(X) <= self.alpha)
-        found = model.outliers(picked(None, X, rows), len(rows)) if len(rows) else []
-        return explained(found, start + rows, picked(None, part, rows))
+        strange = model.outliers(picked(None, X, rows), len(rows)) if len(rows) else []
+        return explained(strange, start + rows, picked(None, part, rows))
 
 
 def answer_parts(model: Path, table: str, output: str, answer: Answer, seed: int | None, crew: Crew) -> None:
@@ -221,5 +221,5 @@ def _named(folder: Path, number: int) -> Path:
 
 def _random(model: CTEM, seed: int | None, number: int) -> np.random.RandomState:
     """The random numbers of a part."""
-    own = model.seed_ if seed is None else seed
-    return np.random.RandomState(np.random.SeedSequence([own, number]).generate_state(4))
+    root = model.seed_ if seed is None else seed
+    return np.random.RandomState(np.random.SeedSequence([root, number]).generate_state(4))

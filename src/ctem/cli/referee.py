@@ -30,19 +30,19 @@ def check(
     seed: int,
     device: str,
 ) -> None:
-    """Print the verdict; the exit status says whether there is a fault or no statement."""
+    """Print the verdict; the exit status is 1 for a fault, and 2 for no statement."""
     f = named("potential", potential)
     where = getattr(f, "space", None) if space is None else named("space", space)
     if not isinstance(where, Space):
         raise ValueError(f"--space: expected a ctem.Space, or a potential with one; got {where!r}.")
     rows = {"samples": samples, "train": train, "test": test}
     read = {name: None if path is None else _numbers(path) for name, path in rows.items()}
-    found = referee(f, where, budget=budget, claimed=claimed, random_state=seed, device=device, **read)
+    verdict = referee(f, where, budget=budget, claimed=claimed, random_state=seed, device=device, **read)
     if output is not None:
-        found.save(output)
-    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if as_json else found)
-    if found.faults or found.verdict == "unknown":
-        sys.exit(1 if found.faults else 2)
+        verdict.save(output)
+    print(json.dumps(verdict.to_json(), indent=1, ensure_ascii=False) if as_json else verdict)
+    if verdict.faults or verdict.verdict == "unknown":
+        sys.exit(1 if verdict.faults else 2)
 
 
 def named(what: str, name: str) -> Any:
@@ -56,12 +56,12 @@ def named(what: str, name: str) -> Any:
         raise ValueError(f"{what}: expected MODULE:NAME; got {name!r}.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found = import_module(module)
+    thing = import_module(module)
     for part in inside.split("."):
-        if not hasattr(found, part):
+        if not hasattr(thing, part):
             raise ValueError(f"{what}: {module} has no {inside!r}.")
-        found = getattr(found, part)
-    return found
+        thing = getattr(thing, part)
+    return thing
 
 
 def _numbers(path: Path) -> Any:

@@ -240,10 +240,10 @@ def picked(first: Any, second: Any, rows: Any) -> Any:
     return both.take(pa.array(rows))
 
 
-def explained(found: list[Outlier], rows: Any, table: Table) -> Table:
+def explained(outliers: list[Outlier], rows: Any, table: Table) -> Table:
     """The outliers as a table: row, score, p_value, why, and the row itself."""
-    made = table.take(pa.array([each.row for each in found], "int64"))
-    parts = outlier_columns([replace(each, row=int(rows[each.row])) for each in found])
+    made = table.take(pa.array([outlier.row for outlier in outliers], "int64"))
+    parts = outlier_columns([replace(outlier, row=int(rows[outlier.row])) for outlier in outliers])
     for i, (name, values) in enumerate(parts.items()):
         kind = {"row": "int64", "why": "string"}.get(name, "float64")
         made = made.add_column(i, fresh(name, table.column_names), pa.array(values, kind))

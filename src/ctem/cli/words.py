@@ -25,16 +25,16 @@ def column_kinds(texts: list[str]) -> dict[str, str | Real]:
     >>> column_kinds(["age=real:0..120", "a=b=category"])
     {'age': Real(low=0.0, high=120.0), 'a=b': 'category'}
     """
-    found: dict[str, str | Real] = {}
-    for each in texts:
-        name, _, kind = each.rpartition("=")
+    kinds: dict[str, str | Real] = {}
+    for text in texts:
+        name, _, kind = text.rpartition("=")
         ends = re.fullmatch(r"real:([^.]*(?:\.[^.]+)?)\.\.(.*)", kind)
         if not name or (kind not in KINDS and not ends):
             raise typer.BadParameter(
-                f"expected NAME=KIND, with a KIND of {', '.join(KINDS)} or real:LOW..HIGH; got {each!r}."
+                f"expected NAME=KIND, with a KIND of {', '.join(KINDS)} or real:LOW..HIGH; got {text!r}."
             )
-        found[name] = _bounded(each, *ends.groups()) if ends else kind
-    return found
+        kinds[name] = _bounded(text, *ends.groups()) if ends else kind
+    return kinds
 
 
 def _bounded(text: str, low: str, high: str) -> Real:
@@ -56,20 +56,20 @@ def conditions(
     >>> conditions(["size=2.."], {"size": Labels("int", (1, 2), (0, 1), (1.0, 1.0))})
     {'size': (2, None)}
     """
-    found: dict[str, Any] = {}
-    for each in texts:
-        name = max((known for known in codecs if each.startswith(f"{known}=")), key=len, default=None)
+    given: dict[str, Any] = {}
+    for text in texts:
+        name = max((known for known in codecs if text.startswith(f"{known}=")), key=len, default=None)
         if name is None:
             raise typer.BadParameter(
-                f"expected NAME=CONDITION, with a NAME of {', '.join(codecs)}; got {each!r}. Conditions are written "
+                f"expected NAME=CONDITION, with a NAME of {', '.join(codecs)}; got {text!r}. Conditions are written "
                 "as age=30..40, age=30.., city=Oslo or city=Oslo|Bergen."
             )
-        if name in found:
+        if name in given:
             raise typer.BadParameter(
                 f"{name!r} has two conditions; write them as one, such as {name}=1|3..5."
             )
-        found[name] = from_text(name, each[len(name) + 1 :], codecs[name], (written or {}).get(name))
-    return found
+        given[name] = from_text(name, text[len(name) + 1 :], codecs[name], (written or {}).get(name))
+    return given
 
 
 def from_text(name: str, text: str, codec: Codec, writing: Writing | None = None) -> Any:

@@ -1,13 +1,14 @@
 """What the commands do: each reads a table or a model, asks the estimator, and writes.
 
-Apart from ``ctem.cli.commands``, which says what can be asked: this imports torch, and ``ctem --help`` need not wait.
+Apart from ``ctem.cli.commands``, which declares the options: this imports torch, and ``ctem --help`` need not wait.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, redirect_stdout
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,14 @@ from sklearn.utils import check_random_state
 from ctem.cli.border import Stopped
 from ctem.cli.facts import quality_in_words, reading_of
 from ctem.cli.large import rows_to_fit, some_rows
-from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
+from ctem.cli.parts import Answer, Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
 from ctem.cli.streams import (
     Lowest,
+    Parts,
     bar,
     drawn_table,
     explained,
-    filled_in,
-    fresh,
     known_table,
-    numbered,
     streams,
 )
 from ctem.cli.words import column_kinds, conditions
@@ -106,13 +105,11 @@ def _begin(checkpoint: Path | None) -> None:
 
 def _judge(model: CTEM, X: Any, seed: int) -> None:
     """Keep with the model how well its samples pass for real rows."""
-    if model.held_out_ is not None:
-        passing = model.realism(some_rows(X, seed))
-        model.held_out_ = replace(model.held_out_, realism=passing)
+    model.held_out_ = replace(model.held_out_, realism=model.realism(some_rows(X, seed)))
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
-    """Fit; what was learned before an interruption stays in the checkpoint, and a note says so."""
+    """Fit; what was learned before an interruption stays in the checkpoint, and a note mentions it."""
     try:
         with redirect_stdout(sys.stderr):
             model.fit(X, memory=memory)
@@ -125,7 +122,7 @@ def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
 
 
 def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> None:
-    """Say what a fit has come to, and forget how to go on unless it was interrupted."""
+    """Print what a fit has come to, and forget how to go on unless it was interrupted."""
     if model.density_.history.interrupted:
         note(f"{output} holds what was learned so far: {quality_in_words(model)}")
         note("the same command with --resume goes on from there")
@@ -143,55 +140,72 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
             note(facts["still_improving"])
 
 
-def score(
-    model: Path,
-    table: str,
-    output: str,
-    append: bool,
-    columns: list[str] | None,
-    given: list[str] | None,
-    engine: str,
-    workers: int | None,
-    format: str | None,
-    dialect: Dialect,
-    device: str,
-    quiet: bool,
-) -> None:
+@dataclass(frozen=True)
+class Job:
+    """What the commands that ask a model share: which model, which table, where to, and who does it."""
+
+    model: Path
+    output: str
+    engine: str
+    workers: int | None
+    format: str | None
+    device: str
+    quiet: bool
+    table: str = ""
+    dialect: Dialect = Dialect()  # noqa: RUF009  (frozen)
+    seed: int | None = None
+
+    @property
+    def crew(self) -> Crew:
+        """Who does it."""
+        return Crew(self.engine, self.workers, self.device, self.quiet)
+
+    def loaded(self) -> CTEM:
+        """The model."""
+        return CTEM.load(self.model, self.device)
+
+    def random(self, fitted: CTEM) -> Any:
+        """The random numbers, by default those of the model's own seed."""
+        return check_random_state(fitted.random_state if self.seed is None else self.seed)
+
+    def streams(self, fitted: CTEM) -> AbstractContextManager[tuple[Parts, Callable[[pa.Table], None]]]:
+        """Batches of the table, and where to write."""
+        return streams(fitted, self.table, self.output, self.format, self.quiet, self.dialect)
+
+    def in_parts(self, answer: Answer) -> bool:
+        """Answer part by part, if that is how the table or the engine has it; whether it was done."""
+        if self.crew.needed(self.table):
+            self.dialect.check_unused(self.table)
+            answer_parts(self.model, self.table, self.output, answer, self.seed, self.crew)
+            return True
+        return False
+
+    def answer(self, answer: Answer) -> None:
+        """Answer for every batch of the table."""
+        if self.in_parts(answer):
+            return
+        fitted, start = self.loaded(), 0
+        rng = self.random(fitted)
+        with self.streams(fitted) as (parts, write):
+            for part, X in parts:
+                write(answer(fitted, part, X, start, rng))
+                start += len(part)
+
+
+def score(job: Job, append: bool, columns: list[str] | None, given: list[str] | None) -> None:
     """Write the log-density of every row, in nats, as a column log_density."""
-    crew = Crew(engine, workers, device, quiet)
-    if crew.needed(table):
-        dialect.check_unused(table)
-        answer_parts(model, table, output, Scoring(append, columns, given), None, crew)
-        return
-    fitted = _load(model, device)
-    with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
-        for part, X in parts:
-            values = pa.array(fitted.log_density(X, columns or None, given or ()))
-            name = fresh("log_density", part.column_names if append else [])
-            write(part.add_column(0, name, values) if append else pa.table({name: values}))
+    job.answer(Scoring(append, columns, given))
 
 
-def sample(
-    model: Path,
-    n: int,
-    given: list[str] | None,
-    with_missing: bool,
-    output: str,
-    seed: int | None,
-    engine: str,
-    workers: int | None,
-    format: str | None,
-    device: str,
-    quiet: bool,
-) -> None:
+def sample(job: Job, n: int, given: list[str] | None, with_missing: bool) -> None:
     """Write new rows, drawn from the density, or of those that meet conditions."""
-    fitted = _load(model, device)
-    draw = partial(_drawn, _conditions(fitted, given, quiet), with_missing)
-    if engine == "ray":
-        sample_parts(model, n, output, seed, draw, Crew(engine, workers, device, quiet))
+    fitted = job.loaded()
+    draw = partial(_drawn, _conditions(fitted, given, job.quiet), with_missing)
+    if job.engine == "ray":
+        sample_parts(job.model, n, job.output, job.seed, draw, job.crew)
         return
-    rng = _random(fitted, seed)
-    with open_sink(output, format) as sink, bar(n, quiet) as advance:
+    rng = job.random(fitted)
+    with open_sink(job.output, job.format) as sink, bar(n, job.quiet) as advance:
         for start in range(0, n, BATCH):
             rows = draw(fitted, min(BATCH, n - start), rng)
             sink.write(drawn_table(fitted, rows))
@@ -202,72 +216,32 @@ def _drawn(known: dict[str, Any] | None, with_missing: bool, model: CTEM, n: int
     return model.sample(n, random_state=rng, given=known, with_missing=with_missing)
 
 
-def impute(
-    model: Path,
-    table: str,
-    output: str,
-    method: str,
-    draws: int,
-    seed: int | None,
-    engine: str,
-    workers: int | None,
-    format: str | None,
-    dialect: Dialect,
-    device: str,
-    quiet: bool,
-) -> None:
+def impute(job: Job, method: str, draws: int) -> None:
     """Write the table with its missing cells filled in; what was observed stays."""
-    crew = Crew(engine, workers, device, quiet)
-    if crew.needed(table):
-        dialect.check_unused(table)
-        answer_parts(model, table, output, Imputing(method, draws), seed, crew)
-        return
-    fitted = _load(model, device)
-    rng = _random(fitted, seed)
-    with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
-        for part, X in parts:
-            made = fitted.impute(X, method, draws, rng)
-            for draw, filled in enumerate(made if draws > 1 else [made]):
-                whole = filled_in(fitted, part, X, filled)
-                write(numbered(whole, draw) if draws > 1 else whole)
+    job.answer(Imputing(method, draws))
 
 
-def outliers(
-    model: Path,
-    table: str,
-    n: int | None,
-    alpha: float | None,
-    output: str,
-    engine: str,
-    workers: int | None,
-    format: str | None,
-    dialect: Dialect,
-    device: str,
-    quiet: bool,
-) -> None:
+def outliers(job: Job, n: int | None, alpha: float | None) -> None:
     """Write the strangest rows, the strangest first, with what makes them so."""
     if alpha is not None and not 0 < alpha <= 1:
         raise typer.BadParameter(
             f"expected a share above 0 and at most 1; got {alpha}.", param_hint="--alpha"
         )
-    crew = Crew(engine, workers, device, quiet)
-    if crew.needed(table):
-        dialect.check_unused(table)
-        if alpha is None or n is not None:
-            raise ValueError(
-                "--alpha: expected with a folder or --engine ray, and no --rows: parts know no order."
-            )
-        answer_parts(model, table, output, Finding(alpha), None, crew)
+    if job.crew.needed(job.table) and (alpha is None or n is not None):
+        raise ValueError(
+            "--alpha: expected with a folder or --engine ray, and no --rows: parts know no order."
+        )
+    if alpha is not None and job.in_parts(Finding(alpha)):
         return
-    fitted = _load(model, device)
+    fitted = job.loaded()
     lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
-    with streams(fitted, table, output, format, quiet, dialect) as (parts, write):
+    with job.streams(fitted) as (parts, write):
         for part, X in parts:
-            p = np.zeros(len(part)) if fitted.held_out_ is None and alpha is None else fitted.p_values(X)
+            p = fitted.p_values(X)
             p = p if alpha is None else np.where(p <= alpha, p, np.inf)
             lowest.add(part, X, p, -fitted.outlier_scores(X))
-        found = fitted.outliers(lowest.X, len(lowest.rows)) if len(lowest.rows) else []
-        write(explained(found, lowest.rows, lowest.table))
+        strangest = fitted.outliers(lowest.X, len(lowest.rows)) if len(lowest.rows) else []
+        write(explained(strangest, lowest.rows, lowest.table))
 
 
 def report(
@@ -282,7 +256,7 @@ def report(
 ) -> None:
     """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy."""
     check_target(output)
-    fitted = _load(model, device)
+    fitted = CTEM.load(model, device)
     X = known_table(fitted, table, max_rows, quiet, dialect)
     others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet, dialect)
     with redirect_stdout(sys.stderr):
@@ -291,23 +265,15 @@ def report(
         note(f"{output}: written")
 
 
-def _load(path: Path, device: str) -> CTEM:
-    return CTEM.load(path, device)
-
-
 def _conditions(model: CTEM, texts: list[str] | None, quiet: bool) -> dict[str, Any] | None:
     """The conditions of --given, after a word on how likely those are that are ranges."""
     if not texts:
         return None
     fields = model.table_type_.fields
     written = {field.name: Writing.from_json(field.written) for field in fields if field.written is not None}
-    found = conditions(texts, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
-    known, ranges = split_given(found, model.schema_)
+    given = conditions(texts, {name: choice.codec for name, choice in model.schema_.columns.items()}, written)
+    known, ranges = split_given(given, model.schema_)
     p = model.probability(ranges, known) if ranges and not quiet else None
-    if p is not None and p.value:  # else nothing can be drawn, and the error says why
+    if p is not None and p.value:  # else nothing can be drawn, and the error has the reason
         note(f"--given: probability {p.value:.3g} ± {p.stderr:.1g}, by {p.ess:.0f} effective draws")
-    return found
-
-
-def _random(model: CTEM, seed: int | None) -> Any:
-    return check_random_state(model.random_state if seed is None else seed)
+    return given

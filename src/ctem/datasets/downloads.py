@@ -64,9 +64,9 @@ def check(name: str, text: bytes, checksum: str) -> bytes:
     >>> check("a.data", b"", hashlib.sha256(b"").hexdigest())
     b''
     """
-    found = hashlib.sha256(text).hexdigest()
-    if found != checksum:
-        raise ValueError(f"{name}: expected SHA-256 {checksum}; got {found}: another or a damaged file.")
+    digest = hashlib.sha256(text).hexdigest()
+    if digest != checksum:
+        raise ValueError(f"{name}: expected SHA-256 {checksum}; got {digest}: another or a damaged file.")
     return text
 
 

@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 class Conditionals(Protocol):
     """Where the conditionals of single columns come from.
 
-    Those that do not say otherwise answer one question at a time.
+    By default they answer one question at a time.
 
     >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
     >>> from ctem.spaces import Category, Space
@@ -71,7 +71,7 @@ class Conditionals(Protocol):
     True
     """
 
-    base: ProductBase  # which says what the columns are
+    base: ProductBase  # which knows what the columns are
 
     @property
     def at_once(self) -> int:
@@ -83,7 +83,7 @@ class Conditionals(Protocol):
 
     def several(self, asked: Sequence[Asked]) -> list[Conditional]:
         """``given`` of each question, which may share a pass."""
-        return [self.given(*each) for each in asked]
+        return [self.given(*question) for question in asked]
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A draw from ``given(x, visible, j)`` for each row, (n,), by the shortest way."""
@@ -250,14 +250,14 @@ class Chain:
         x = self._to_fill(n, order, given)
         total = x.new_zeros(len(x))
         for j, todo, contexts in self._gaps(x, order):
-            found = self._given(x, todo, j, contexts)
-            value = found.draw(generator)
+            conditional = self._given(x, todo, j, contexts)
+            value = conditional.draw(generator)
             x[todo, j] = value
-            total[todo] += found.log_prob(value)
+            total[todo] += conditional.log_prob(value)
         return Drawn(x, total)
 
     def fill(self, x: Tensor, generator: torch.Generator, order: Sequence[int]) -> Tensor:
-        """x with its nan cells drawn, as ``sample`` draws them; it does not say how likely they were, and is faster.
+        """x with its nan cells drawn, as ``sample`` draws them; without how likely they were, and faster.
 
         >>> from ctem.densities.anyorder import AnyOrderNet, AtLevel
         >>> from ctem.spaces import Category, Space
@@ -287,12 +287,12 @@ class Chain:
             columns = sorted({term.asked.j for term in terms})
             alike = [[term for term in terms if term.asked.j == j] for j in columns]
             every = self.conditionals.several([_joined([term.asked for term in some]) for some in alike])
-            for j, some, found in zip(columns, alike, every, strict=True):
+            for j, some, law in zip(columns, alike, every, strict=True):
                 rows = [term.rows for term in some]
                 kind = _kinds(some)
-                log_p = (found if kind is None else found.rows(kind)).log_prob(x[torch.cat(rows), j])
-                for term, own in zip(some, log_p.split([*map(len, rows)]), strict=True):
-                    yield term.order, j, x.new_zeros(len(x)).index_copy(0, term.rows, own)
+                log_p = (law if kind is None else law.rows(kind)).log_prob(x[torch.cat(rows), j])
+                for term, log_term in zip(some, log_p.split([*map(len, rows)]), strict=True):
+                    yield term.order, j, x.new_zeros(len(x)).index_copy(0, term.rows, log_term)
 
     def _asked(self, x: Tensor, orders: Sequence[Sequence[int]], given: list[int]) -> Iterator[_Term]:
         """The questions to which ``_terms`` are the answers; rows with the same cells share one."""
@@ -315,8 +315,8 @@ class Chain:
         """ρ(x_j | all other cells) of some rows of x, those with the same cells sharing a pass."""
         first, kind = contexts.among(rows)
         shown = ~x[first].isnan()
-        found = self.conditionals.given(_filled(x[first], shown), shown, j)
-        return found if kind is None else found.rows(kind)
+        conditional = self.conditionals.given(_filled(x[first], shown), shown, j)
+        return conditional if kind is None else conditional.rows(kind)
 
     def _draw(
         self, x: Tensor, todo: Tensor, j: int, contexts: Contexts, generator: torch.Generator
@@ -362,9 +362,7 @@ class _Term(NamedTuple):
 
 def _joined(asked: Sequence[Asked]) -> Asked:
     """Questions for the same column as one."""
-    return Asked(
-        torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked]), asked[0].j
-    )
+    return Asked(torch.cat([ask.x for ask in asked]), torch.cat([ask.visible for ask in asked]), asked[0].j)
 
 
 def _kinds(terms: Sequence[_Term]) -> Tensor | None:
@@ -372,15 +370,15 @@ def _kinds(terms: Sequence[_Term]) -> Tensor | None:
     if all(term.kind is None for term in terms):
         return None
     starts = accumulate((len(term.asked.x) for term in terms), initial=0)
-    own = [torch.arange(len(each.rows)).to(each.rows) if each.kind is None else each.kind for each in terms]
-    return torch.cat([start + kind for start, kind in zip(starts, own, strict=False)])
+    kinds = [torch.arange(len(t.rows)).to(t.rows) if t.kind is None else t.kind for t in terms]
+    return torch.cat([start + kind for start, kind in zip(starts, kinds, strict=False)])
 
 
 def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:
     """Terms that are asked for in one pass: of at most so many rows, or one."""
     some: list[_Term] = []
     for term in terms:
-        if some and sum(len(each.asked.x) for each in [*some, term]) > rows:
+        if some and sum(len(member.asked.x) for member in [*some, term]) > rows:
             yield some
             some = []
         some.append(term)

@@ -36,10 +36,10 @@ class Contexts:
     @classmethod
     def of(cls, x: Tensor) -> Contexts:
         """All that rows (n, d) show, which are their cells but nan."""
-        found = cls(x)
+        contexts = cls(x)
         for j in (~x.isnan()).any(0).nonzero().flatten().tolist():
-            found.show(x[:, j])
-        return found
+            contexts.show(x[:, j])
+        return contexts
 
     def show(self, column: Tensor) -> None:
         """One more column (n,) is shown; its nan cells stay hidden."""

@@ -62,7 +62,7 @@ class Inverse(NamedTuple):
 
 
 def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
-    """What N(0, Σ_s) says of scores (n, d) at clear = e^{−s}, 0 where hidden: (n, 2d + 1).
+    """What N(0, Σ_s) predicts of scores (n, d) at clear = e^{−s}, 0 where hidden: (n, 2d + 1).
 
     asinh r, a bounded r², and asinh of the log-density ratio log N(x; 0, Σ_s) / N(x; 0, 1); all of them 0 for hidden
     scores, which must be 0 in ``value``.

@@ -118,9 +118,9 @@ def compute_log_z(
         with warnings.catch_warnings():
             if method == "auto":  # few effective draws: annealing is next, and warns itself
                 warnings.simplefilter("ignore", UserWarning)
-            found = log_z_importance(f, proposal, draws, generator)
-        if method != "auto" or found.ess >= min(ENOUGH, draws / 10):
-            return found
+            log_z = log_z_importance(f, proposal, draws, generator)
+        if method != "auto" or log_z.ess >= min(ENOUGH, draws / 10):
+            return log_z
     fixed = MALA(space, STEP) if space.reals else None
     return log_z_annealed(f, proposal, moves(space, fixed), chains, generator, levels=levels)
 
@@ -128,19 +128,19 @@ def compute_log_z(
 def _on_grid(f: LogPotential, space: Space, box: Box, device: torch.device) -> LogZ:
     """The grid on the box, and a warning if a box twice as wide holds more: f then does not fall away from the rows."""
     points = grid_points(space) or POINTS[0]
-    found = log_z_grid(f, space, box, points, device=device)
+    log_z = log_z_grid(f, space, box, points, device=device)
     wide = [_widened(side, space.bounds[j]) for side, j in zip(box, space.reals, strict=True)]
     if wide == box:
-        return found
+        return log_z
     wider = log_z_grid(f, space, wide, points, device=device)
-    if wider.value - found.value > max(MISSED, 3 * wider.stderr):
+    if wider.value - log_z.value > max(MISSED, 3 * wider.stderr):
         warnings.warn(
-            f"log Z misses mass: a box twice as wide has {wider.value - found.value:.2f} nats more, since f does not "
+            f"log Z misses mass: a box twice as wide has {wider.value - log_z.value:.2f} nats more, since f does not "
             "fall away from the rows; train longer, give a base (base=FittedBase(space, x)), or give the ends.",
             UserWarning,
             stacklevel=4,
         )
-    return found
+    return log_z
 
 
 def _widened(side: tuple[float, float], ends: tuple[float, float]) -> tuple[float, float]:

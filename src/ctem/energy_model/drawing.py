@@ -136,12 +136,12 @@ def _chains(
     x = run(moves(space, adapted), f, start, half, generator).x
     sampler = moves(space, None if adapted is None else adapted.frozen())
     thin = max(1, half // KEPT) if diagnostics else None
-    found = run(sampler, f, x, half, generator, thin=thin)
-    if found.trace is None:
-        return Drawn(found.x, "chain", found.acceptance)
-    trace = found.trace[:, :FOLLOWED].clone()
+    result = run(sampler, f, x, half, generator, thin=thin)
+    if result.trace is None:
+        return Drawn(result.x, "chain", result.acceptance)
+    trace = result.trace[:, :FOLLOWED].clone()
     trace[..., list(space.angles)] = trace[
         ..., list(space.angles)
     ].cos()  # an angle has no place to start from
     mixed = chain_diagnostics(trace)
-    return Drawn(found.x, "chain", found.acceptance, r_hat=mixed.r_hat, ess=mixed.ess)
+    return Drawn(result.x, "chain", result.acceptance, r_hat=mixed.r_hat, ess=mixed.ess)

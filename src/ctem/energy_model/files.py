@@ -29,7 +29,7 @@ from ctem.training import History, Recipe
 __all__ = ["load", "save"]
 
 KIND, FORMAT, SEAL = "ctem energy", "1", "e"
-PLAIN = ("scale", "comparisons", "validation_fraction", "folds", "random_state")
+PLAIN = ("scale", "comparisons", "draws", "validation_fraction", "folds", "random_state")
 
 
 def save(model: Any, path: str | Path) -> None:
@@ -65,7 +65,7 @@ def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any
     FileNotFoundError: load: no file at absent.safetensors.
     """
     target = Path(path)
-    header, tensors, _ = unsealed(
+    header, tensors = unsealed(
         target, KIND, "an energy model", lambda about: _understood(target, about), SEAL
     )
     try:
@@ -131,13 +131,13 @@ def _rebuilt(
     rule: Any,
     device: str,
 ) -> Any:
-    space, found = space_from(header["space"]), find_device(device)
+    space, place = space_from(header["space"]), find_device(device)
     net = _net(header["net"], space, net)
     base = _base(header["base"], space, tensors, base)
     model = cls(
         space,
         net=net if header["net"]["given"] else None,
-        base=None if base is None else base.to(found) if isinstance(base, torch.nn.Module) else base,
+        base=None if base is None else base.to(place) if isinstance(base, torch.nn.Module) else base,
         kernel=kernel if kernel is not None else _kernel(header["kernel"], space),
         rule=rule if rule is not None else header["rule"],
         recipe=None if header["recipe"] is None else Recipe(**header["recipe"]),
@@ -150,7 +150,7 @@ def _rebuilt(
     if model.base is None:
         model.base_ = FittedBase(space)
         model.base_.load_state_dict(part(tensors, "base."))
-        model.base_.to(found)
+        model.base_.to(place)
     model.log_zs_ = [LogZ(**_back(record)) for record in header["log_zs"]]
     model.histories_ = [History(**_back(record)) for record in header["histories"]]
     model.nets_ = []
@@ -160,8 +160,8 @@ def _rebuilt(
             g.load_state_dict(part(tensors, f"net.{k}."))
         except RuntimeError as error:
             raise ValueError(f"net: expected the network that was saved; {short(error)}") from None
-        model.nets_.append(g.to(found).eval())
-    model.device_ = found
+        model.nets_.append(g.to(place).eval())
+    model.device_ = place
     return model
 
 

@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from ctem.bases import FittedBase
+from ctem.bases import FittedBase, Pool
 from ctem.energies import LogPotential, grad_log_density
 from ctem.energy_model.constants import Box, box_around, compute_log_z
 from ctem.energy_model.defaults import checked_recipe, default_kernel, default_net, find_rule
@@ -73,6 +73,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             rival's loss of its own kind (``ctem.matching.rivals``), which needs no kernel.
         scale: c of the paper's ε = c·σ̄, for kernel=None; None is 0.5 in up to three real columns, 0.2/√d beyond.
         comparisons: m for each row and step; on real columns in antithetic pairs.
+        draws: of a base that is slow to draw from, made once for all comparisons; None draws anew at every step.
         recipe: how long and how fast, a ``ctem.Recipe``; None is the paper's, with early stopping.
         validation_fraction: of the rows, held out to stop by if there are no others; 0 trains to the end.
         folds: more than 1 cross-fits: so many networks, each blind to one part of the rows, which stops it; the density
@@ -101,6 +102,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         rule: str | Rule | Objective = "constant target",
         scale: float | None = None,
         comparisons: int = 4,
+        draws: int | None = None,
         recipe: Recipe | None = None,
         validation_fraction: float = 0.1,
         folds: int = 1,
@@ -115,6 +117,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         self.rule = rule
         self.scale = scale
         self.comparisons = comparisons
+        self.draws = draws
         self.recipe = recipe
         self.validation_fraction = validation_fraction
         self.folds = folds
@@ -139,6 +142,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         self._adopt(x)
         with_kernel = self.kernel is not None or self.base is None
         self.kernel_ = (self.kernel or default_kernel(self.space, x, self.scale)) if with_kernel else None
+        self._pools = self._drawn_before()
         self.nets_: list[Shaped] = []
         self.histories_: list[History] = []
         for k, (seen, held_out) in enumerate(self._splits(x, X_val)):
@@ -146,6 +150,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             g = Shaped(self.space, net).to(self.device_)
             self.histories_.append(self._trained(g, seen, held_out, k, callbacks))
             self.nets_.append(g.eval())
+        del self._pools
         self.log_zs_ = self._log_zs()
         return self
 
@@ -157,12 +162,12 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             how: draws of importance sampling; chains and levels of annealing.
         """
         check_is_fitted(self)
-        found = self.log_zs_ if method == "auto" and not how else self._log_zs(method=method, **how)
-        if len(found) == 1:
-            return found[0]
-        value = math.log(sum(math.exp(z.value - found[0].value) for z in found) / len(found)) + found[0].value
-        words = ", ".join(dict.fromkeys(z.method for z in found))
-        return LogZ(value, sum(z.stderr for z in found) / len(found), min(z.ess for z in found), words)
+        zs = self.log_zs_ if method == "auto" and not how else self._log_zs(method=method, **how)
+        if len(zs) == 1:
+            return zs[0]
+        value = math.log(sum(math.exp(z.value - zs[0].value) for z in zs) / len(zs)) + zs[0].value
+        words = ", ".join(dict.fromkeys(z.method for z in zs))
+        return LogZ(value, sum(z.stderr for z in zs) / len(zs), min(z.ess for z in zs), words)
 
     def log_prob(self, X: ArrayLike) -> Any:
         """log ρ of each row per unit of the user's real columns, (n,): NumPy of NumPy, a tensor of a tensor."""
@@ -207,14 +212,14 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"n: expected at least 1 row; got {n}.")
         generator = self._generator(random_state)
         owner = torch.randint(len(self.nets_), (n,), generator=generator, device=generator.device)
-        x, found = torch.empty(n, self.space.dim, device=generator.device), None
+        x, worst = torch.empty(n, self.space.dim, device=generator.device), None
         for k in owner.unique().tolist():
             how: dict[str, Any] = {"method": method, "steps": steps, "diagnostics": diagnostics}
             rows = owner == k
             drawn = draw_rows(self.potential(k), self.space, self.base_, int(rows.sum()), generator, **how)
-            x[rows], found = drawn.x.to(x), _worse(found, drawn)
+            x[rows], worst = drawn.x.to(x), _worse(worst, drawn)
         X = self.space.decode(x)
-        return X if not diagnostics or found is None else Draws(X, *found[1:])
+        return X if not diagnostics or worst is None else Draws(X, *worst[1:])
 
     def potential(self, member: int = 0) -> LogPotential:
         """f of encoded rows (n, d) as a function: for the samplers, the constants and the losses of this library."""
@@ -257,6 +262,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"validation_fraction: expected a share in [0, 1); got {self.validation_fraction}."
             )
+        if self.draws is not None and self.draws < 2:
+            raise ValueError(f"draws: expected at least 2, or None; got {self.draws}.")
         find_rule(self.rule)
         checked_recipe(self.recipe, self.space)
 
@@ -328,8 +335,17 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         if isinstance(rule, Objective):
             return rule(tilted(self._base, g), x, generator)
         if self.kernel_ is None:
-            return tilt_loss(g, x, self.base_, generator, m, rule)
+            base = self._pools[not g.training] if self._pools else self.base_
+            return tilt_loss(g, x, base, generator, m, rule)
         return pair_loss(tilted(self._base, g), x, self.kernel_, generator, m, rule)
+
+    def _drawn_before(self) -> tuple[Pool, Pool] | None:
+        """Draws of the base to train with, and others to stop by."""
+        if self.draws is None or self.kernel_ is not None:
+            return None
+        rows = self.base_.sample(self.draws, self._generator(self.seed_ + 1))
+        held = max(1, len(rows) // 10)
+        return Pool(rows[held:]), Pool(rows[:held])
 
     @property
     def _base(self) -> Proposal | None:
@@ -343,8 +359,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
 
     def _log_prob(self, x: Tensor) -> Tensor:
         """log ρ of encoded rows, float64, differentiable."""
-        found = [self.potential(k)(x).double() - log_z.value for k, log_z in enumerate(self.log_zs_)]
-        return torch.stack(found).logsumexp(0) - math.log(len(found))
+        by_fold = [self.potential(k)(x).double() - log_z.value for k, log_z in enumerate(self.log_zs_)]
+        return torch.stack(by_fold).logsumexp(0) - math.log(len(by_fold))
 
     def _encoded(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)

@@ -91,8 +91,8 @@ def kernel_record(kernel: Kernel) -> dict[str, Any]:
     if isinstance(kernel, Product | Mixture) and kind in (Product, Mixture):
         parts = [kernel_record(part) for part in kernel.kernels]
         weights = kernel.weights if isinstance(kernel, Mixture) else None
-        own = any(part["kind"] == "own" for part in parts)
-        return _own(kernel) if own else {"kind": kind.__name__, "parts": parts, "weights": weights}
+        unknown = any(part["kind"] == "own" for part in parts)
+        return _own(kernel) if unknown else {"kind": kind.__name__, "parts": parts, "weights": weights}
     if isinstance(kernel, Redraw | Refresh) and kind in (Redraw, Refresh):
         space, table = kernel.space, kernel.base.log_table.double().exp()
         tables = [table[i, : space.sizes[j]].tolist() for i, j in enumerate(space.discretes)]

@@ -104,7 +104,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         history_: columns step, loss, held_out of the training.
         settings_: what the settings came to.
         independent_score_: mean log-density of independent columns on the rows of fit, by their weights.
-        held_out_: how rows that were held out did, and their scores, which p-values rest on; None in older files.
+        held_out_: how rows that were held out did, and their scores, which p-values rest on.
         missingness_: where cells are missing, for ``sample(with_missing=True)``; None where none is.
         n_samples_seen_: rows of the fit, those of weight 0 left out.
         seed_, data_hash_: of the fit.
@@ -126,7 +126,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     history_: dict[str, list[Any]]
     settings_: Settings
     independent_score_: float
-    held_out_: HeldOut | None
+    held_out_: HeldOut
     missingness_: Missingness | None
     n_samples_seen_: int
     seed_: int
@@ -206,41 +206,41 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_arguments(self.get_params(deep=False))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # self keeps the names of an earlier fit until everything is there
-        with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as found:
-            for text in found.remarks:
+        with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as data:
+            for text in data.remarks:
                 warnings.warn(text, UserWarning, stacklevel=2)
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
-            rows = found.x, found.weights, found.held_out
+            rows = data.x, data.weights, data.held_out
             with in_float32(), claimed(self.checkpoint if team().first else None):
                 density = fit_density(
-                    arguments, found.schema, found.settings, *rows, seed, refresh=found.refresh
+                    arguments, data.schema, data.settings, *rows, seed, refresh=data.refresh
                 )
-        table = TableDensity(found.schema, density)
-        weights = None if found.weights is None else found.weights.double().cpu().numpy()
-        independent = float(np.average(table.independent(found.frame), weights=weights))
+        table = TableDensity(data.schema, density)
+        weights = None if data.weights is None else data.weights.double().cpu().numpy()
+        independent = float(np.average(table.independent(data.frame), weights=weights))
         end = None if self.max_time is None else began + self.max_time
-        judged = check_held_out(table, found.frame, seed, found.kept, end, weights)
-        holes = self._learn_gaps(found, seed, end)
-        validate_data(self, found.table, skip_check_array=True)
-        self.schema_, self.settings_, self.seed_ = found.schema, found.settings, seed
-        self.independent_score_, self.table_type_ = independent, found.frame.table_type
-        self.n_samples_seen_, self.data_hash_ = found.rows, found.digest
+        judged = check_held_out(table, data.frame, seed, data.kept, end, weights)
+        holes = self._learn_gaps(data, seed, end)
+        validate_data(self, data.table, skip_check_array=True)
+        self.schema_, self.settings_, self.seed_ = data.schema, data.settings, seed
+        self.independent_score_, self.table_type_ = independent, data.frame.table_type
+        self.n_samples_seen_, self.data_hash_ = data.rows, data.digest
         self._adopt(density)
         self.held_out_, self.missingness_ = judged, holes
-        if found.rows < FEW:
-            text = f"fitted on {found.rows} rows: below about {FEW}, little can be learned beyond independent columns."
+        if data.rows < FEW:
+            text = f"fitted on {data.rows} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=2)
         if text := self._cut():
             warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=2)
         return self
 
-    def _learn_gaps(self, found: Intake, seed: int, end: float | None) -> Missingness | None:
+    def _learn_gaps(self, data: Intake, seed: int, end: float | None) -> Missingness | None:
         """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
         if self.missing == "state":
             return None
         with in_float32():
-            return fit_missingness(found.schema, found.frame, seed, found.weights, self.max_steps, end)
+            return fit_missingness(data.schema, data.frame, seed, data.weights, self.max_steps, end)
 
     def as_frame(self, X: Any, needed: Collection[str] | None = None) -> Frame:
         """X as a ``tables.io.frame.Frame`` in the names of fit, after the checks that every method here makes."""
@@ -321,7 +321,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_count("n_samples", n_samples)
         generator = self._generator(random_state)
         columns, known = drawn_columns(self._table, self.table_type_, int(n_samples), generator, given)
-        if with_missing and (holes := self._missingness()) is not None:
+        if with_missing and (holes := self.missingness_) is not None:
             columns = holes.applied(self.table_type_, columns, generator, known)
         table = build_frame(self.sampled_type_, columns)
         return delivered(table, self._output(output), self.sampled_type_.names)
@@ -372,20 +372,21 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         Arguments:
             column: its name or position; the last one when None.
         """
-        found = self.conditional(X, column).distribution
-        if set(found.values) == {0, 1}:
-            return found.mode().to_numpy()
-        if found.has_mean and found.cells.type in ("int", "float") and found.cells.text is None:
-            return found.expectation()
-        return found.mean().to_numpy()
+        distribution = self.conditional(X, column).distribution
+        if set(distribution.values) == {0, 1}:
+            return distribution.mode().to_numpy()
+        cells = distribution.cells
+        if distribution.has_mean and cells.type in ("int", "float") and cells.text is None:
+            return distribution.expectation()
+        return distribution.mean().to_numpy()
 
     def predict_proba(self, X: Any, column: str | int | None = None) -> Vector:
         """P(value | the other cells) for the values ``classes(column)``, (n, values).
 
         Of a number, the mass around each node of a fixed list; ``conditional`` also has the values of formulas.
         """
-        found, listed = self.conditional(X, column), self.conditional({}, column)
-        return on_classes(found.distribution, listed.distribution)
+        answer, listed = self.conditional(X, column), self.conditional({}, column)
+        return on_classes(answer.distribution, listed.distribution)
 
     def classes(self, column: str | int | None = None) -> list[Any]:
         """The values of one column in the order of ``predict_proba``."""
@@ -402,11 +403,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         j = answered_position(self.schema_, column)
         if isinstance(X, Mapping):
-            found = self._table.conditional(one_row(self.schema_, self.table_type_, X), j, X)
+            distribution = self._table.conditional(one_row(self.schema_, self.table_type_, X), j, X)
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
-            found = self._table.conditional(self.as_frame(X, others), j)
-        return Conditional(found.displayed(self.table_type_.fields[j]))
+            distribution = self._table.conditional(self.as_frame(X, others), j)
+        return Conditional(distribution.displayed(self.table_type_.fields[j]))
 
     def impute(self, X: Any, method: str = "sample", n_draws: int = 1, random_state: Any = None) -> Any:
         """X with its missing cells filled in; what was observed stays bit for bit.
@@ -435,13 +436,13 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Any, table: Frame, frame: Frame, method: str, n_draws: int = 1, random_state: Any = None
     ) -> Any:
         """The table X with its missing cells filled in, which was read as it is and in the columns of fit."""
-        own = read_written(table, self.table_type_)
-        own = own if frame.table_type.backend != "numpy" else frame
-        output, names = self._output(None), own.table_type.names
+        written = read_written(table, self.table_type_)
+        written = written if frame.table_type.backend != "numpy" else frame
+        output, names = self._output(None), written.table_type.names
         if method != "sample":
-            return delivered(filled(own, self._table.expected(frame, method), X), output, names)
+            return delivered(filled(written, self._table.expected(frame, method), X), output, names)
         generator = self._generator(random_state)
-        drawn = (filled(own, self._table.completed(frame, generator), X) for _ in range(n_draws))
+        drawn = (filled(written, self._table.completed(frame, generator), X) for _ in range(n_draws))
         tables = [delivered(table, output, names) for table in drawn]
         return tables[0] if n_draws == 1 else tables
 
@@ -461,13 +462,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         X, _, frame = self._read_once(X)
         if n is not None:
             check_count("n", n)
-        if alpha is not None:
-            if not 0 < alpha <= 1:
-                raise ValueError(f"alpha: expected a share in (0, 1]; got {alpha!r}.")
-            self._calibration()
+        if alpha is not None and not 0 < alpha <= 1:
+            raise ValueError(f"alpha: expected a share in (0, 1]; got {alpha!r}.")
         most = 10 if n is None and alpha is None else n
-        found = find_outliers(self._table, frame, self.held_out_, most, alpha)
-        return outlier_table(found, X, frame) if as_frame else Outliers(found)
+        strangest = find_outliers(self._table, frame, self.held_out_, most, alpha)
+        return outlier_table(strangest, X, frame) if as_frame else Outliers(strangest)
 
     def p_values(self, X: Any) -> Vector:
         """How strange every row is among rows that fit had not seen: the conformal p-value of its score, (n,).
@@ -477,7 +476,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         other rows of X. Of a row of the fit it may be too high, as most networks have learned from that row.
         """
         frame = self.as_frame(X)
-        return self._calibration().p_values(self._table, frame)
+        return self.held_out_.p_values(self._table, frame)
 
     def outlier_scores(self, X: Any, by_column: bool = False) -> Vector:
         """How strange every row is, in nats beyond the average row of the model: higher is stranger; shape (n,).
@@ -522,7 +521,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             "effort": self.effort,
             "settings": asdict(self.settings_),
             "independent_score": self.independent_score_,
-            "held_out": None if self.held_out_ is None else self.held_out_.summary(),
+            "held_out": self.held_out_.summary(),
             "level": getattr(self.density_, "level", None),
             "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
             "steps": history.step[-1] if history.step else 0,
@@ -595,23 +594,6 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _cut(self) -> str:
         """A remark on a fit that ``max_time`` cut while it still improved; nothing of others."""
         return "" if self.max_time is None else still_improving(self.density_.history)
-
-    def _missingness(self) -> Missingness | None:
-        """Where cells are missing; None if they are a state, or none is."""
-        late = self.density_.chain.late
-        if self.missingness_ is None and any(late):
-            raise ValueError(
-                "with_missing: this model does not know where cells are missing (a file of an older format); "
-                "fit it again."
-            )
-        return self.missingness_
-
-    def _calibration(self) -> HeldOut:
-        if self.held_out_ is None:
-            raise ValueError(
-                "p-values: this model knows no held-out rows (it is from a file of an older format); fit it again."
-            )
-        return self.held_out_
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

@@ -113,8 +113,8 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         Those are (n, columns): 0 for an observed cell, nan for a label, days for dates.
         """
         check_is_fitted(self)
-        X, own, frame = self._read(X)
-        made = self.estimator_._imputed(X, own, frame, self.strategy, random_state=self.random_state)
+        X, given, frame = self._read(X)
+        made = self.estimator_._imputed(X, given, frame, self.strategy, random_state=self.random_state)
         table = self._answer(made, frame)
         return (table, self._table.uncertainty(frame)) if return_std else table
 
@@ -122,8 +122,8 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         """Multiple imputation: tables whose missing cells are drawn together, whatever the strategy."""
         check_is_fitted(self)
         check_count("n_draws", n_draws)
-        (X, own, frame), seed = self._read(X), self.random_state if random_state is None else random_state
-        drawn = self.estimator_._imputed(X, own, frame, "sample", n_draws, seed)
+        (X, given, frame), seed = self._read(X), self.random_state if random_state is None else random_state
+        drawn = self.estimator_._imputed(X, given, frame, "sample", n_draws, seed)
         return [self._answer(table, frame) for table in (drawn if n_draws > 1 else [drawn])]
 
     def intervals(self, X: Any, coverage: float = 0.9) -> tuple[Any, Any]:
@@ -144,8 +144,8 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         """The names of the columns of ``transform``."""
         check_is_fitted(self)
         names = checked_feature_names(self, input_features)
-        own = dict(zip(self.estimator_.table_type_.names, names, strict=True))
-        extra = [f"missingindicator_{own[name]}" for name in self.indicated_] if self.add_indicator else []
+        by_fit = dict(zip(self.estimator_.table_type_.names, names, strict=True))
+        extra = [f"missingindicator_{by_fit[name]}" for name in self.indicated_] if self.add_indicator else []
         return np.array([*names, *extra], object)
 
     @property
@@ -154,10 +154,10 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
 
     def _read(self, X: Any) -> tuple[Any, Frame, Frame]:
         X = from_records(read_path(X, text_types(self.estimator_.table_type_)))
-        own = read_frame(X)  # whose words on a wrong shape come first
+        given = read_frame(X)  # whose words on a wrong shape come first
         # names in the order of fit, as those that come out
         validate_data(self, X, skip_check_array=True, reset=False)
-        return X, own, self.estimator_._as_fitted(X, own)
+        return X, given, self.estimator_._as_fitted(X, given)
 
     def _answer(self, filled: Any, frame: Frame) -> Any:
         """The table with its indicators, in the library that ``set_output`` asks for."""

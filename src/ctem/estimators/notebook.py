@@ -27,9 +27,8 @@ def model_html(model: Any) -> str:
 def _summary(model: Any) -> str:
     """One paragraph: what was fitted, for how long, and how it does on rows that it had not seen."""
     facts = model.describe()
-    held = model.held_out_
     fit = f"fitted on {facts['rows']:,} rows, {facts['steps']:,} steps in {facts['seconds']:.0f} s"
-    words = "; ".join([fit, *([] if held is None else [str(held).replace(" -", " −")])])
+    words = f"{fit}; {str(model.held_out_).replace(' -', ' −')}"
     return f"<p><b>{escape(type(model).__name__)}</b> {escape(words)}</p>"
 
 
@@ -47,6 +46,6 @@ def _picture(model: Any, j: int) -> Picture:
     """What the model expects of a column when nothing is known."""
     if not model.schema_.owner[j]:
         return Picture("")
-    found = model.conditional({}, j).distribution
-    listed = not found.has_mean or len(found.cells) <= FEW
-    return Picture(spark(found.probability[0] if listed else found.histogram()[0]))
+    distribution = model.conditional({}, j).distribution
+    listed = not distribution.has_mean or len(distribution.cells) <= FEW
+    return Picture(spark(distribution.probability[0] if listed else distribution.histogram()[0]))

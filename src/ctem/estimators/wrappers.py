@@ -26,8 +26,8 @@ def taking_settings(init: Callable[..., None]) -> Callable[..., None]:
     >>> Around(effort="quick").get_params()["effort"]
     'quick'
     """
-    own = signature(init)
-    rest = {name: default for name, default in DEFAULTS.items() if name not in own.parameters}
+    declared = signature(init)
+    rest = {name: default for name, default in DEFAULTS.items() if name not in declared.parameters}
 
     @wraps(init)
     def both(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ def taking_settings(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **kwargs)
 
     keywords = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in rest.items()]
-    both.__signature__ = own.replace(parameters=[*own.parameters.values(), *keywords])  # type: ignore[attr-defined]
+    both.__signature__ = declared.replace(parameters=[*declared.parameters.values(), *keywords])  # type: ignore[attr-defined]
     return both
 
 
@@ -52,8 +52,8 @@ class AroundCTEM(BaseEstimator):  # type: ignore[misc]
 
     def density(self) -> CTEM:
         """The density to fit: a clone of the one that was given, or a new one, with the settings that were given."""
-        found = CTEM() if self.estimator is None else clone(self.estimator)
+        density = CTEM() if self.estimator is None else clone(self.estimator)
         settings = {name: getattr(self, name) for name in DEFAULTS}
-        return found.set_params(
+        return density.set_params(
             **{name: value for name, value in settings.items() if value is not DEFAULTS[name]}
         )

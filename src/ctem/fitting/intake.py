@@ -113,8 +113,8 @@ def intake(
         if sketch.rows <= sketch.limit:
             yield _whole(estimator, arguments, large.as_came(sketch.sample()), None, X_val)
             return
-        with _streamed(estimator, arguments, large, sketch, X_val) as found:
-            yield found
+        with _streamed(estimator, arguments, large, sketch, X_val) as streamed:
+            yield streamed
 
 
 def _surveyed(large: LargeTable, memory: str | float, seed: int, verbose: bool) -> Sketch:

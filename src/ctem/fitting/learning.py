@@ -53,8 +53,8 @@ def weighted_rows(frame: Frame, sample_weight: Any) -> tuple[Frame, Tensor | Non
             f"sample_weight: expected weights of a finite sum; the largest is {weights.max():g}."
         )
     kept = weights > 0
-    own = weights[kept]
-    return taken(frame, kept), torch.from_numpy(own) if (own != own[:1]).any() else None
+    positive = weights[kept]
+    return taken(frame, kept), torch.from_numpy(positive) if (positive != positive[:1]).any() else None
 
 
 def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Settings:
@@ -67,8 +67,8 @@ def settings_for(arguments: Mapping[str, Any], schema: Schema, rows: int) -> Set
     16
     """
     reals = len(schema.space.reals)
-    found = Settings.suited(rows, schema.space.dim, arguments["effort"], reals=reals)
-    return found.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in REQUESTED})
+    suited = Settings.suited(rows, schema.space.dim, arguments["effort"], reals=reals)
+    return suited.changed(rows, steps=arguments["max_steps"], **{key: arguments[key] for key in REQUESTED})
 
 
 def fit_density(

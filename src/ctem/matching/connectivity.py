@@ -64,7 +64,7 @@ def components(kernel: Kernel, x: ArrayLike) -> ConnectedComponents:
 
     Arguments:
         kernel: the comparison kernel of the loss. One of your own is known by its ``edges`` on a finite space, or by
-            its ``radius``, the length of a step, if it moves real columns alone; of others nothing can be said, and
+            its ``radius``, the length of a step, if it moves real columns alone; of others nothing is known, and
             they are refused.
         x: the observed rows, encoded, shape (n, d).
 
@@ -150,7 +150,7 @@ def _stride(kernel: Kernel) -> _Stride:
 
 
 def _own_radius(kernel: Kernel) -> float:
-    """The length of a step of a kernel that is not ours, if it says so."""
+    """The length of a step of a kernel that is not ours, if it has a ``radius``."""
     radius = getattr(kernel, "radius", None)
     if not isinstance(radius, int | float):
         raise ValueError(

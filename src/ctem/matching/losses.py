@@ -121,7 +121,7 @@ def pair_loss(
     Arguments:
         f: the log-potential.
         x: encoded data (n, d).
-        kernel: the comparison kernel; it alone tells continuous, discrete and mixed apart.
+        kernel: the comparison kernel; it alone distinguishes continuous, discrete and mixed.
         generator: the source of the comparisons.
         m: comparisons per row; kernels on real columns draw them in antithetic pairs.
         rule: ℓ.
@@ -146,6 +146,7 @@ def tilt_loss(
     generator: torch.Generator,
     m: int = 1,
     rule: Rule = brier,
+    every: bool = False,
 ) -> Tensor:
     """The loss of pairs whose comparisons are draws of a base b: k(y|x) = b(y), for f = log b + g.
 
@@ -157,8 +158,9 @@ def tilt_loss(
         x: encoded data (n, d).
         base: b, with ``sample(n, generator)``.
         generator: the source of the comparisons.
-        m: comparisons per row.
+        m: draws per row.
         rule: ℓ.
+        every: compare each row with every draw, not with its m alone: n² m pairs for as many evaluations of g.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.spaces import Real, Space
@@ -168,7 +170,8 @@ def tilt_loss(
     """
     x = as_rows(x)
     y = base.sample(m * len(x), generator).to(x)
-    return rule(expect_values(g(x), x, "g") - expect_values(g(y), y, "g").view(m, -1)).mean()
+    here, there = expect_values(g(x), x, "g"), expect_values(g(y), y, "g")
+    return rule(here - (there.unsqueeze(1) if every else there.view(m, -1))).mean()
 
 
 def exact_loss(values: Tensor, probabilities: Tensor, edges: Edges, rule: Rule = brier) -> Tensor:

@@ -18,6 +18,7 @@ the rows stand in leading axes, (m, n, d).
 from __future__ import annotations
 
 import math
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,10 +43,11 @@ __all__ = [
 GUIDED_FLOOR = 0.1  # share of the columns that are drawn uniformly beside those that the gradient points at
 
 
-class Objective:
+@runtime_checkable
+class Objective(Protocol):
     """A loss of a log-potential on rows, with randomness of its own: what ``ctem.train`` minimises.
 
-    A new one writes ``__call__(f, x, generator)`` for encoded rows x (n, d).
+    A new one writes ``__call__(f, x, generator)`` for encoded rows x (n, d), and what its minimum leaves open of f.
 
     >>> from ctem.matching.kernels import HammingOne
     >>> from ctem.spaces import Category
@@ -53,9 +55,11 @@ class Objective:
     True
     """
 
+    leaves_open: str = "a constant"
+
     def __call__(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss over rows x (n, d)."""
-        raise NotImplementedError
+        ...
 
 
 class Pairs(Objective):
@@ -168,7 +172,7 @@ class PseudoLikelihood(Objective):
 class RatioMatching(Objective):
     r"""Σ_j σ(f(x^j) − f(x))² on bits, all of them or an unbiased sum over a few (Hyvärinen 2007).
 
-    ``guided`` draws the few where the gradient in the features says that the term is large, each with its weight: Liu
+    ``guided`` draws the few where the gradient in the features makes the term large, each with its weight: Liu
     et al. 2022 ("gradient-guided importance sampling").
 
     Arguments:
@@ -228,6 +232,8 @@ class NoiseContrast(Objective):
     >>> NoiseContrast(base)(base.log_prob, torch.ones(4, 1), torch.Generator())
     tensor(1.3863)
     """
+
+    leaves_open = "nothing"
 
     def __init__(self, base: Base):
         self.base = base

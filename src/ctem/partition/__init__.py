@@ -13,6 +13,7 @@ from ctem.partition.sampled import (
     log_z_bracket,
     log_z_importance,
     log_z_reverse_annealed,
+    tilt_bracket,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "log_z_importance",
     "log_z_levels",
     "log_z_reverse_annealed",
+    "tilt_bracket",
 ]

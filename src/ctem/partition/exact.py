@@ -56,7 +56,7 @@ def log_z_grid(
 ) -> LogZ:
     """log Σ_c ∫ exp f(x, c) dx: the trapezoidal rule on one or two real columns, for every discrete state c.
 
-    stderr is the distance to the same rule on every second point. It says nothing about mass outside bounds.
+    stderr is the distance to the same rule on every second point. It knows nothing of mass outside bounds.
 
     Arguments:
         f: the log-potential.
@@ -123,6 +123,6 @@ def _per_column(
 def _finite_states(sizes: Sequence[int], what: str) -> int:
     n = 0 if 0 in sizes else math.prod(sizes)
     if not 0 < n <= MAX_STATES:
-        found = f"{n:g}" if n else "real columns"
-        raise ValueError(f"space: expected at most {MAX_STATES} states; {what} has {found}.")
+        count = f"{n:g}" if n else "real columns"
+        raise ValueError(f"space: expected at most {MAX_STATES} states; {what} has {count}.")
     return n

@@ -20,6 +20,7 @@ __all__ = [
     "log_z_bracket",
     "log_z_importance",
     "log_z_reverse_annealed",
+    "tilt_bracket",
 ]
 
 
@@ -171,7 +172,7 @@ def log_z_bracket(
 ) -> Bracket:
     """Forward and reverse annealing with as many chains as rows in x: E lower ≤ log Z ≤ E upper.
 
-    Far apart, they say that the path is too short or the sampler too slow. Grosse et al. 2015 (BDMC).
+    Far apart, they mean that the path is too short or the sampler too slow. Grosse et al. 2015 (BDMC).
 
     Arguments:
         f, base, sampler, x, generator, levels, moves: as in :func:`log_z_reverse_annealed`.
@@ -188,6 +189,33 @@ def log_z_bracket(
     """
     lower = log_z_annealed(f, base, sampler, len(x), generator, levels=levels, moves=moves)
     return Bracket(lower, log_z_reverse_annealed(f, base, sampler, x, generator, levels=levels, moves=moves))
+
+
+def tilt_bracket(g: LogPotential, draws: Tensor, rows: Tensor, batch_size: int = 65536) -> Bracket:
+    """log Z of b e^g, Z = E_b e^g, from both sides: E lower ≤ log Z ≤ E upper.
+
+        lower = log mean e^g over draws of b,     upper = −log mean e^{−g} over rows of ρ = b e^g / Z
+
+    The second is as good as the rows: held-out data if the model is right, or draws of ρ. Far apart, or crossed, they
+    say that the draws are too few or that the rows are not of ρ. The base itself is not evaluated.
+
+    Arguments:
+        g: what an energy adds to log b.
+        draws: of b, (n, d), that g was not learned from.
+        rows: of ρ, (k, d), that g was not learned from.
+        batch_size: rows evaluated at once.
+
+    >>> rows = torch.zeros(200, 1)
+    >>> [round(side.value, 6) for side in tilt_bracket(lambda x: x[:, 0] + 3, rows, rows)]
+    [3.0, 3.0]
+    """
+    _expect_several("draws", len(draws))
+    _expect_several("rows", len(rows))
+    low, high = (
+        torch.cat([evaluated(g, part).double() for part in x.split(batch_size)]) for x in (draws, rows)
+    )
+    above = estimate(-high, "reverse importance")
+    return Bracket(estimate(low, "importance"), above._replace(value=-above.value))
 
 
 def annealed_weights(

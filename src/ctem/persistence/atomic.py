@@ -126,9 +126,9 @@ def forget_parts(target: Path) -> None:
 
     >>> forget_parts(Path("no file that was ever written"))
     """
-    own = re.compile(re.escape(_start(target)) + r"[0-9a-f]{8}\.part")
+    pattern = re.compile(re.escape(_start(target)) + r"[0-9a-f]{8}\.part")
     for name in os.listdir(target.parent) if fcntl is not None else ():
-        if own.fullmatch(name):
+        if pattern.fullmatch(name):
             with suppress(OSError), target.with_name(name).open("rb") as file:  # locked: that process lives
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 target.with_name(name).unlink()
@@ -179,8 +179,8 @@ def is_regular(path: str | Path) -> bool:
 def _descriptor(path: str | Path) -> int | None:
     """The number in a name such as /dev/fd/3: opened by name, a file that is appended to would be cut off."""
     name = STANDARD.get(str(path), str(path))
-    found = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", name)
-    return None if found is None else int(found[1])
+    match = re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,9})", name)
+    return None if match is None else int(match[1])
 
 
 def _in_place(path: str | Path) -> BinaryIO:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 __all__ = ["Header", "digest", "part", "read_header", "sealed", "short", "unsealed"]
 
-UNSIGNED = ("13", "14", "15")  # formats whose number is not part of the digest
 LARGEST_HEADER = 2**26  # characters
 Header = dict[str, Any]
 
@@ -33,8 +32,8 @@ def sealed(kind: str, version: str, header: Header, tensors: Mapping[str, Tensor
 
 def unsealed(
     path: Path, kind: str, noun: str, understood: Callable[[Mapping[str, str]], Header], seal: str = ""
-) -> tuple[Header, dict[str, Tensor], str]:
-    """Header, tensors and format of a file; a damaged or foreign one is an error that names it.
+) -> tuple[Header, dict[str, Tensor]]:
+    """Header and tensors of a file; a damaged or foreign one is an error that names it.
 
     Arguments:
         path: the file.
@@ -61,7 +60,7 @@ def unsealed(
         raise ValueError(f"load: {path} is damaged or not {noun} ({error}).") from None
     if digest(metadata["model"], tensors, metadata["version"] + seal) != metadata.get("sha256"):
         raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
-    return header, tensors, metadata["version"]
+    return header, tensors
 
 
 def read_header(path: Path, text: str) -> Header:
@@ -92,10 +91,10 @@ def _no_number(word: str) -> float:
 def digest(text: str, tensors: Mapping[str, Tensor], version: str) -> str:
     """SHA-256 of the format, a header and every number, so that no flipped bit goes unnoticed.
 
-    >>> digest("{}", {}, "15")[:8]  # up to 15, without the format
-    '44136fa3'
+    >>> digest("{}", {}, "23")[:8]
+    'b20e4b6b'
     """
-    total = hashlib.sha256(text.encode() if version in UNSIGNED else f"{version} {text}".encode())
+    total = hashlib.sha256(f"{version} {text}".encode())
     for name in sorted(tensors):
         total.update(f"{name}{tuple(tensors[name].shape)}".encode())
         total.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())

@@ -1,8 +1,8 @@
-"""The report: one HTML file that says what a model learned of a table, and how far to trust it.
+"""The report: one HTML file on what a model learned of a table, and how far to trust it.
 
-``findings`` looks, ``axes`` and ``compare`` lay out and compare columns, ``notes`` says what to watch; ``charts``,
+``findings`` looks, ``axes`` and ``compare`` lay out and compare columns, ``notes`` lists what to watch; ``charts``,
 ``pictures``, ``sections`` and ``page`` draw; ``explorer`` puts the fitted density into the page, to be asked there. The
-file loads nothing from outside, runs no script but the explorer's, and escapes what the table says.
+file loads nothing from outside, runs no script but the explorer's, and escapes what the table holds.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ def write_report(
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: no folder {target.parent}; make it first.")
-    found = examine(model, X, held_out, n_samples, seed, name)
-    text = page(found, _origin(model, found, seed), seed, explorer_section(model, found))
+    findings = examine(model, X, held_out, n_samples, seed, name)
+    text = page(findings, _origin(model, findings, seed), seed, explorer_section(model, findings))
     write_whole(target, text.encode("utf-8", "xmlcharrefreplace"), "report")
     return target
 
 
-def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
+def _origin(model: CTEM, findings: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
     arguments = model.get_params(deep=False)
     settings = {
         key: arguments[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
     }
     level = getattr(model.density_, "level", None)
-    whose = "the rows of" if found.same_rows else "not the rows of"
+    whose = "the rows of" if findings.same_rows else "not the rows of"
     return {
         "ctem": __version__,
         "torch, Python": f"{torch.__version__}, {platform.python_version()}",
@@ -80,7 +80,7 @@ def _origin(model: CTEM, found: Findings, seed: int) -> dict[str, Any]:
         "rows of the fit": f"{model.n_samples_seen_:,}, {whose} this report",
         "data, SHA-256 of encoded rows": model.data_hash_,
         "seed of the fit": "none" if model.random_state is None else model.random_state,
-        "seed and draws of the report": f"{seed}, {found.n_samples:,}",
+        "seed and draws of the report": f"{seed}, {findings.n_samples:,}",
         "settings": _list({key: value for key, value in settings.items() if value is not None}),
         "networks and training": _list(asdict(model.settings_)),
         "seconds of training": f"{model.density_.history.seconds:,.1f}",

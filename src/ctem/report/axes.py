@@ -55,8 +55,8 @@ class Ruled:
     def slots(self, cells: Cells) -> Slots:
         """The slot of every cell, −1 where missing."""
         X = self.codec.lattice.measure(cells)
-        found = np.searchsorted(self.edges[1:-1], np.where(cells.missing, self.edges[0], X), side="right")
-        return np.where(cells.missing, -1, found)
+        slots = np.searchsorted(self.edges[1:-1], np.where(cells.missing, self.edges[0], X), side="right")
+        return np.where(cells.missing, -1, slots)
 
     def places(self, cells: Cells) -> Vector:
         """Where on [0, 1] every cell lies; nan where it is missing or beyond the ends."""
@@ -201,8 +201,8 @@ def _lattice_edges(lattice: Lattice, low: float, high: float) -> Vector:
     """Edges between points of the lattice, equally many in every slot; none where float64 cannot separate them."""
     first = float(lattice.snap(torch.tensor(low, dtype=torch.float64)))
     points = round((high - first) / lattice.width) + 1
-    each = math.ceil(points / SLOTS)
-    edges = first - lattice.width / 2 + each * lattice.width * np.arange(math.ceil(points / each) + 1)
+    step = math.ceil(points / SLOTS)
+    edges = first - lattice.width / 2 + step * lattice.width * np.arange(math.ceil(points / step) + 1)
     return np.asarray(edges if (np.diff(edges) > 0).all() else [], np.float64)
 
 
@@ -214,11 +214,11 @@ def _listed(name: str, codec: Labels, cells: Cells) -> Listed:
         return Listed(name, codec, slot, tuple(_label(codec, int(code), cells) for code in first))
     codes = _codes(name, codec, cells)
     order = np.argsort(-np.bincount(codes[codes >= 0], minlength=k), kind="stable")
-    own = k if k <= BARS else BARS - 1
-    slot = np.full(k, own, np.int64)
-    slot[order[:own]] = np.arange(own)
-    rest = () if own == k else (f"{len(codec.values) - own} others",)
-    labels = (*(_label(codec, int(code), cells) for code in order[:own]), *rest)
+    bars = k if k <= BARS else BARS - 1
+    slot = np.full(k, bars, np.int64)
+    slot[order[:bars]] = np.arange(bars)
+    rest = () if bars == k else (f"{len(codec.values) - bars} others",)
+    labels = (*(_label(codec, int(code), cells) for code in order[:bars]), *rest)
     return Listed(name, codec, slot, labels, folded=bool(rest))
 
 
@@ -247,8 +247,8 @@ def _moments(days: list[float], span: float, zone: str) -> list[str]:
 def _distinct_texts(values: list[float]) -> list[str]:
     """Numbers in six digits, or in as many as it takes to distinguish them."""
     texts = ([f"{value:.{digits}g}" for value in values] for digits in range(6, 18))
-    found = next((each for each in texts if len(set(each)) == len(values)), list(map(str, values)))
-    return [text.replace("-", "−") for text in found]
+    distinct = next((column for column in texts if len(set(column)) == len(values)), list(map(str, values)))
+    return [text.replace("-", "−") for text in distinct]
 
 
 def _span_unit(days: float) -> tuple[float, str]:

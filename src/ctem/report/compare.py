@@ -1,7 +1,7 @@
 r"""Real cells beside sampled ones: every column by itself, and every pair of columns.
 
 Shares of slots differ by the total variation ½ Σ |p − q|; that two samples of one law of sizes n and m differ by
-½ Σ √(2/π · p(1−p)(1/n + 1/m)) on average says how much of it is chance. The dependence of two columns is their mutual
+½ Σ √(2/π · p(1−p)(1/n + 1/m)) on average is the part of chance. The dependence of two columns is their mutual
 information in nats, after grouping, less (r−1)(c−1)/2n, which is what independent columns would show (Miller 1955).
 """
 
@@ -93,13 +93,13 @@ def compare_pairs(
     """
     groups = [_groups(marginal) for marginal in marginals]
     sizes = [int(group.max()) + 1 for group in groups]
-    found = []
+    nats = []
     for table in (real, sampled):
         slots = [m.axis.slots(table[m.axis.name]) for m in marginals]
         codes = [np.append(group, -1)[slot] for group, slot in zip(groups, slots, strict=True)]
-        found.append(mutual_information(codes, sizes))
+        nats.append(mutual_information(codes, sizes))
     pairs = [
-        Pair(i, j, float(found[0][i, j]), float(found[1][i, j]))
+        Pair(i, j, float(nats[0][i, j]), float(nats[1][i, j]))
         for i in range(len(sizes))
         for j in range(i + 1, len(sizes))
     ]

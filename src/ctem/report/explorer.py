@@ -98,8 +98,8 @@ def why_not(model: CTEM) -> str:
     return ""
 
 
-def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
-    """Mark, title, words and content of the section, or the sentence that says why there is none.
+def explorer_section(model: CTEM, findings: Findings) -> tuple[str, str, str, str]:
+    """Mark, title, words and content of the section, or a sentence with the reason why there is none.
 
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -115,10 +115,10 @@ def explorer_section(model: CTEM, found: Findings) -> tuple[str, str, str, str]:
             tag("p", text(f"There is no explorer in this report: {reason}"), "muted"),
         )
     without = tag("noscript", tag("p", "This part needs scripts; the rest of the report does not."))
-    found_data = _data(model, found)
-    data = f'<script type="application/json" id="ask-data">{_text(found_data)}</script>'
-    content = tag("div", without, "explorer", id="explorer") + data + f"<script>{script()}</script>"
-    alone = isinstance(model.density_, TiltedDensity) and found_data["energy"] is None
+    data = _data(model, findings)
+    embedded = f'<script type="application/json" id="ask-data">{_text(data)}</script>'
+    content = tag("div", without, "explorer", id="explorer") + embedded + f"<script>{script()}</script>"
+    alone = isinstance(model.density_, TiltedDensity) and data["energy"] is None
     return "ask", "Ask the model", ABOUT + (tag("p", NETWORKS, "muted") if alone else ""), content
 
 
@@ -141,12 +141,12 @@ def script() -> str:
     return "\n".join(folder.joinpath(f"{name}.js").read_text("utf-8") for name in SCRIPT)
 
 
-def explorer_data(model: CTEM, found: Findings) -> str:
+def explorer_data(model: CTEM, findings: Findings) -> str:
     """What the script reads, as JSON that may stand in a page.
 
     Arguments:
         model: a fitted estimator for which ``why_not`` is empty.
-        found: what the report says of it.
+        findings: what the report shows of it.
 
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -154,7 +154,7 @@ def explorer_data(model: CTEM, found: Findings) -> str:
     >>> sorted(json.loads(explorer_data(model, examine(model, X, None, 50, 0))))
     ['columns', 'density', 'energy', 'inputs', 'network', 'numbers', 'outliers', 'rules', 'ties', 'weights']
     """
-    return _text(_data(model, found))
+    return _text(_data(model, findings))
 
 
 def _text(data: Json) -> str:
@@ -162,7 +162,7 @@ def _text(data: Json) -> str:
     return text.replace("<", "\\u003c")  # nothing in it can end the element that holds it
 
 
-def _data(model: CTEM, found: Findings) -> Json:
+def _data(model: CTEM, findings: Findings) -> Json:
     density = model.density_
     network, weights = _network(density.net)
     return {
@@ -172,8 +172,8 @@ def _data(model: CTEM, found: Findings) -> Json:
         "ties": None if density.net.ties is None else _ties(density.net.ties),
         "rules": _rules(model.schema_),
         "network": network,
-        "columns": _columns(model, found),
-        "outliers": [_outlier(row, model) for row in found.outliers],
+        "columns": _columns(model, findings),
+        "outliers": [_outlier(strange, model) for strange in findings.outliers],
         "weights": weights,
         "energy": _energy(density),
     }
@@ -183,9 +183,9 @@ def _energy(density: AnyOrderDensity) -> Json | None:
     """The energy of a density; None if it has none, if networks are a part of it, or if a page cannot carry it."""
     if not isinstance(density, TiltedDensity) or density.energy.networks is not None:
         return None
-    found = energy_data(density.energy)
-    size = _bytes(density.net) + 0.75 * len(json.dumps(found))  # base64 writes 3 bytes in 4 letters
-    return found if size <= MAX_BYTES else None
+    data = energy_data(density.energy)
+    size = _bytes(density.net) + 0.75 * len(json.dumps(data))  # base64 writes 3 bytes in 4 letters
+    return data if size <= MAX_BYTES else None
 
 
 def _bytes(net: AnyOrderNet) -> int:
@@ -277,11 +277,11 @@ def _numbers(head: NumberHead, reach: float) -> Json:
     }
 
 
-def _ties(found: Ties) -> Json:
+def _ties(of_net: Ties) -> Json:
     """The formulas, target by target, and what turns a network's outputs into their parts of a density."""
     return {
-        "targets": [_target(found, g) for g in range(len(found.targets))],
-        "slots": found.slots,  # of every target, be there a formula in it or not
+        "targets": [_target(of_net, g) for g in range(len(of_net.targets))],
+        "slots": of_net.slots,  # of every target, be there a formula in it or not
         "nearly": ties.NEARLY,
         "gain": ties.GAIN,
         "farthest": ties.FARTHEST,
@@ -293,14 +293,14 @@ def _ties(found: Ties) -> Json:
     }
 
 
-def _target(found: Ties, g: int) -> Json:
-    own = [tie for tie in found.ties if tie.target == found.targets[g]]
+def _target(ties: Ties, g: int) -> Json:
+    formulas = [tie for tie in ties.ties if tie.target == ties.targets[g]]
     rows = zip(
-        own, found.finest[g].tolist(), found.start[g].tolist(), strict=False
+        formulas, ties.finest[g].tolist(), ties.start[g].tolist(), strict=False
     )  # the others hold no formula
     return {
-        "column": found.targets[g],
-        "width": found.units.width(found.targets[g]),
+        "column": ties.targets[g],
+        "width": ties.units.width(ties.targets[g]),
         "formulas": [{"terms": tie.terms, "finest": finest, "start": start} for tie, finest, start in rows],
     }
 
@@ -330,12 +330,12 @@ def _rules(schema: Schema) -> Json | None:
     }
 
 
-def _quantity(own: Quantity) -> Json:
-    listed = [None if np.isnan(value) else value for value in own.listed.tolist()]
-    return {"listed": listed if isinstance(own.codec, Labels) else None, "width": own.width}
+def _quantity(quantity: Quantity) -> Json:
+    listed = [None if np.isnan(value) else value for value in quantity.listed.tolist()]
+    return {"listed": listed if isinstance(quantity.codec, Labels) else None, "width": quantity.width}
 
 
-def _columns(model: CTEM, found: Findings) -> list[Json]:
+def _columns(model: CTEM, findings: Findings) -> list[Json]:
     pairs = zip(model.schema_.columns.items(), model.schema_.owner, strict=True)
     written = {field.name: field.written for field in model.table_type_.fields}
     return [
@@ -343,9 +343,9 @@ def _columns(model: CTEM, found: Findings) -> list[Json]:
             "name": plain_text(name, 60),
             "kind": inferred.kind,
             "owner": list(owner),
-            "written": None if found.real[name].text is None else written[name],
-            "zone": found.real[name].zone,
-            **_codec(name, inferred.codec, found.real[name]),
+            "written": None if findings.real[name].text is None else written[name],
+            "zone": findings.real[name].zone,
+            **_codec(name, inferred.codec, findings.real[name]),
         }
         for (name, inferred), owner in pairs
     ]
@@ -369,9 +369,10 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
     return {**data, "lattice": lattice, "edges": axis.edges.tolist()}
 
 
-def _outlier(row: Strange, model: CTEM) -> Json:
-    blamed = [list(row.cells).index(cause.column) for cause in row.surprises]
-    return {"row": row.row, "blamed": blamed, "cells": row_cells(model, row.cells)}
+def _outlier(strange: Strange, model: CTEM) -> Json:
+    outlier, cells = strange
+    blamed = [list(cells).index(cell.name) for cell in outlier.cells]
+    return {"row": outlier.row, "blamed": blamed, "cells": row_cells(model, cells)}
 
 
 def row_cells(model: CTEM, columns: Mapping[str, Cells]) -> list[float | str | None]:

@@ -20,15 +20,15 @@ HIDDEN = (
 STATE = "A gap is a value to the model, which it scores and draws as any other."
 
 
-def missing(found: Findings) -> tuple[str, str] | None:
+def missing(findings: Findings) -> tuple[str, str] | None:
     """Which cells are missing together.
 
     >>> missing.__name__
     'missing'
     """
-    if not found.patterns:
+    if not findings.patterns:
         return None
-    gaps = STATE if found.gaps_are_values else HIDDEN
+    gaps = STATE if findings.gaps_are_values else HIDDEN
     about = tag("p", f"Which columns are missing together, the most common patterns first. {gaps}")
     head = tag("th", "Missing together") + tag("th", "Rows", "n") + tag("th", "Share", "n")
     rows = "".join(
@@ -36,9 +36,9 @@ def missing(found: Findings) -> tuple[str, str] | None:
             "tr",
             tag("td", _names(pattern.columns))
             + tag("td", f"{pattern.rows:,}", "n", data_name="rows:")
-            + tag("td", f"{pattern.rows / found.rows:.1%}", "n"),
+            + tag("td", f"{pattern.rows / findings.rows:.1%}", "n"),
         )
-        for pattern in found.patterns
+        for pattern in findings.patterns
     )
     return about, tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
 
@@ -50,18 +50,18 @@ def _names(columns: tuple[str, ...]) -> str:
     return ", ".join(name_of(name) for name in columns[:NAMED]) + more
 
 
-def dependence_map(found: Findings) -> str:
+def dependence_map(findings: Findings) -> str:
     """Mutual information of all pairs as two tables of shades, real beside sampled; nothing for few or many columns.
 
     >>> dependence_map.__name__
     'dependence_map'
     """
-    d = len(found.marginals)
+    d = len(findings.marginals)
     if not 3 <= d <= MAPPED:
         return ""
-    names = [plain_text(marginal.axis.name) for marginal in found.marginals]
+    names = [plain_text(marginal.axis.name) for marginal in findings.marginals]
     tables = [np.zeros((d, d)) for _ in range(2)]
-    for pair in found.pairs:
+    for pair in findings.pairs:
         for table, value in zip(tables, (pair.real, pair.sampled), strict=True):
             table[pair.first, pair.second] = table[pair.second, pair.first] = max(value, 0.0)
     top = max(float(tables[0].max()), float(tables[1].max()), 1e-9)
@@ -79,13 +79,13 @@ def dependence_map(found: Findings) -> str:
     return tag("figure", tag("div", twin, "twin") + tag("figcaption", words))
 
 
-def privacy(found: Findings) -> tuple[str, str] | None:
+def privacy(findings: Findings) -> tuple[str, str] | None:
     """What the model gives away of the rows of its fit.
 
     >>> privacy.__name__
     'privacy'
     """
-    if (audit := found.privacy) is None:
+    if (audit := findings.privacy) is None:
         return None
     about = tag(
         "p",

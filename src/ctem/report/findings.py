@@ -1,11 +1,11 @@
-"""What a report says, as plain values: a model and a table in, no HTML."""
+"""What a report holds, as plain values: a model and a table in, no HTML."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,24 @@ from ctem.report.patterns import Pattern, missing_patterns
 from ctem.report.privacy import Privacy, audit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
-from ctem.tables.answers.outliers import strangest_first
+from ctem.tables.answers.outliers import Outlier, find_outliers
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed_frame, displayed_like
+from ctem.tables.io.display import displayed_frame
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import chunks, taken
 from ctem.training import History
 
-__all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "Surprise", "examine"]
+__all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "examine"]
 
 LARGEST = 20_000  # rows that are scored; a random choice of a larger table
 PAIRED = 4_000  # rows in the dependence of pairs
 AUDITED = 500  # samples and rows of the privacy section
-STRANGE, REASONS = 10, 3  # outliers, and columns named for each
+STRANGE = 10  # outliers
 
 Vector = NDArray[np.float64]
+Strange = tuple[Outlier, Mapping[str, Cells]]  # an outlier, and its cells, one of each column
 
 
 @dataclass(frozen=True)
@@ -94,37 +95,8 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Surprise:
-    """A cell that makes a row strange: what it adds to the score, its value, and the most likely one.
-
-    >>> Surprise("height", 5.2, "2.5", "1.7").nats
-    5.2
-    """
-
-    column: str
-    nats: float
-    value: str
-    expected: str
-
-
-@dataclass(frozen=True)
-class Strange:
-    """A strange row: its outlier score, the columns that add most to it, and its cells.
-
-    >>> Strange(7, 30.0, (), {}).row
-    7
-    """
-
-    row: int
-    score: float
-    surprises: tuple[Surprise, ...]
-    cells: Mapping[str, Cells]  # one each
-    p_value: float = math.nan
-
-
-@dataclass(frozen=True)
 class Findings:
-    """Everything a report says, from ``examine``.
+    """Everything a report shows, from ``examine``.
 
     >>> import inspect
     >>> "marginals" in inspect.signature(Findings).parameters
@@ -147,7 +119,7 @@ class Findings:
     sampled: Mapping[str, Cells]
     outliers: list[Strange]
     history: History
-    judged: HeldOut | None  # by the held-out rows of the fit
+    judged: HeldOut  # by the held-out rows of the fit
     realism: Realism | None
     patterns: list[Pattern]
     gaps_are_values: bool  # missing="state"
@@ -158,7 +130,7 @@ class Findings:
     def gain(self) -> tuple[Mean, str]:
         """The gain over independent columns on the most honest rows that are there, and which these are."""
         scores, judged = self.scores[0], self.judged
-        if len(self.scores) > 1 or judged is None or not self.same_rows:
+        if len(self.scores) > 1 or not self.same_rows:
             return scores.gain, scores.rows
         return Mean(judged.gain, judged.stderr, judged.rows), "rows that the fit held out"
 
@@ -204,7 +176,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         pairs=_pairs(marginals, frame, sampled),
         real=frame.columns,
         sampled=sampled,
-        outliers=_outliers(table, frame, chosen, model.held_out_),
+        outliers=_outliers(model, table, frame, chosen),
         history=model.density_.history,
         judged=model.held_out_,
         realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
@@ -237,8 +209,7 @@ def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Re
 
 def _privacy(model: CTEM, X: Any, held_out: Any, seed: int) -> Privacy | None:
     """The audit; none of a model that kept no rows back."""
-    folds = model.held_out_ is not None and all(fold.member != EVERY for fold in model.held_out_.folds)
-    if held_out is None and not folds:
+    if held_out is None and any(fold.member == EVERY for fold in model.held_out_.folds):
         return None
     return audit(model, X, held_out, seed, AUDITED)
 
@@ -248,12 +219,12 @@ def _scores(table: TableDensity, frame: Frame, rows: str) -> Scores:
 
 
 def _marginals(model: CTEM, frame: Frame, sampled: Mapping[str, Cells]) -> list[Marginal]:
-    found = []
+    marginals = []
     for name, inferred in model.schema_.columns.items():
         axis = lay_out(name, inferred.codec, frame.columns[name])
         if axis is not None:
-            found.append(compare_column(axis, frame.columns[name], sampled[name]))
-    return found
+            marginals.append(compare_column(axis, frame.columns[name], sampled[name]))
+    return marginals
 
 
 def _pairs(marginals: list[Marginal], frame: Frame, sampled: Mapping[str, Cells]) -> list[Pair]:
@@ -292,22 +263,10 @@ def _glance(cells: Cells, marginal: Marginal | None) -> str:
     return f"{display_text(cells, low)} … {display_text(cells, high)}"
 
 
-def _outliers(
-    table: TableDensity, frame: Frame, chosen: NDArray[np.int64], judged: HeldOut | None
-) -> list[Strange]:
-    surprises = table.surprises(frame)
-    p = None if judged is None else judged.p_values(table, frame)
-    found = []
-    for i in map(int, strangest_first(surprises.sum(1), p)[:STRANGE]):
-        nats, one = surprises[i], taken(frame, slice(i, i + 1))
-        top = [j for j in np.argsort(-nats, kind="stable")[:REASONS] if nats[j] > min(1.0, nats.max() / 2)]
-        reasons = tuple(_surprise(table, one, int(j), float(nats[j])) for j in top)
-        own = math.nan if p is None else float(p[i])
-        found.append(Strange(int(chosen[i]), float(nats.sum()), reasons, one.columns, own))
-    return found
-
-
-def _surprise(table: TableDensity, row: Frame, j: int, nats: float) -> Surprise:
-    name, own = list(row.columns.items())[j]
-    likeliest = displayed_like(own, table.conditional(row, j).mode())
-    return Surprise(name, nats, display_text(own, 0), display_text(likeliest, 0))
+def _outliers(model: CTEM, table: TableDensity, frame: Frame, chosen: NDArray[np.int64]) -> list[Strange]:
+    outliers = find_outliers(table, frame, model.held_out_, STRANGE)
+    places = [outlier.row for outlier in outliers]
+    return [
+        (replace(outlier, row=int(chosen[i])), taken(frame, slice(i, i + 1)).columns)
+        for i, outlier in zip(places, outliers, strict=True)
+    ]

@@ -21,8 +21,8 @@ SURE, LARGE = (
 )  # of Kolmogorov's distance: what chance gives once in a thousand times, and what matters
 
 
-def notes(found: Findings) -> list[str]:
-    """Sentences, the gravest first; empty if there is nothing to say. Column names in them are not escaped.
+def notes(findings: Findings) -> list[str]:
+    """Sentences, the gravest first; empty if there is nothing to note. Column names in them are not escaped.
 
     >>> import numpy as np
     >>> from ctem import CTEM
@@ -31,16 +31,16 @@ def notes(found: Findings) -> list[str]:
     >>> notes(examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0))[-1]
     'No held-out rows were given: log-densities here are of rows that the fit has seen and may flatter the model; ...'
     """
-    each = [_gain(found), _generality(found), _shapes(found), _dependence(found)]
-    each += [
-        _levels(found),
-        *(f"Privacy: {each}." for each in (found.privacy.alarms() if found.privacy else [])),
+    remarks = [_gain(findings), _generality(findings), _shapes(findings), _dependence(findings)]
+    remarks += [
+        _levels(findings),
+        *(f"Privacy: {alarm}." for alarm in (findings.privacy.alarms() if findings.privacy else [])),
     ]
-    return [note for note in [*each, _training(found), _few(found), _seen(found)] if note]
+    return [note for note in [*remarks, _training(findings), _few(findings), _seen(findings)] if note]
 
 
-def _gain(found: Findings) -> str:
-    gain, rows = found.gain
+def _gain(findings: Findings) -> str:
+    gain, rows = findings.gain
     if gain.value > 2 * (gain.stderr if gain.n > 1 else math.inf):
         return ""
     return (
@@ -50,10 +50,10 @@ def _gain(found: Findings) -> str:
     )
 
 
-def _generality(found: Findings) -> str:
-    if len(found.scores) < 2 or not found.same_rows:
+def _generality(findings: Findings) -> str:
+    if len(findings.scores) < 2 or not findings.same_rows:
         return ""
-    held, fit = found.scores[0].gain, found.scores[1].gain
+    held, fit = findings.scores[0].gain, findings.scores[1].gain
     gap, noise = fit.value - held.value, math.hypot(held.stderr, fit.stderr)
     if not gap > max(3 * noise, 0.5):
         return ""
@@ -63,8 +63,8 @@ def _generality(found: Findings) -> str:
     )
 
 
-def _shapes(found: Findings) -> str:
-    off = [m for m in found.marginals if m.is_off]
+def _shapes(findings: Findings) -> str:
+    off = [m for m in findings.marginals if m.is_off]
     if not off:
         return ""
     worst = sorted(off, key=lambda m: -m.difference)[:4]
@@ -72,12 +72,12 @@ def _shapes(found: Findings) -> str:
         f"“{plain_text(m.axis.name)}” ({m.difference:.1%}, chance {m.chance:.1%})" for m in worst
     )
     names += ", …" * (len(off) > 4)
-    total = len(found.marginals)
+    total = len(findings.marginals)
     return f"Sampled and real values differ by more than chance in {len(off)} of {total} columns: {names}."
 
 
-def _dependence(found: Findings) -> str:
-    strong = [pair for pair in found.pairs if pair.real > 0.1]
+def _dependence(findings: Findings) -> str:
+    strong = [pair for pair in findings.pairs if pair.real > 0.1]
     lost = [pair for pair in strong if pair.sampled < pair.real / 2]
     if not lost:
         return ""
@@ -86,11 +86,11 @@ def _dependence(found: Findings) -> str:
     )
 
 
-def _levels(found: Findings) -> str:
+def _levels(findings: Findings) -> str:
     """Whether real rows have other log-densities than sampled ones; of rows that the fit has seen they do."""
-    if len(found.scores) < 2 and found.same_rows:
+    if len(findings.scores) < 2 and findings.same_rows:
         return ""
-    real, drawn = np.sort(found.scores[0].each), np.sort(found.sampled_scores)
+    real, drawn = np.sort(findings.scores[0].each), np.sort(findings.sampled_scores)
     at = np.concatenate([real, drawn])
     shares = [np.searchsorted(each, at, side="right") / len(each) for each in (real, drawn)]
     apart = float(np.abs(shares[0] - shares[1]).max())
@@ -98,24 +98,24 @@ def _levels(found: Findings) -> str:
         return ""
     lower = np.median(real) < np.median(drawn)
     what = "rows that the model does not expect" if lower else "samples that are rougher than the data"
-    return f"The log-densities of {found.scores[0].rows} and of samples differ beyond chance: {what}."
+    return f"The log-densities of {findings.scores[0].rows} and of samples differ beyond chance: {what}."
 
 
-def _training(found: Findings) -> str:
-    text = still_improving(found.history)
+def _training(findings: Findings) -> str:
+    text = still_improving(findings.history)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _few(found: Findings) -> str:
-    if found.fitted_rows >= FEW_ROWS:
+def _few(findings: Findings) -> str:
+    if findings.fitted_rows >= FEW_ROWS:
         return ""
-    rows = found.fitted_rows
+    rows = findings.fitted_rows
     return f"Fitted on {rows} rows: below about {FEW_ROWS}, little can be learned beyond independent columns."
 
 
-def _seen(found: Findings) -> str:
-    if len(found.scores) > 1:
+def _seen(findings: Findings) -> str:
+    if len(findings.scores) > 1:
         return ""
-    what = "rows that the fit has seen" if found.same_rows else "the table that was given"
+    what = "rows that the fit has seen" if findings.same_rows else "the table that was given"
     words = f"No held-out rows were given: log-densities here are of {what} and may flatter the model"
-    return f"{words}; the gain above is not." if found.gain[1] != found.scores[0].rows else f"{words}."
+    return f"{words}; the gain above is not." if findings.gain[1] != findings.scores[0].rows else f"{words}."

@@ -20,11 +20,11 @@ Section = tuple[str, str, str, str]  # mark, title, words, content
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | None = None) -> str:
+def page(findings: Findings, origin: Mapping[str, Any], seed: int, ask: Section | None = None) -> str:
     """The document.
 
     Arguments:
-        found: what to say.
+        findings: the content.
         origin: label → value, where all this comes from.
         seed: of the choice and spread of points.
         ask: the section of ``ctem.report.explorer``, which comes after the table.
@@ -36,7 +36,7 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
     >>> page(examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0), {}, 0)[:15]
     '<!DOCTYPE html>'
     """
-    table, *rest = sections(found, origin, seed)
+    table, *rest = sections(findings, origin, seed)
     parts = [table, *([] if ask is None else [ask]), *rest]
     links = "".join(tag("a", title, href=f"#{mark}") for mark, title, _, _ in parts)
     body = "".join(_section(*part) for part in parts)
@@ -46,7 +46,7 @@ def page(found: Findings, origin: Mapping[str, Any], seed: int, ask: Section | N
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}{policy(body)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>ctem report</title><style>{style}</style></head>\n"
-        f"<body><header>{_opening(found)}{tag('nav', links)}</header>\n"
+        f"<body><header>{_opening(findings)}{tag('nav', links)}</header>\n"
         f"<main>{body}{tag('footer', _ending())}</main></body></html>\n"
     )
 
@@ -56,11 +56,13 @@ def _section(mark: str, title: str, about: str, content: str) -> str:
     return tag("section", left + tag("div", content), id=mark) + "\n"
 
 
-def _opening(found: Findings) -> str:
-    scores, rows, columns = found.scores[0], found.rows, len(found.columns)
-    share = found.missing / (rows * columns)
-    gaps = "no cell is missing" if not found.missing else f"{found.missing:,} cells ({share:.1%}) are missing"
-    gain, of_rows = found.gain
+def _opening(findings: Findings) -> str:
+    scores, rows, columns = findings.scores[0], findings.rows, len(findings.columns)
+    share = findings.missing / (rows * columns)
+    gaps = (
+        f"{findings.missing:,} cells ({share:.1%}) are missing" if findings.missing else "no cell is missing"
+    )
+    gain, of_rows = findings.gain
     tiles = [
         _tile(
             signed(gain.value, "+.2f"),
@@ -68,7 +70,7 @@ def _opening(found: Findings) -> str:
             f"nats per row better than independent columns: {times_likelier(gain.value)} times likelier, on {of_rows}",
             "main",
         ),
-        *([] if found.realism is None else [_realism_tile(found)]),
+        *([] if findings.realism is None else [_realism_tile(findings)]),
         _tile(
             signed(scores.model.value, ".2f"),
             scores.model,
@@ -76,21 +78,21 @@ def _opening(found: Findings) -> str:
         ),
         _tile(f"{rows:,}", None, f"rows in {columns:,} columns; {gaps}"),
     ]
-    watch = notes(found)
+    watch = notes(findings)
     listed = "".join(tag("li", text(note)) for note in watch)
     body = tag("ul", listed) if watch else tag("p", "Nothing stands out.")
     return (
-        tag("p", _eyebrow(found), "eyebrow")
+        tag("p", _eyebrow(findings), "eyebrow")
         + tag("h1", _headline(gain))
-        + tag("p", _lead(found), "lead")
+        + tag("p", _lead(findings), "lead")
         + tag("div", "".join(tiles), "tiles")
         + tag("div", tag("h2", "What to watch") + body, "watch")
     )
 
 
-def _eyebrow(found: Findings) -> str:
+def _eyebrow(findings: Findings) -> str:
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return " · ".join(["ctem", "density report", *([text(found.name, 80)] if found.name else []), when])
+    return " · ".join(["ctem", "density report", *([text(findings.name, 80)] if findings.name else []), when])
 
 
 def _headline(gain: Mean) -> str:
@@ -101,13 +103,13 @@ def _headline(gain: Mean) -> str:
     )
 
 
-def _lead(found: Findings) -> str:
-    kinds = [column.kind for column in found.columns]
+def _lead(findings: Findings) -> str:
+    kinds = [column.kind for column in findings.columns]
     parts = [f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds), key=kinds.count, reverse=True)]
     part = ""
-    if found.looked_at < found.rows:
-        part = f" Scores and pictures use {found.looked_at:,} rows chosen at random."
-    return f"Fitted on {found.fitted_rows:,} rows. Columns: {', '.join(parts)}.{part}"
+    if findings.looked_at < findings.rows:
+        part = f" Scores and pictures use {findings.looked_at:,} rows chosen at random."
+    return f"Fitted on {findings.fitted_rows:,} rows. Columns: {', '.join(parts)}.{part}"
 
 
 def _tile(number: str, mean: Mean | None, caption: str, kind: str = "") -> str:
@@ -115,11 +117,11 @@ def _tile(number: str, mean: Mean | None, caption: str, kind: str = "") -> str:
     return tag("div", f"<b>{number}{error}</b>{tag('span', text(caption))}", f"tile {kind}".strip())
 
 
-def _realism_tile(found: Findings) -> str:
-    assert found.realism is not None
-    ceiling = f"real rows themselves: {found.realism.ceiling:.2f}"
-    caption = f"how well {found.n_samples:,} samples pass for real rows, 1 at best ({ceiling})"
-    return _tile(f"{found.realism.samples:.2f}", None, caption)
+def _realism_tile(findings: Findings) -> str:
+    assert findings.realism is not None
+    ceiling = f"real rows themselves: {findings.realism.ceiling:.2f}"
+    caption = f"how well {findings.n_samples:,} samples pass for real rows, 1 at best ({ceiling})"
+    return _tile(f"{findings.realism.samples:.2f}", None, caption)
 
 
 def _ending() -> str:

@@ -42,7 +42,7 @@ def marginal_figure(marginal: Marginal, kind: str) -> str:
     return tag("figure", head + picture + tag("figcaption", caption))
 
 
-def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
+def pair_figure(pair: Pair, findings: Findings, seed: int) -> str:
     """Two columns: shades where both are listed, points otherwise; real on the left, sampled on the right.
 
     >>> from ctem import CTEM
@@ -52,7 +52,7 @@ def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
     >>> pair_figure(found.pairs[0], found, 0).count("<svg")
     2
     """
-    across, up = (found.marginals[j].axis for j in (pair.first, pair.second))
+    across, up = (findings.marginals[j].axis for j in (pair.first, pair.second))
     if isinstance(across, Listed) and not isinstance(up, Listed):
         across, up = up, across
     both = isinstance(across, Listed) and isinstance(up, Listed)
@@ -60,7 +60,7 @@ def pair_figure(pair: Pair, found: Findings, seed: int) -> str:
         across, up = up, across
     draw = _shades if both else _dots
     title = tag("h3", f"{name_of(up.name)} {tag('span', 'against', 'muted')} {name_of(across.name)}")
-    sides = zip(("Your data", "Sampled"), draw(across, up, found, seed), strict=True)
+    sides = zip(("Your data", "Sampled"), draw(across, up, findings, seed), strict=True)
     twin = tag("div", "".join(tag("div", tag("p", side, "side") + svg) for side, svg in sides), "twin")
     caption = f"Dependence: {pair.real:.2f} nats in the data, {pair.sampled:.2f} in the samples."
     return tag("figure", title + twin + tag("figcaption", caption))
@@ -83,14 +83,14 @@ def _bars(axis: Listed, real: Vector, sampled: Vector) -> str:
     return tag("div", "".join(rows), "bars")
 
 
-def _tables(across: Axis, up: Axis, found: Findings) -> list[tuple[str, Cells, Cells]]:
-    tables = (("real", found.real), ("sampled", found.sampled))
+def _tables(across: Axis, up: Axis, findings: Findings) -> list[tuple[str, Cells, Cells]]:
+    tables = (("real", findings.real), ("sampled", findings.sampled))
     return [(kind, table[across.name], table[up.name]) for kind, table in tables]
 
 
-def _shades(across: Axis, up: Axis, found: Findings, seed: int) -> list[str]:
+def _shades(across: Axis, up: Axis, findings: Findings, seed: int) -> list[str]:
     shares = []
-    for _, first, second in _tables(across, up, found):
+    for _, first, second in _tables(across, up, findings):
         i, j = across.slots(first), up.slots(second)
         known = (i >= 0) & (j >= 0)
         table = np.zeros((across.size, up.size))
@@ -107,12 +107,12 @@ def _shades(across: Axis, up: Axis, found: Findings, seed: int) -> list[str]:
     ]
 
 
-def _dots(across: Axis, up: Axis, found: Findings, seed: int) -> list[str]:
+def _dots(across: Axis, up: Axis, findings: Findings, seed: int) -> list[str]:
     rng, drawn = np.random.default_rng(seed), []
     beside = _raised(up)
     longest = min(12, max((len(tick) for _, tick in beside), default=1))
     label = f"{plain_text(up.name)} against {plain_text(across.name)}"
-    tables = _tables(across, up, found)
+    tables = _tables(across, up, findings)
     known = [np.flatnonzero(~(first.missing | second.missing)) for _, first, second in tables]
     count = min(DOTS, *map(len, known))  # as many on both sides, so that the eye compares shapes
     for (kind, first, second), rows in zip(tables, known, strict=True):

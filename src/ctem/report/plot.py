@@ -75,7 +75,7 @@ def pairs(
     frame = displayed_frame(model.as_frame(X))
     chosen = np.random.default_rng(random_state).permutation(len(frame))[:n_rows]
     drawn = model.as_frame(model.sample(len(chosen), random_state))
-    real, sampled = ([each.columns[name] for name in names] for each in (frame, drawn))
+    real, sampled = ([table.columns[name] for name in names] for table in (frame, drawn))
     scales = [_Scale.of(cells) for cells in real]
     figure, axes = _pyplot().subplots(
         *(len(names), len(names)), figsize=(2.2 * len(names) + 1, 2.2 * len(names)), squeeze=False
@@ -118,12 +118,12 @@ def conditional(
     (name,) = _named(model, [column])
     ax = ax or _pyplot().subplots(layout="constrained")[1]
     known = [given] if isinstance(given, Mapping) else list(given)
-    asked = [({}, UNKNOWN), *((each, CURVES[i % len(CURVES)]) for i, each in enumerate(known) if each)]
-    found = [model.conditional(each, name).distribution for each, _ in asked]
-    scale = _Scale.of(found[0].cells, gaps=True)
-    for i, (distribution, (each, colour)) in enumerate(zip(found, asked, strict=True)):
-        label = ", ".join(f"{key} {_short(value)}" for key, value in each.items()) or "nothing known"
-        _distribution(ax, scale, distribution, colour, label, (i, len(found)))
+    asked = [({}, UNKNOWN), *((part, CURVES[i % len(CURVES)]) for i, part in enumerate(known) if part)]
+    distributions = [model.conditional(part, name).distribution for part, _ in asked]
+    scale = _Scale.of(distributions[0].cells, gaps=True)
+    for i, (distribution, (part, colour)) in enumerate(zip(distributions, asked, strict=True)):
+        label = ", ".join(f"{key} {_short(value)}" for key, value in part.items()) or "nothing known"
+        _distribution(ax, scale, distribution, colour, label, (i, len(distributions)))
     scale.label(ax.xaxis)
     ax.set(
         xlabel=scale.named(name),
@@ -167,10 +167,10 @@ def what_if(
     ax = ax or _pyplot().subplots(layout="constrained")[1]
     range_of = model.conditional(known, varied).distribution
     tried = _tried(range_of) if values is None else list(values)
-    found = [model.conditional({**known, varied: value}, asked).distribution for value in tried]
+    distributions = [model.conditional({**known, varied: value}, asked).distribution for value in tried]
     scale = _Scale.of(range_of.cells)
     place = scale.places_of(tried)
-    _curves(ax, place, found, asked, discrete=bool(scale.labels))
+    _curves(ax, place, distributions, asked, discrete=bool(scale.labels))
     scale.label(ax.xaxis)
     ax.set(xlabel=scale.named(varied))
     title = ", ".join(f"{key} {_short(value)}" for key, value in known.items())
@@ -242,10 +242,10 @@ def _named(model: CTEM, columns: Sequence[str | int] | None) -> list[str]:
     left_out, names = set(model.schema_.left_out), model.table_type_.names
     if columns is None:
         return [name for name in names if name not in left_out][:MOST_COLUMNS]
-    found = [names[j] for j in positions("columns", columns, names)]
-    if gone := [name for name in found if name in left_out]:
+    chosen = [names[j] for j in positions("columns", columns, names)]
+    if gone := [name for name in chosen if name in left_out]:
         raise ValueError(f"columns: {gone[0]!r} is left out of the density; name other columns.")
-    return found
+    return chosen
 
 
 def _margins(ax: Axes, scale: _Scale, real: Cells, sampled: Cells) -> None:
@@ -309,16 +309,18 @@ def _range(ax: Any, row: Any, column: Any) -> None:
 
 
 def _distribution(
-    ax: Axes, scale: _Scale, found: ColumnDistribution, colour: str, label: str, place: tuple[int, int]
+    ax: Axes, scale: _Scale, distribution: ColumnDistribution, colour: str, label: str, place: tuple[int, int]
 ) -> None:
     """Bars of a category, side by side; the outline of a number's density, filled if nothing is known."""
     if scale.labels:
-        at, width = scale.places(found.cells), 0.8 / place[1]
-        ax.bar(at - 0.4 + width * (place[0] + 0.5), found.probability[0], width, color=colour, label=label)
+        at, width = scale.places(distribution.cells), 0.8 / place[1]
+        ax.bar(
+            at - 0.4 + width * (place[0] + 0.5), distribution.probability[0], width, color=colour, label=label
+        )
         return
-    if found.cells.missing.any():
-        label = f"{label} (missing {found.probability[0, found.cells.missing].sum():.0%})"
-    share, edges = found.histogram()
+    if distribution.cells.missing.any():
+        label = f"{label} (missing {distribution.probability[0, distribution.cells.missing].sum():.0%})"
+    share, edges = distribution.histogram()
     density = share / np.diff(edges) * _per_day(scale)
     places = edges
     if scale.type == "moment":
@@ -354,18 +356,18 @@ def _in_utc(value: Any) -> Any:
 
 
 def _curves(
-    ax: Axes, place: NDArray[Any], found: Sequence[ColumnDistribution], name: str, discrete: bool
+    ax: Axes, place: NDArray[Any], distributions: Sequence[ColumnDistribution], name: str, discrete: bool
 ) -> None:
     """Mean and band of a number; the probability of each of the most likely labels."""
     style = "o" if discrete else "-"
-    if found[0].has_mean:
-        scale = _Scale.of(found[0].cells)
+    if distributions[0].has_mean:
+        scale = _Scale.of(distributions[0].cells)
         low, middle, high = (
-            np.concatenate([scale.places(each) for each in cells])
+            np.concatenate([scale.places(part) for part in cells])
             for cells in (
-                [d.quantile(BAND[0]) for d in found],
-                [d.mean() for d in found],
-                [d.quantile(BAND[1]) for d in found],
+                [d.quantile(BAND[0]) for d in distributions],
+                [d.mean() for d in distributions],
+                [d.quantile(BAND[1]) for d in distributions],
             )
         )
         if discrete:
@@ -376,11 +378,9 @@ def _curves(
         scale.label(ax.yaxis)
         ax.set_ylabel(scale.named(name))
     else:
-        shares = np.stack([each.probability[0] for each in found])
+        shares, labels = np.stack([d.probability[0] for d in distributions]), distributions[0].values
         for i, k in enumerate(np.argsort(-shares.mean(0))[:MOST_LABELS]):
-            ax.plot(
-                place, shares[:, k], style, color=CURVES[i % len(CURVES)], label=_short(found[0].values[k])
-            )
+            ax.plot(place, shares[:, k], style, color=CURVES[i % len(CURVES)], label=_short(labels[k]))
         ax.set(ylabel=f"probability of {name}", ylim=(0, 1))
     ax.legend(frameon=False, fontsize=9)
 

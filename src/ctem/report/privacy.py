@@ -92,31 +92,31 @@ class Privacy:
 
     def alarms(self) -> list[str]:
         """What should not be, in words."""
-        found = []
+        alarms = []
         for name, what in (
             ("nearer", "samples are nearer to rows of fit than to held-out rows"),
             ("attack", "the likelihood separates rows of fit from held-out ones"),
         ):
             value, stderr = getattr(self, name), getattr(self, f"{name}_stderr")
             if value > TOLERATED[name] and value > 0.5 + SURE * stderr:
-                found.append(f"{what}: {value:.3f} ± {stderr:.3f}, where 0.5 is a guess")
+                alarms.append(f"{what}: {value:.3f} ± {stderr:.3f}, where 0.5 is a guess")
         noise = math.sqrt(max(self.copies_unseen, 1 / self.unseen) * (1 / self.samples + 1 / self.unseen))
         if self.copies > self.copies_unseen + SURE * noise:
-            found.append(
+            alarms.append(
                 f"{self.copies:.2%} of the samples are rows of fit; of held-out rows {self.copies_unseen:.2%} are"
             )
-        return found
+        return alarms
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON."""
-        lists = {name: [each._asdict() for each in getattr(self, name)] for name in ("exposed", "rules")}
+        lists = {name: [entry._asdict() for entry in getattr(self, name)] for name in ("exposed", "rules")}
         return {**asdict(self), **lists, "alarms": self.alarms()}
 
     def __str__(self) -> str:
-        rows = ", ".join(f"{each.row} ({each.nats:+.1f})" for each in self.exposed)
-        found = self.alarms()
+        rows = ", ".join(f"{row.row} ({row.nats:+.1f})" for row in self.exposed)
+        alarms = self.alarms()
         how = f"each of {self.networks} networks alone, which gives away more than their mixture"
-        verdict = ["no alarm"] if not found else [f"ALARM: {each}" for each in found]
+        verdict = ["no alarm"] if not alarms else [f"ALARM: {alarm}" for alarm in alarms]
         return "\n".join(
             [
                 *([how] if self.networks > 1 else []),
@@ -157,11 +157,11 @@ def audit(model: CTEM, X: Any, holdout: Any = None, random_state: int = 0, n_sam
         parts = list(_folds(model, table, frame))
     else:
         parts = [_Part(table, np.arange(len(frame)), frame, model.as_frame(holdout))]
-    found = _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
+    pooled = _pooled([_judged(part, max(2, n_samples // len(parts)), rng) for part in parts])
     if table.schema.keeper is None:
-        return found
+        return pooled
     generator = torch.Generator(table.device).manual_seed(int(rng.integers(2**31)))
-    return replace(found, rules=tuple(breaches(table.schema, table.sample(n_samples, generator))))
+    return replace(pooled, rules=tuple(breaches(table.schema, table.sample(n_samples, generator))))
 
 
 class _Part(NamedTuple):
@@ -191,7 +191,7 @@ def _folds(model: CTEM, table: TableDensity, frame: Frame) -> Iterator[_Part]:
     x = model.schema_.encode(frame).x
     same = hashlib.sha256(x.numpy().tobytes()).hexdigest() == model.data_hash_
     held = model.held_out_
-    if not same or held is None or any(fold.member == EVERY for fold in held.folds):
+    if not same or any(fold.member == EVERY for fold in held.folds):
         raise ValueError(
             "holdout: expected rows that were not in the fit, unless X is the very table of a fit without X_val; "
             f"got {len(frame)} rows of X, fit had {model.n_samples_seen_}."
@@ -229,7 +229,7 @@ def _judged(part: _Part, n: int, rng: np.random.Generator) -> _Judged:
 
 def _pooled(parts: Sequence[_Judged]) -> Privacy:
     """The parts as one; areas under curves are averaged, as scores of different densities do not compare."""
-    each = [_area(part.scores, part.scores_unseen) for part in parts]
+    areas = [_area(part.scores, part.scores_unseen) for part in parts]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _Judged._fields}
     n, unseen = len(joined["nearer"]), len(joined["scores_unseen"])
     order = np.argsort(-joined["scores"], kind="stable")
@@ -245,8 +245,8 @@ def _pooled(parts: Sequence[_Judged]) -> Privacy:
         copies_unseen=float(np.mean(joined["copies_unseen"])) if len(joined["copies_unseen"]) else 0.0,
         ratio=float(np.median(joined["ratio"])),
         ratio_unseen=float(np.median(joined["ratio_unseen"])),
-        attack=float(np.mean([area for area, _ in each])),
-        attack_stderr=math.sqrt(sum(stderr**2 for _, stderr in each)) / len(each),
+        attack=float(np.mean([area for area, _ in areas])),
+        attack_stderr=math.sqrt(sum(stderr**2 for _, stderr in areas)) / len(areas),
         exposed=tuple(Exposed(int(joined["rows"][i]), float(joined["scores"][i])) for i in worst),
         networks=len(parts),
     )
@@ -306,6 +306,6 @@ def _copied(schema: Schema, frame: Frame, seen: Frame) -> NDArray[np.bool_]:
     """
     known = {row.tobytes() for row in _encoded(schema, seen).numpy()}
     x = _encoded(schema, frame)
-    own = [j for j in range(schema.space.dim) if j not in schema.parents]
-    whole = x[~x[:, own].isnan().any(1)]
+    columns = [j for j in range(schema.space.dim) if j not in schema.parents]
+    whole = x[~x[:, columns].isnan().any(1)]
     return np.array([row.tobytes() in known for row in whole.numpy()], bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +10,11 @@ import numpy as np
 from ctem.report.axes import nice
 from ctem.report.charts import curves, diagonal, histograms
 from ctem.report.extras import dependence_map, missing, privacy
-from ctem.report.findings import ColumnFacts, Findings, Mean, Scores, Strange
+from ctem.report.findings import ColumnFacts, Findings, Mean, Scores
 from ctem.report.markup import error_bar, folding, name_of, signed, tag, text
 from ctem.report.pictures import marginal_figure, pair_figure
+from ctem.tables.answers.markup import cell_text
+from ctem.tables.answers.outliers import Outlier
 
 __all__ = ["sections"]
 
@@ -32,8 +33,8 @@ LINE_KEYS = (
 )
 
 
-def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
-    """Mark, title, words and content, all of it HTML; a section with nothing to say is left out.
+def sections(findings: Findings, origin: Mapping[str, Any], seed: int) -> list[tuple[str, str, str, str]]:
+    """Mark, title, words and content, all of it HTML; an empty section is left out.
 
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
@@ -43,23 +44,23 @@ def sections(found: Findings, origin: Mapping[str, Any], seed: int) -> list[tupl
     ['columns', 'training', 'density', 'marginals', 'outliers', 'privacy', 'provenance']
     """
     every = [
-        ("columns", "The table", _columns(found)),
-        ("missing", "Missing cells", missing(found)),
-        ("training", "Training", _training(found)),
-        ("density", "Log-density", _density(found)),
-        ("marginals", "Column by column", _marginals(found)),
-        ("pairs", "Pairs", _pairs(found, seed)),
-        ("outliers", "Outliers", _outliers(found)),
-        ("privacy", "Privacy", privacy(found)),
+        ("columns", "The table", _columns(findings)),
+        ("missing", "Missing cells", missing(findings)),
+        ("training", "Training", _training(findings)),
+        ("density", "Log-density", _density(findings)),
+        ("marginals", "Column by column", _marginals(findings)),
+        ("pairs", "Pairs", _pairs(findings, seed)),
+        ("outliers", "Outliers", _outliers(findings)),
+        ("privacy", "Privacy", privacy(findings)),
         ("provenance", "Provenance", _provenance(origin)),
     ]
     return [(mark, title, *parts) for mark, title, parts in every if parts is not None]
 
 
-def _columns(found: Findings) -> tuple[str, str]:
+def _columns(findings: Findings) -> tuple[str, str]:
     about = tag(
         "p", 'What each column was taken for, and why. Change it with <code class="mono">kinds=</code>.'
-    ) + tag("p", _odd(found.suspicions))
+    ) + tag("p", _odd(findings.suspicions))
     about += tag(
         "p",
         "“From others” is how many nats the other columns give about this one, on rows that the fit held out; 0 for a "
@@ -67,11 +68,11 @@ def _columns(found: Findings) -> tuple[str, str]:
     )
     head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values"))
     head += tag("th", "Missing", "n") + tag("th", "From others", "n")
-    rows = "".join(_column_row(column, found.rows) for column in found.columns[:LISTED])
+    rows = "".join(_column_row(column, findings.rows) for column in findings.columns[:LISTED])
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
-    rest = len(found.columns) - LISTED
+    rest = len(findings.columns) - LISTED
     more = tag("p", f"{rest:,} more columns are not listed.", "muted") if rest > 0 else ""
-    return about, _suspicions(found.suspicions) + table + more
+    return about, _suspicions(findings.suspicions) + table + more
 
 
 def _odd(suspicions: list[str]) -> str:
@@ -83,7 +84,7 @@ def _suspicions(suspicions: list[str]) -> str:
     if not suspicions:
         return ""
     rest = len(suspicions) - ODD
-    listed = "".join(tag("li", f"<bdi>{text(each)}</bdi>") for each in suspicions[:ODD])
+    listed = "".join(tag("li", f"<bdi>{text(suspicion)}</bdi>") for suspicion in suspicions[:ODD])
     return tag("ul", listed + (tag("li", f"and {rest:,} more") if rest > 0 else ""), "odd")
 
 
@@ -106,8 +107,8 @@ def _nats(nats: float | None) -> str:
     return "—" if nats is None else f"{nats:.2f}" if nats else "0"
 
 
-def _training(found: Findings) -> tuple[str, str] | None:
-    history = found.history
+def _training(findings: Findings) -> tuple[str, str] | None:
+    history = findings.history
     if not history.step:
         return None
     ended = "stopped when the held-out loss no longer fell" if history.stopped_early else "ran all its steps"
@@ -126,7 +127,7 @@ def _training(found: Findings) -> tuple[str, str] | None:
     return about + LINE_KEYS, tag("figure", picture + tag("figcaption", caption), "wide")
 
 
-def _density(found: Findings) -> tuple[str, str]:
+def _density(findings: Findings) -> tuple[str, str]:
     about = tag(
         "p",
         "Mean log-density in nats per row, ± one standard error. The gain is taken row by row, so its error is smaller "
@@ -138,9 +139,9 @@ def _density(found: Findings) -> tuple[str, str]:
     head = tag("th", "Rows") + "".join(
         tag("th", name, "n") for name in ("Model", "Independent columns", "Gain")
     )
-    rows = "".join(_score_row(scores) for scores in found.scores)
+    rows = "".join(_score_row(scores) for scores in findings.scores)
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
-    return about + KEYS, table + '<div class="gap"></div>' + _score_picture(found)
+    return about + KEYS, table + '<div class="gap"></div>' + _score_picture(findings)
 
 
 def _score_row(scores: Scores) -> str:
@@ -151,36 +152,36 @@ def _score_row(scores: Scores) -> str:
     )
 
 
-def _score_picture(found: Findings) -> str:
-    real, drawn = found.scores[0].each, found.sampled_scores
+def _score_picture(findings: Findings) -> str:
+    real, drawn = findings.scores[0].each, findings.sampled_scores
     low, high = np.quantile(np.concatenate([real, drawn]), [0.005, 0.995])
     high = high if high > low else low + 1.0
     edges = np.linspace(low, high, 1 + int(np.clip(2 * min(len(real), len(drawn)) ** 0.4, 6, 40)))
-    shares = [np.histogram(np.clip(each, low, high), edges)[0] / len(each) for each in (real, drawn)]
+    shares = [np.histogram(np.clip(values, low, high), edges)[0] / len(values) for values in (real, drawn)]
     ticks = [((v - low) / (high - low), signed(v, ".6g")) for v in nice(float(low), float(high))]
     picture = histograms("log-density of real and sampled rows", shares[0], shares[1], ticks, width=460)
     caption = (
-        f"Log-density of {found.scores[0].rows} and of {len(drawn):,} sampled rows. They should look alike: real rows "
-        "further left are rows that the model does not expect; further right, samples are rougher than the data."
+        f"Log-density of {findings.scores[0].rows} and of {len(drawn):,} sampled rows. They should look alike: real "
+        "rows further left are rows that the model does not expect; further right, samples are rougher than the data."
     )
     return tag("figure", picture + tag("figcaption", caption), "wide")
 
 
-def _marginals(found: Findings) -> tuple[str, str] | None:
-    if not found.marginals:
+def _marginals(findings: Findings) -> tuple[str, str] | None:
+    if not findings.marginals:
         return None
-    kinds = {column.name: column.kind for column in found.columns}
-    drawn, left = found.marginals, ""
+    kinds = {column.name: column.kind for column in findings.columns}
+    drawn, left = findings.marginals, ""
     if len(drawn) > DRAWN:
         drawn = sorted(drawn, key=lambda m: m.chance - m.difference)[:DRAWN]
         left = tag(
             "p",
-            f"{DRAWN} of {len(found.marginals):,} columns are drawn: those that differ most beyond chance first.",
+            f"{DRAWN} of {len(findings.marginals):,} columns are drawn: those that differ most beyond chance first.",
         )
     about = (
         tag(
             "p",
-            f"The table's values beside {found.n_samples:,} rows drawn from the model. "
+            f"The table's values beside {findings.n_samples:,} rows drawn from the model. "
             "End bars hold all that lies beyond; a bar that would dwarf the others is cut, with its shares beside it.",
         )
         + left
@@ -194,11 +195,11 @@ def _marginals(found: Findings) -> tuple[str, str] | None:
     return about, tag("div", "".join(marginal_figure(m, kinds[m.axis.name]) for m in drawn), "grid")
 
 
-def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
-    if not found.pairs:
+def _pairs(findings: Findings, seed: int) -> tuple[str, str] | None:
+    if not findings.pairs:
         return None
-    count = len(found.pairs)
-    top = [pair for k, pair in enumerate(found.pairs[:PAIRS]) if k < FEWEST or pair.real >= WEAK]
+    count = len(findings.pairs)
+    top = [pair for k, pair in enumerate(findings.pairs[:PAIRS]) if k < FEWEST or pair.real >= WEAK]
     which = f"Below, the {len(top)} most dependent of {count:,} pairs; axes" if count > 1 else "Axes"
     about = (
         tag(
@@ -209,47 +210,47 @@ def _pairs(found: Findings, seed: int) -> tuple[str, str] | None:
         + tag("p", f"{which} span the central 99% of real values.")
         + DOT_KEYS
     )
-    figures = "".join(pair_figure(pair, found, seed) for pair in top)
-    overview = _overview(found) if count > 2 else ""
-    return about, tag("div", overview + dependence_map(found) + figures, "pairs")
+    figures = "".join(pair_figure(pair, findings, seed) for pair in top)
+    overview = _overview(findings) if count > 2 else ""
+    return about, tag("div", overview + dependence_map(findings) + figures, "pairs")
 
 
-def _overview(found: Findings) -> str:
-    pairs = found.pairs[:DOTS]
+def _overview(findings: Findings) -> str:
+    pairs = findings.pairs[:DOTS]
     real, drawn = (np.array([getattr(pair, side) for pair in pairs]) for side in ("real", "sampled"))
     picture = diagonal(
         "dependence of every pair, real and sampled", real, drawn, "in the data", "in the samples"
     )
-    which = f"the {len(pairs):,} most dependent pairs" if len(found.pairs) > DOTS else "every pair of columns"
+    which = (
+        f"the {len(pairs):,} most dependent pairs" if len(findings.pairs) > DOTS else "every pair of columns"
+    )
     return tag("figure", picture + tag("figcaption", f"Dependence in nats of {which}."), "square")
 
 
-def _outliers(found: Findings) -> tuple[str, str]:
+def _outliers(findings: Findings) -> tuple[str, str]:
     about = tag(
         "p",
         "The strangest rows first, counted from 0. The score of a row is in nats beyond the average row: how unlikely "
         "its cells are, or how rare so unlikely a cell is in its column. Neither units nor rounding matter; bars are "
         "what single cells add to it.",
     )
-    most = max((s.nats for row in found.outliers for s in row.surprises), default=1.0)
-    return about, tag("ol", "".join(_outlier(row, most) for row in found.outliers), "outliers")
+    outliers = [outlier for outlier, _ in findings.outliers]
+    most = max((cell.nats for outlier in outliers for cell in outlier.cells), default=1.0)
+    return about, tag("ol", "".join(_outlier(outlier, most) for outlier in outliers), "outliers")
 
 
-def _p(row: Strange) -> str:
-    return "" if math.isnan(row.p_value) else f", p {row.p_value:.2g}"
-
-
-def _outlier(row: Strange, most: float) -> str:
+def _outlier(row: Outlier, most: float) -> str:
     head = tag(
         "div",
-        tag("h3", f"Row {row.row:,}") + tag("span", f"score {signed(row.score, '.2f')}{_p(row)}", "muted"),
+        tag("h3", f"Row {row.row:,}")
+        + tag("span", f"score {signed(row.score, '.2f')}, p {row.p_value:.2g}", "muted"),
     )
     causes = []
-    for cause in row.surprises:
-        words = f"{name_of(cause.column)} is <strong><bdi>{text(cause.value, 60)}</bdi></strong>"
-        if cause.expected != cause.value:
-            words += tag("span", f"; most likely <bdi>{text(cause.expected, 60)}</bdi>", "muted")
-        bar = f'<span><i style="width:{100 * cause.nats / most:.0f}%"></i></span>{tag("span", f"{cause.nats:.1f}")}'
+    for cell in row.cells:
+        words = f"{name_of(cell.name)} is <strong><bdi>{text(cell_text(cell.value), 60)}</bdi></strong>"
+        words += tag("span", f"; <bdi>{text(cell.remark, 150)}</bdi>", "muted")
+        width = max(0.0, 100 * cell.nats / most)
+        bar = f'<span><i style="width:{width:.0f}%"></i></span>{tag("span", f"{cell.nats:.1f}")}'
         causes.append(tag("div", tag("div", words) + tag("div", bar, "meter"), "cause"))
     return tag("li", head + tag("div", "".join(causes), "why"))
 

@@ -2,6 +2,7 @@
 
 from ctem.samplers.annealed import AnnealedBits, anneal_bits
 from ctem.samplers.bits import BitState, BitTarget, FlipJump, LangevinFlips, Move, PathFlips
+from ctem.samplers.clusters import BlockFlips, ClusterFlips, Couplings, find_couplings
 from ctem.samplers.composite import Adapted, Alternate, MetropolisHastings
 from ctem.samplers.discrete import (
     DifferenceRule,
@@ -26,6 +27,9 @@ __all__ = [
     "AnnealedBits",
     "BitState",
     "BitTarget",
+    "BlockFlips",
+    "ClusterFlips",
+    "Couplings",
     "Denoise",
     "DifferenceRule",
     "DiscreteLangevin",
@@ -48,6 +52,7 @@ __all__ = [
     "anneal_bits",
     "denoise_bits",
     "exact_differences",
+    "find_couplings",
     "gradient_differences",
     "run",
 ]

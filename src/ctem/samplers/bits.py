@@ -135,7 +135,7 @@ class Move(Protocol):
 class FlipJump:
     """Metropolis with uniformly drawn flips; at decreasing levels, the paper's reverse-time Metropolis–Hastings.
 
-    The paper names the sampler and says no more: one uniformly drawn bit a step is the plainest reading.
+    The paper names the sampler and no more: one uniformly drawn bit a step is the plainest reading.
 
     Arguments:
         times: steps at each level.

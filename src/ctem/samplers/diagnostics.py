@@ -25,7 +25,7 @@ class ChainDiagnostics(NamedTuple):
 def chain_diagnostics(trace: Tensor) -> ChainDiagnostics:
     """Split R-hat (near 1 when chains agree) and bulk effective sample size of every column, by arviz.
 
-    A column that moved in no chain says nothing about mixing: r_hat is inf and ess is 0. Needs the extra
+    A column that moved in no chain is no evidence of mixing: r_hat is inf and ess is 0. Needs the extra
     ``mcmc``. Vehtari et al. 2021.
 
     Arguments:

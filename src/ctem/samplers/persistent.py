@@ -16,7 +16,7 @@ __all__ = ["PersistentDivergence"]
 class PersistentDivergence(Objective):
     """E f(y) − E f(x) with y moved by a few steps of a sampler from a buffer of chains (Tieleman 2008).
 
-    Its gradient is that of the negative log-likelihood if the chains are samples of exp f. Its value says nothing, so
+    Its gradient is that of the negative log-likelihood if the chains are samples of exp f. Its value means nothing, so
     that nothing can be stopped by it: train without held-out rows.
 
     Arguments:

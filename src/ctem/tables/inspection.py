@@ -64,21 +64,21 @@ class Inspection:
 
     def __str__(self) -> str:
         head = f"{self.rows} rows, {len(self.columns)} column{'s' * (len(self.columns) != 1)}"
-        listed = (f"{each.name}: {each.kind} ({each.reason})" for each in self.columns)
-        return "\n".join([head, *listed, *(f"! {each}" for each in self.suspicions)])
+        listed = (f"{column.name}: {column.kind} ({column.reason})" for column in self.columns)
+        return "\n".join([head, *listed, *(f"! {odd}" for odd in self.suspicions)])
 
     def as_frame(self) -> Any:
         """A row for every column, with what seems odd about it, in the library of the table; pandas for an array."""
         odd_of = {
-            each.name: [str(odd) for odd in self.suspicions if each.name in odd.columns]
-            for each in self.columns
+            column.name: [str(odd) for odd in self.suspicions if column.name in odd.columns]
+            for column in self.columns
         }
         made: dict[str, list[Any]] = {
-            "column": [each.name for each in self.columns],
-            "kind": [each.kind for each in self.columns],
-            "why": [each.reason for each in self.columns],
-            "missing": [each.missing for each in self.columns],
-            "values": [each.values for each in self.columns],
+            "column": [column.name for column in self.columns],
+            "kind": [column.kind for column in self.columns],
+            "why": [column.reason for column in self.columns],
+            "missing": [column.missing for column in self.columns],
+            "values": [column.values for column in self.columns],
             "suspicions": [" ".join(sentences) for sentences in odd_of.values()],
         }
         backend: Any = "pandas" if self.backend == "numpy" else self.backend
@@ -88,8 +88,8 @@ class Inspection:
         """Plain values, for programs."""
         return {
             "rows": self.rows,
-            "columns": [asdict(each) for each in self.columns],
-            "suspicions": [asdict(each) for each in self.suspicions],
+            "columns": [asdict(column) for column in self.columns],
+            "suspicions": [asdict(odd) for odd in self.suspicions],
         }
 
 
@@ -123,16 +123,16 @@ def inspect(
     frame = recognised(read_frame(X), how, kind_names(kinds))
     requested, words = requested_kinds(frame, kinds), readings(frame)
     named = frame.table_type.backend != "numpy"
-    found = {
+    inferred = {
         name: _inferred(name, cells, requested.get(name), named) for name, cells in frame.columns.items()
     }
-    codecs = {name: each.codec for name, (each, _) in found.items() if each}
+    codecs = {name: column.codec for name, (column, _) in inferred.items() if column}
     kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
     tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
     columns = []
-    for name, (each, why) in found.items():
+    for name, (column, why) in inferred.items():
         reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
-        columns.append(Description(name, each.kind if each else "refused", reason))
+        columns.append(Description(name, column.kind if column else "refused", reason))
     seen = inspect_frame(frame, columns)
     return seen if how.dates else replace(seen, suspicions=[*seen.suspicions, *unsure_dates(frame)])
 
@@ -145,15 +145,15 @@ def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:
     'constant'
     """
     glances = [
-        ColumnGlance(each.name, each.kind, each.reason, int(cells.missing.sum()), _values(cells))
-        for each, cells in zip(columns, frame.columns.values(), strict=True)
+        ColumnGlance(column.name, column.kind, column.reason, int(cells.missing.sum()), _values(cells))
+        for column, cells in zip(columns, frame.columns.values(), strict=True)
     ]
     refused = [
-        Suspicion("refused", (each.name,), f"{each.name!r} cannot be fitted", each.reason.rstrip("."))
-        for each in columns
-        if each.kind == "refused"
+        Suspicion("refused", (column.name,), f"{column.name!r} cannot be fitted", column.reason.rstrip("."))
+        for column in columns
+        if column.kind == "refused"
     ]
-    odd = suspicions(frame.columns, {each.name: each.kind for each in columns})
+    odd = suspicions(frame.columns, {column.name: column.kind for column in columns})
     return Inspection(len(frame), glances, refused + odd, frame.table_type.backend)
 
 
@@ -162,10 +162,10 @@ def _inferred(
 ) -> tuple[InferredColumn | None, str]:
     """A column as a fit would take it, and why; None for one that a fit would refuse."""
     try:
-        found = infer_column(name, cells, requested, False, True, named)
+        column = infer_column(name, cells, requested, False, True, named)
     except ValueError as error:
         return None, str(error)
-    return found, found.reason
+    return column, column.reason
 
 
 def _values(cells: Cells) -> int:

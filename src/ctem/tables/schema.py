@@ -114,7 +114,7 @@ class Schema:
 
         Arguments:
             kinds: requested by the user: name → Real(), Category(), Ordinal(), the class, or "real" and so on.
-            missing: "hidden", a missing cell tells nothing; or "state", being missing is a value like another,
+            missing: "hidden", a missing cell is unknown; or "state", being missing is a value like another,
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
             rules: sentences on rules that are kept, or not (``ctem.tables.relations.wishes``).
@@ -139,10 +139,10 @@ class Schema:
                 + insist
             )
         wishes = read_wishes(rules, columns)
-        found = relations({name: each.codec for name, each in columns.items()}, frame.columns, wishes)
-        for name, words in found.in_words().items():
+        related = relations({name: column.codec for name, column in columns.items()}, frame.columns, wishes)
+        for name, words in related.in_words().items():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        for pair in found.pairs:
+        for pair in related.pairs:
             codec = columns[pair.column].codec
             assert isinstance(codec, Labels)
             columns[pair.column] = replace(columns[pair.column], codec=codec.kept_apart())
@@ -151,7 +151,7 @@ class Schema:
         }
         for name, words in gaps_in_words(present).items() if missing == "hidden" else ():
             columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        return cls(columns, *found)
+        return cls(columns, *related)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ class Schema:
 
     @cached_property
     def parents(self) -> dict[int, int]:
-        """Real part → its atom column, whose code 0 says that the real part exists."""
+        """Real part → its atom column, whose code 0 means that the real part exists."""
         return {group[1]: group[0] for group in self.owner if len(group) == 2}
 
     @cached_property
@@ -182,22 +182,22 @@ class Schema:
         """Real part → for each code of its atom column, T of the number that it stands for; nan for none."""
         pairs = zip(self.owner, self.columns.values(), strict=True)
         codecs = {g[1]: c.codec for g, c in pairs if len(g) == 2 and isinstance(c.codec, Numbers)}
-        found = {}
+        atoms = {}
         for child, codec in codecs.items():
             numbers = codec.transform(torch.tensor(codec.atoms, dtype=torch.float64)).clamp(-BEYOND, BEYOND)
-            found[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
-        return found
+            atoms[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
+        return atoms
 
     @cached_property
     def unordered(self) -> tuple[int, ...]:
         """For each encoded column how many codes without an order it has; 0 for numbers, grades and dates."""
-        found = [0] * self.space.dim
+        sizes = [0] * self.space.dim
         for group, inferred in zip(self.owner, self.columns.values(), strict=True):
             codec = inferred.codec
             listed = isinstance(codec, Labels) and codec.type in ("label", "bool") and not codec.ordered
             if group and (listed or len(group) == 2):
-                found[group[0]] = self.space.sizes[group[0]]
-        return tuple(found)
+                sizes[group[0]] = self.space.sizes[group[0]]
+        return tuple(sizes)
 
     @cached_property
     def dequantised(self) -> tuple[int, ...]:
@@ -234,11 +234,11 @@ class Schema:
         for (name, inferred), cells in zip(self.columns.items(), self._matched(frame), strict=True):
             if isinstance(inferred.codec, Numbers):
                 check_whole(name, cells, inferred.codec.lattice)
-        found = self.unseen(frame)
-        if bool(found.any()):
-            j = int(found.any(0).long().argmax())
+        unseen = self.unseen(frame)
+        if bool(unseen.any()):
+            j = int(unseen.any(0).long().argmax())
             name, codec = list(self.columns)[j], list(self.columns.values())[j].codec
-            row, cells = int(found[:, j].long().argmax()), self._matched(frame)[j]
+            row, cells = int(unseen[:, j].long().argmax()), self._matched(frame)[j]
             if isinstance(codec, Constant | Labels):
                 raise never_seen(name, cells, codec, row)
             if isinstance(codec, Numbers):
@@ -328,7 +328,7 @@ class Schema:
             return None
         pairs = list(zip(self.owner, self.columns.items(), strict=True))
         made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
-        known = {name: each for name, each in made.items() if each is not None}
+        known = {name: quantity for name, quantity in made.items() if quantity is not None}
         listed = {name: LabelColumn(c.codec, g[0]) for g, (name, c) in pairs if isinstance(c.codec, Labels)}
         return RuleKeeper(self.rules, self.orders, known, PairKeeper(self.pairs, listed))
 
@@ -342,15 +342,15 @@ class Schema:
             {"name": name, "kind": c.kind, "reason": c.reason, "codec": c.codec.to_json()}
             for name, c in self.columns.items()
         ]
-        found = {
+        record = {
             "version": VERSION,
             "columns": columns,
-            "formulas": [each.to_json() for each in self.formulas],
+            "formulas": [formula.to_json() for formula in self.formulas],
         }
-        rules, orders = [each.to_json() for each in self.rules], [each.to_json() for each in self.orders]
-        pairs = [each.to_json() for each in self.pairs]
+        rules, orders = [rule.to_json() for rule in self.rules], [order.to_json() for order in self.orders]
+        pairs = [pair.to_json() for pair in self.pairs]
         more = (("rules", rules), ("orders", orders), ("pairs", pairs))
-        return found | {key: some for key, some in more if some}
+        return record | {key: some for key, some in more if some}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
@@ -405,9 +405,9 @@ class Schema:
 
 
 def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
-    numbers = [name for name, each in columns.items() if isinstance(each.codec, Numbers)]
+    numbers = [name for name, entry in columns.items() if isinstance(entry.codec, Numbers)]
     try:
-        return tuple(Formula.from_json(each, numbers) for each in data)
+        return tuple(Formula.from_json(entry, numbers) for entry in data)
     except (TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
@@ -416,21 +416,21 @@ def _kept(
     data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
 ) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...], tuple[LabelPair, ...]]:
     """The rules, orders and pairs of a file; they are left out of it where there are none."""
-    made = {name: quantity_of(each.codec, ()) for name, each in columns.items()}
-    known = {name: each for name, each in made.items() if each is not None}
-    numbers = [name for name, each in known.items() if each.kind != "label"]
+    made = {name: quantity_of(column.codec, ()) for name, column in columns.items()}
+    known = {name: quantity for name, quantity in made.items() if quantity is not None}
+    numbers = [name for name, quantity in known.items() if quantity.kind != "label"]
     try:
-        rules = tuple(KeptRule.from_json(each, known) for each in data.get("rules", []))
+        rules = tuple(KeptRule.from_json(rule, known) for rule in data.get("rules", []))
         TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
-        orders = tuple(KeptOrder.from_json(each, numbers) for each in data.get("orders", []))
-        codecs = {name: each.codec for name, each in columns.items()}
-        return rules, orders, tuple(LabelPair.from_json(each, codecs) for each in data.get("pairs", []))
+        orders = tuple(KeptOrder.from_json(order, numbers) for order in data.get("orders", []))
+        codecs = {name: column.codec for name, column in columns.items()}
+        return rules, orders, tuple(LabelPair.from_json(pair, codecs) for pair in data.get("pairs", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
 
 
 def requested_kinds(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
-    """What the user says of columns that are in the table.
+    """The requests of the user about columns that are in the table.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> requested_kinds(read_frame([[1.0], [2.0]]), {"x1": "real"})

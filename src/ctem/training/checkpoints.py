@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from ctem.persistence.atomic import forget_parts, locked, replacing
+from ctem.persistence.sealed import digest
 
 __all__ = ["claimed", "files_of", "fingerprint", "forget", "read_checkpoint", "write_checkpoint"]
 
@@ -76,12 +76,12 @@ def _written(checkpoint: str | Path | None) -> list[tuple[Path, Path]]:
     path = Path(checkpoint or "")
     if checkpoint is None or not path.parent.is_dir():
         return []
-    own = re.compile(re.escape(path.name) + f"({PHASES})")
+    pattern = re.compile(re.escape(path.name) + f"({PHASES})")
     targets = {name: re.sub(r"^\.(.*)\.[0-9a-f]{8}\.part$", r"\1", name) for name in os.listdir(path.parent)}
     return [
         (path.with_name(name), path.with_name(target))
         for name, target in targets.items()
-        if own.fullmatch(target)
+        if pattern.fullmatch(target)
     ]
 
 
@@ -98,11 +98,11 @@ def fingerprint(settings: dict[str, Any], f: nn.Module, *data: Tensor | None) ->
     """
     shapes = {name: list(p.shape) for name, p in f.named_parameters()}
     sizes = [None if x is None else [*x.shape, str(x.dtype)] for x in data]
-    digest = hashlib.sha256(json.dumps([settings, shapes, sizes], sort_keys=True).encode())
+    total = hashlib.sha256(json.dumps([settings, shapes, sizes], sort_keys=True).encode())
     for x in data:
         if x is not None:
-            digest.update(x.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+            total.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()
 
 
 def write_checkpoint(path: Path, mark: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -141,25 +141,20 @@ def read_checkpoint(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str,
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"checkpoint: {path} is damaged or not a checkpoint ({error}).") from None
-    found = metadata.get("mark", ""), metadata.get("facts", "")
-    if _digest(*found, tensors) != metadata.get("sha256"):
+    saved = metadata.get("mark", ""), metadata.get("facts", "")
+    if _digest(*saved, tensors) != metadata.get("sha256"):
         raise ValueError(
             f"checkpoint: {path} is damaged: its content is not what was written. Remove it and begin anew "
             "(on the command line: leave out --resume)."
         )
-    if found[0] != mark:
+    if saved[0] != mark:
         raise ValueError(
             f"checkpoint: {path} belongs to another recipe, network or data. Fit those to go on with it; to begin "
             "anew, remove it or give another checkpoint (on the command line: leave out --resume)."
         )
-    return tensors, json.loads(found[1])
+    return tensors, json.loads(saved[1])
 
 
 def _digest(mark: str, facts: str, tensors: dict[str, Tensor]) -> str:
     """SHA-256 of all that a checkpoint holds."""
-    found = hashlib.sha256(json.dumps([mark, facts]).encode())
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+    return digest(facts, {f"{name} {value.dtype}": value for name, value in tensors.items()}, mark)

@@ -10,7 +10,7 @@ RECENT = 0.9  # the best step is beyond this share of all steps
 
 
 def still_improving(history: History) -> str:
-    """What is said of a training that ended at its limit while the held-out loss still fell; nothing of others.
+    """A remark on a training that ended at its limit while the held-out loss still fell; none on others.
 
     A training that goes on ends when twice the steps gain little, so that it would take about as long again to know.
 

@@ -223,7 +223,7 @@ class _Run:
         return self.planned_from + (1 - self.planned_from) * over
 
     def interrupt(self) -> None:
-        """Say what is kept of a training that the user has ended; without anything to keep, that is the end."""
+        """Report what is kept of a training that the user has ended; without anything to keep, that is the end."""
         if not self.history.step:
             raise KeyboardInterrupt
         self.history.interrupted = True

@@ -46,19 +46,19 @@ class Team:
         """What the first process decides, in all of them."""
         if self.ranks == 1:
             return decide()
-        found: list[T | None] = [decide() if self.first else None]
+        decision: list[T | None] = [decide() if self.first else None]
         with _company():
-            dist.broadcast_object_list(found, src=0)
-        return found[0]  # type: ignore[return-value]
+            dist.broadcast_object_list(decision, src=0)
+        return decision[0]  # type: ignore[return-value]
 
     def gathered(self, part: T) -> list[T]:
         """What each process has, in the order of their ranks."""
         if self.ranks == 1:
             return [part]
-        found: list[T] = [part] * self.ranks
+        parts: list[T] = [part] * self.ranks
         with _company():
-            dist.all_gather_object(found, part)
-        return found
+            dist.all_gather_object(parts, part)
+        return parts
 
     def align(self, f: nn.Module) -> None:
         """Give all processes the parameters and buffers of the first."""
@@ -106,21 +106,21 @@ def together() -> Iterator[Team]:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    own = not dist.is_initialized()
-    if own:
+    begun_here = not dist.is_initialized()
+    if begun_here:
         dist.init_process_group("nccl" if cuda else "gloo")
     token = _TEAM.set(Team(dist.get_rank(), dist.get_world_size()))
     try:
         yield team()
     finally:
         _TEAM.reset(token)
-        if own:
+        if begun_here:
             dist.destroy_process_group()
 
 
 @contextmanager
 def _company() -> Iterator[None]:
-    """What a process group raises when one process is gone, as an error that says so."""
+    """What a process group raises when one process is gone, as an error that names the reason."""
     try:
         yield
     except RuntimeError as error:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 __all__ = ["Report", "showing"]
 
-Report = Callable[[int, str], None]  # how many are done, and what to say beside
+Report = Callable[[int, str], None]  # how many are done, and a remark
 EVERY = 10.0  # seconds between two lines of a log
 
 

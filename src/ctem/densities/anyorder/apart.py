@@ -1,13 +1,13 @@
-r"""Columns of more labels than a network has codes for: rare ones share code 0, and are told apart behind the point.
+r"""Columns of more labels than a network has codes for: rare ones share code 0, and differ behind the point.
 
 Label i of those that share the code is the encoded number (i + 1) / 2¹⁷, which float32 holds exactly: a network, which
-rounds down, sees code 0, and what was counted (``ctem.tables.relations.pair_keeper``) says which label it is. With
+rounds down, sees code 0, and what was counted (``ctem.tables.relations.pair_keeper``) predicts the label. With
 shares s(i) of the labels among the rows of the code,
 
     ρ(i | x_V) = ρ(0 | x_V) Q(i | x_V),      Σ_i Q(i | x_V) = 1,
 
 as a density relative to s, ρ(0 | x_V) Q(i | x_V) / s(i); the schema adds log s(i). The number 0 is the code without a
-label: one that nothing but s says more of.
+label: nothing but s is known of it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Counted(Protocol):
 
 
 class Weights(Protocol):
-    """What labels that are shown say of codes, beyond what a network says.
+    """What labels that are shown add about codes to what a network predicts.
 
     >>> from ctem.tables.relations.pair_keeper import ShrunkCodes
     >>> Weights in ShrunkCodes.__mro__ or hasattr(ShrunkCodes, "log_weights")
@@ -87,7 +87,7 @@ class Weights(Protocol):
     """
 
     def log_weights(self, slot: NDArray[np.int64]) -> Tensor:
-        """log of how much likelier every code is with each label than the network says, (n, codes)."""
+        """log of how much likelier every code is with each label than by the network, (n, codes)."""
 
 
 class Paired(Protocol):
@@ -106,7 +106,7 @@ class Paired(Protocol):
         """The label of every row; −1 where it is hidden."""
 
     def shrunk(self, base: Tensor) -> Weights:
-        """The codes given labels, from what a network says of them given codes alone (codes of the other, codes)."""
+        """The codes given labels, from a network's log-probabilities given codes alone (codes of the other, codes)."""
 
 
 def weighed(

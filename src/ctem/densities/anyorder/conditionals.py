@@ -171,7 +171,7 @@ class AtLevel(Conditionals):
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
 
         The rows are dealt out to the members at random, so that each has one pass instead of as many as members. What
-        rules say of a column is about the mean of all.
+        rules imply for a column is about the mean of all.
         """
         if self.rules is not None and self.rules.about(j):
             return self.given(x, visible, j).draw(generator)
@@ -222,7 +222,7 @@ class NumberDensity:
     reach: float = NEVER  # beyond which its shape is the margin's (``ctem.densities.anyorder.tails``)
 
     def bounded(self, bounds: Bounds) -> NumberDensity:
-        """This density with more mass within bounds, or less, as rules say."""
+        """This density with more mass within bounds, or less, by rules."""
         ends = torch.stack([bounds.low, bounds.high], 1)
         inside = self.cdf(ends.clamp(-BEYOND, BEYOND)).diff(dim=1).squeeze(1).detach()
         return replace(self, limits=Limits.of(bounds, inside))

@@ -39,8 +39,8 @@ class AnyOrderDensity:
         parents: for a real column that exists only where a category has code 0, that category.
         late: for each column how late it comes in an order (``ctem.densities.chain.Chain``).
         member: the one that answers; all of them when left out.
-        counted: what is exactly as a formula says counts by the probability of that: no density, but how rare it is.
-        rules: what columns say of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
+        counted: what is exactly as by a formula counts by the probability of that: no density, but how rare it is.
+        rules: what columns determine of others for certain, or nearly so (``ctem.densities.anyorder.rules``).
         history: of the training.
 
     >>> from ctem.bases import ProductBase
@@ -92,7 +92,7 @@ class AnyOrderDensity:
         )
 
     def counted(self) -> AnyOrderDensity:
-        """This for surprises: a number that is as a formula says is no less rare for being written more finely."""
+        """This for surprises: a number that a formula gives is no less rare for being written more finely."""
         plain = self.net.ties is None and self.rules is None
         return self if plain else self.altered(member=self.member, counted=True)
 
@@ -130,8 +130,8 @@ class AnyOrderDensity:
         known = x.clone()
         known[:, j] = math.nan
         with torch.no_grad():
-            each = [self._conditional(part, j) for part in known.split(TABULATED)]
-        return each[0][0], torch.cat([log_p for _, log_p in each])
+            tables = [self._conditional(part, j) for part in known.split(TABULATED)]
+        return tables[0][0], torch.cat([log_p for _, log_p in tables])
 
     def conditional_and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``conditional`` of a real column j, with the values of ties in their place instead of at the nearest node.
@@ -142,10 +142,10 @@ class AnyOrderDensity:
         known = x.clone()
         known[:, j] = math.nan
         with torch.no_grad():
-            each = [self._and_points(part, j) for part in known.split(TABULATED)]
+            tables = [self._and_points(part, j) for part in known.split(TABULATED)]
         nodes, rest, place, share = (
-            each[0][0],
-            *(torch.cat(parts) for parts in list(zip(*each, strict=True))[1:]),
+            tables[0][0],
+            *(torch.cat(parts) for parts in list(zip(*tables, strict=True))[1:]),
         )
         values, which = place.unique(return_inverse=True)
         out = share.new_zeros(len(x), len(values)).scatter_add(1, which, share)
@@ -191,23 +191,23 @@ class AnyOrderDensity:
         return self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j).table()
 
     def _and_points(self, x: Tensor, j: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        found = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
-        if not isinstance(found, NumberDensity):
+        law = self.chain.conditionals.given(x.nan_to_num(), ~x.isnan(), j)
+        if not isinstance(law, NumberDensity):
             raise ValueError(f"j: expected a real column; {j} has {self.space.sizes[j]} values.")
-        return *found.smooth(), *found.points()
+        return *law.smooth(), *law.points()
 
     def _log_prob(self, x: Tensor, asked: Collection[int], given: list[int]) -> Tensor:
-        each = self._by_order(x, asked, given)
+        by_order = self._by_order(x, asked, given)
         if not given:
-            return each.logsumexp(0) - math.log(len(self.orders))
+            return by_order.logsumexp(0) - math.log(len(self.orders))
         known = torch.full_like(x, math.nan)
         known[:, given] = x[:, given]
-        return (each + self._shares(known)).logsumexp(0)
+        return (by_order + self._shares(known)).logsumexp(0)
 
     def _log_terms(self, x: Tensor) -> Tensor:
-        each = self.chain.log_terms(x, self.orders).double()
-        share = each.sum(-1).log_softmax(0)  # (orders, n)
-        mean = (share.exp().unsqueeze(-1) * each).sum(0)
+        terms = self.chain.log_terms(x, self.orders).double()
+        share = terms.sum(-1).log_softmax(0)  # (orders, n)
+        mean = (share.exp().unsqueeze(-1) * terms).sum(0)
         rest = -(share.exp() * share).sum(0) - math.log(len(self.orders))
         known = ~x.isnan()
         return mean + known * (rest / known.sum(1).clamp_min(1)).unsqueeze(1)

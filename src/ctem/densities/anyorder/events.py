@@ -1,6 +1,6 @@
 r"""Probabilities of events and draws within them: importance sampling by the density's own conditionals.
 
-An event says for some columns which codes or which intervals they may hold. Particles fill the columns of the event
+An event restricts some columns to codes or intervals. Particles fill the columns of the event
 first, each drawn from its conditional within what is allowed, and then the others. A particle's weight is
 
     w = ρ_c(x) / q_c(x),      P(event) = E[w],
@@ -43,7 +43,7 @@ class Event:
 
     Arguments:
         allowed: for a discrete column log-weights (k,) of its codes, or of all its labels where those of a code are
-            told apart, −inf for those that are not allowed; for a real column intervals (m, 2), apart from each other
+            kept apart, −inf for those that are not allowed; for a real column intervals (m, 2), apart from each other
             and increasing.
 
     >>> Event({0: torch.tensor([0.0, -math.inf])}).columns
@@ -138,28 +138,28 @@ def _log_allowed(value: Tensor, allowed: Tensor, size: int) -> Tensor:
     return torch.where(inside.any(1) | value.isnan(), 0.0, -math.inf).double()
 
 
-def estimate(found: list[Particles]) -> Probability:
+def estimate(particles: list[Particles]) -> Probability:
     """P(event) from particles.
 
     >>> found = Particles(torch.zeros(4, 1), torch.tensor([[0.5, 0.5], [0.25, 0.75]]).double().log())
     >>> estimate([found])[:2]
     (0.5, 0.0)
     """
-    log_weight = torch.cat([each.log_weight for each in found])
+    log_weight = torch.cat([swarm.log_weight for swarm in particles])
     islands = log_weight.exp().mean(1)
     stderr = float(islands.std()) / math.sqrt(len(islands)) if len(islands) > 1 else math.inf
     return Probability(float(islands.mean()), stderr, float(_effective(log_weight.flatten())))
 
 
-def resampled(found: list[Particles], n: int, generator: torch.Generator) -> Tensor:
-    """n rows (n, d) in random order, each taken as often as its weight says, up to one more or less.
+def resampled(particles: list[Particles], n: int, generator: torch.Generator) -> Tensor:
+    """n rows (n, d) in random order, each taken as often as its weight asks for, up to one more or less.
 
     >>> found = Particles(torch.arange(4.0)[:, None], torch.tensor([[0.0, 1.0], [0.0, 1.0]]).double().log())
     >>> resampled([found], 2, torch.Generator().manual_seed(0)).flatten().sort().values
     tensor([1., 3.])
     """
-    x = torch.cat([each.x for each in found])
-    log_weight = torch.cat([each.log_weight.flatten() for each in found])
+    x = torch.cat([swarm.x for swarm in particles])
+    log_weight = torch.cat([swarm.log_weight.flatten() for swarm in particles])
     rows = _systematic(log_weight.unsqueeze(0), n, generator).squeeze(0)
     order = torch.randperm(n, generator=generator, device=x.device)
     return x[rows[order]]
@@ -207,11 +207,11 @@ class _Swarm:
                 there &= ~(self.x[:, self.density.parents[j]] > 0)
             for rows in there.nonzero().squeeze(1).split(LARGEST):
                 visible = ~self.x[rows].isnan()
-                found = self.density.chain.conditionals.given(self.x[rows].nan_to_num(), visible, j)
-                value, log_share = draw_allowed(found, self.event.allowed[j], self.generator)
+                conditional = self.density.chain.conditionals.given(self.x[rows].nan_to_num(), visible, j)
+                value, log_share = draw_allowed(conditional, self.event.allowed[j], self.generator)
                 self.x[rows, j] = value
                 self.log_weight[rows] += log_share.double()
-                self.log_prob[rows] += found.log_prob(value).double()
+                self.log_prob[rows] += conditional.log_prob(value).double()
 
     def _complete(self) -> None:
         """Draw the other columns, and weigh: the particle's own order against that of the draws."""
@@ -221,9 +221,9 @@ class _Swarm:
             if len(rows):
                 drawn = chain.sample(len(rows), self.generator, order, self.x[rows])
                 asked = [j for j in order if j not in self.known]
-                own = chain.log_prob(drawn.x, asked, self.known).double()
+                log_prob = chain.log_prob(drawn.x, asked, self.known).double()
                 self.x[rows] = drawn.x
-                self.log_weight[rows] += own - self.log_prob[rows] - drawn.log_prob.double()
+                self.log_weight[rows] += log_prob - self.log_prob[rows] - drawn.log_prob.double()
         self.log_weight += self.density.log_tilt(self.x)
 
     def _resample(self) -> None:
@@ -239,7 +239,7 @@ class _Swarm:
         self.x, self.order, self.log_prob = self.x[rows], self.order[rows], self.log_prob[rows]
 
 
-def draw_allowed(found: Conditional, allowed: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_allowed(law: Conditional, allowed: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A value for each row within what is allowed, and the logarithm of its weight, both (n,).
 
     E[w f(value)] = Σ ρ(v) a(v) f(v) over codes v of weight a(v), or ∫ ρ f over the intervals.
@@ -250,20 +250,18 @@ def draw_allowed(found: Conditional, allowed: Tensor, generator: torch.Generator
     >>> value, log_share.exp()
     (tensor([0.]), tensor([0.2500]))
     """
-    if isinstance(found, NumberDensity):
-        return _draw_within(found, allowed.to(found.found), generator)
-    values, log_p = found.table()
+    if isinstance(law, NumberDensity):
+        return _draw_within(law, allowed.to(law.found), generator)
+    values, log_p = law.table()
     log_p = log_p + allowed
     place = torch.multinomial(log_p.softmax(1), 1, generator=generator).squeeze(1)
     return values[place], log_p.logsumexp(1)
 
 
-def _draw_within(
-    found: NumberDensity, intervals: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def _draw_within(law: NumberDensity, intervals: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """By a histogram of the density on nodes that follow it. A closed form would make every weight the mass."""
-    nodes = _nodes(found, intervals, generator)
-    log_p = found.at(nodes)
+    nodes = _nodes(law, intervals, generator)
+    log_p = law.at(nodes)
     middle, width = (nodes[:, 1:] + nodes[:, :-1]) / 2, nodes.diff(dim=1)
     inside = (middle.unsqueeze(2) > intervals[:, 0]) & (middle.unsqueeze(2) < intervals[:, 1])
     log_height = torch.logaddexp(log_p[:, 1:], log_p[:, :-1]) - math.log(2)
@@ -278,18 +276,18 @@ def _draw_within(
     wide = width.gather(1, cell)
     value = (nodes.gather(1, cell) + u * wide).squeeze(1)
     log_q = (share.gather(1, cell).log() - wide.log()).squeeze(1)
-    return value, found.log_prob(value) - log_q
+    return value, law.log_prob(value) - log_q
 
 
-def _nodes(found: NumberDensity, intervals: Tensor, generator: torch.Generator) -> Tensor:
+def _nodes(law: NumberDensity, intervals: Tensor, generator: torch.Generator) -> Tensor:
     """Even nodes in the intervals and draws, moved to the nearest end where they lie outside; sorted, (n, q)."""
-    n, each = len(found.mean), max(2, NODES // len(intervals) + 1)
-    t = torch.linspace(0, 1, each, dtype=intervals.dtype, device=intervals.device)
+    n, count = len(law.mean), max(2, NODES // len(intervals) + 1)
+    t = torch.linspace(0, 1, count, dtype=intervals.dtype, device=intervals.device)
     even = (intervals[:, :1] + t * intervals.diff(dim=1)).flatten()
     index = torch.arange(n, device=intervals.device).repeat_interleave(DRAWS)
-    drawn = found.rows(index).draw(generator).view(n, DRAWS)
-    drawn = drawn if found.tied is None else torch.cat([drawn, _around(found.tied.ends)], 1)
-    drawn = drawn if found.limits is None else torch.cat([drawn, _around(found.limits.ends.unsqueeze(1))], 1)
+    drawn = law.rows(index).draw(generator).view(n, DRAWS)
+    drawn = drawn if law.tied is None else torch.cat([drawn, _around(law.tied.ends)], 1)
+    drawn = drawn if law.limits is None else torch.cat([drawn, _around(law.limits.ends.unsqueeze(1))], 1)
     near = drawn.unsqueeze(2).clamp(intervals[:, 0], intervals[:, 1])  # (n, draws, m)
     best = (near - drawn.unsqueeze(2)).abs().argmin(2, keepdim=True)
     return torch.cat([even.expand(n, -1), near.gather(2, best).squeeze(2)], 1).sort(1).values

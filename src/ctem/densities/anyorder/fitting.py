@@ -2,11 +2,11 @@ r"""Fitting an any-order density to encoded rows in one call: folds, two phases,
 
 The rows are cross-fitted: several networks, each blind to another fold of the rows, are trained as one program. First
 they learn the conditionals of any visible set, at any resolution of the real columns, until another doubling of the
-steps would gain little. The out-of-fold likelihood then says which columns depend on nothing: if these cost the others
-much, they are hidden from the networks, which learn on. It says how finely real columns are resolved and in which
+steps would gain little. The out-of-fold likelihood then shows which columns depend on nothing: if these cost the others
+much, they are hidden from the networks, which learn on. It decides how finely real columns are resolved and in which
 orders of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
 resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). Every conditional of the density
-is the mean of the networks', mixed with the margin as far as out-of-fold rows say
+is the mean of the networks', mixed with the margin as far as out-of-fold rows ask for it
 (``ctem.densities.anyorder.shrinking``), and the density a mixture over the orders. Few rows of many labels are mixed
 with latent classes instead of the margins (``ctem.densities.anyorder.classes``).
 """
@@ -90,7 +90,7 @@ def fit_anyorder(
         parents: for a real column that exists only where a category has code 0, that category.
         jitter: moves dequantised cells within their width, in training, and puts the cells of ties behind them.
         ties: columns that repeat others, or add up.
-        rules: what columns say of others for certain, or nearly so; they play no part in training.
+        rules: what columns determine of others for certain, or nearly so; they play no part in training.
         max_time: seconds of the fit; fewer steps are planned if they would not fit.
         leaving: how many of these seconds are for what the caller does then, by an untrained density of the same speed.
         checkpoint: file to resume from after a kill.
@@ -169,7 +169,7 @@ def _within(
 
 
 def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) -> float:
-    """The best level; from now on the network is believed as far as unseen rows say at that level."""
+    """The best level; from now on the network is believed as far as it gains on unseen rows at that level."""
     level = team().agreed(lambda: best_level(net.eval(), objective, data.held_out, seed))
     unseen = Unseen(data.unseen, level, objective, data.shared, seed)
     net.believe(team().agreed(lambda: found_worth(net, unseen)))

@@ -13,7 +13,7 @@ from ctem.densities.residuals import MAX_SCORES, correlation_of, inverses, predi
 
 __all__ = ["Inputs", "Prediction", "Seen", "waves"]
 
-CLOCK = 5  # numbers that tell the noise level
+CLOCK = 5  # numbers that encode the noise level
 RAREST = 0.03  # smallest standard deviation that the indicator of a value is divided by
 
 
@@ -86,7 +86,7 @@ class Inputs(nn.Module):
     def forward(self, x: Tensor, visible: Tensor, level: Tensor, *, indicators: bool = True) -> Seen:
         """Of rows x (n, d), their visible sets (n, d), and the noise level of their real columns (n, 1).
 
-        Without ``indicators`` those are left out: ``values_shown`` says the same in fewer numbers.
+        Without ``indicators`` those are left out: ``values_shown`` holds the same in fewer numbers.
         """
         parts = [visible.to(x.dtype), _clock(level)]
         if len(self.owner) and indicators:
@@ -103,8 +103,8 @@ class Inputs(nn.Module):
         inverse = inverses(clear, self.correlation)
         parts.append(residuals(value, clear, inverse))
         mean, spread = predictions(value, clear, self.correlation, ahead, inverse)
-        found = Prediction(mean.index_select(1, self.places), spread.index_select(1, self.places))
-        return Seen(torch.cat(parts, -1), found)
+        prediction = Prediction(mean.index_select(1, self.places), spread.index_select(1, self.places))
+        return Seen(torch.cat(parts, -1), prediction)
 
     @property
     def place(self) -> slice:
@@ -149,7 +149,7 @@ def _indicators(base: ProductBase) -> dict[str, Tensor]:
     owners = torch.tensor(owner, dtype=torch.long)
     belongs = owners == torch.arange(space.dim).unsqueeze(1)
     counts = torch.tensor([space.sizes[j] - 1 for j in space.discretes], dtype=torch.long)
-    found = {
+    buffers = {
         "owner": owners,
         "spread": spread,
         "discretes": torch.tensor(space.discretes, dtype=torch.long),
@@ -157,7 +157,7 @@ def _indicators(base: ProductBase) -> dict[str, Tensor]:
         "height": torch.cat([1 / spread, torch.zeros(1, dtype=real)]),
         "mean": belongs.to(real) * (share / spread),
     }
-    return {name: tensor.to(base.log_table.device) for name, tensor in found.items()}
+    return {name: tensor.to(base.log_table.device) for name, tensor in buffers.items()}
 
 
 def _scores(base: ProductBase) -> dict[str, Tensor]:
@@ -170,14 +170,14 @@ def _scores(base: ProductBase) -> dict[str, Tensor]:
             b, code = base.log_table[base.rows[j], :k].cpu().double().exp(), torch.arange(k).double()
             centre[i] = (b * code).sum()
             scale[i] = (b * (code - centre[i]) ** 2).sum().sqrt()
-    found = {
+    buffers = {
         "scores": torch.tensor(scores, dtype=torch.long),
         "places": torch.tensor([scores.index(j) for j in space.reals], dtype=torch.long),
         "centre": centre.to(real),
         "scale": scale.to(real),
         "noisy": torch.tensor([j in space.reals for j in scores], dtype=torch.bool),
     }
-    return {name: tensor.to(base.log_table.device) for name, tensor in found.items()}
+    return {name: tensor.to(base.log_table.device) for name, tensor in buffers.items()}
 
 
 def _clock(level: Tensor) -> Tensor:

@@ -52,15 +52,15 @@ class LabelHead(nn.Module):
         self.slices = [slice(int(a), int(a + c)) for a, c in zip(start, counts, strict=True)]
         bits = bool((counts == 1).all())
         member = (owner.unsqueeze(1) == torch.arange(len(counts))).to(base.log_table.dtype)
-        found = {
+        buffers = {
             "owner": owner,
             "code": code,
             "start": start,
             "gain": gain,
             "member": None if bits else member,
         }
-        found["is_real"] = base.is_real | ~torch.tensor(asked, device=base.is_real.device)
-        for name, value in found.items():
+        buffers["is_real"] = base.is_real | ~torch.tensor(asked, device=base.is_real.device)
+        for name, value in buffers.items():
             placed = None if value is None else value.to(base.log_table.device)
             self.register_buffer(name, placed, persistent=False)
 
@@ -96,13 +96,13 @@ class _LogProb(torch.autograd.Function):
         total = 1 + odds if member is None else (odds @ member).add_(1.0)
         ctx.save_for_backward(odds, total, at, later, owner)
         ctx.bits = member is None
-        own = score.gather(-1, at).clamp_(max=STEEPEST)
-        return torch.where(later, own, 0.0).sub_(total.log())
+        observed = score.gather(-1, at).clamp_(max=STEEPEST)
+        return torch.where(later, observed, 0.0).sub_(total.log())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         odds, total, at, later, owner = ctx.saved_tensors
         share = -grad / total
-        found = odds * (share if ctx.bits else share.index_select(-1, owner))
-        return found.scatter_add_(-1, at, torch.where(later, grad, 0.0)), None, None, None, None
+        of_odds = odds * (share if ctx.bits else share.index_select(-1, owner))
+        return of_odds.scatter_add_(-1, at, torch.where(later, grad, 0.0)), None, None, None, None

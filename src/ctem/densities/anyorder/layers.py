@@ -176,7 +176,7 @@ class _Residual(torch.autograd.Function):
         blocks = len(saved) // 10
         parameters, kept = saved[: 4 * blocks], saved[4 * blocks :]
         grad = _norm_backward(grad.contiguous(), h, mean, scale)
-        found: list[Tensor] = []
+        of_weights: list[Tensor] = []
         for k in reversed(range(blocks)):
             w1, _, w2, _ = parameters[4 * k : 4 * k + 4]
             h, mean, scale, normed, z, a = kept[6 * k : 6 * k + 6]
@@ -186,8 +186,8 @@ class _Residual(torch.autograd.Function):
             of_w2, of_b2 = torch.bmm(a.mT, grad), grad.sum(1, keepdim=True)
             of_w1, of_b1 = torch.bmm(normed.mT, of_z), of_z.sum(1, keepdim=True)
             grad = _norm_backward(_times_transposed(of_z, w1), h, mean, scale).add_(grad)
-            found = [of_w1, of_b1, of_w2, of_b2, *found]
-        return grad, None, *found
+            of_weights = [of_w1, of_b1, of_w2, of_b2, *of_weights]
+        return grad, None, *of_weights
 
 
 def _norm(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -197,5 +197,5 @@ def _norm(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _norm_backward(grad: Tensor, h: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     ask = [True, False, False]
-    found = torch.ops.aten.native_layer_norm_backward(grad, h, h.shape[-1:], mean, scale, None, None, ask)
-    return cast("Tensor", found[0])
+    gradients = torch.ops.aten.native_layer_norm_backward(grad, h, h.shape[-1:], mean, scale, None, None, ask)
+    return cast("Tensor", gradients[0])

@@ -184,16 +184,14 @@ class AnyOrderNet(nn.Module):
         if clear is None:
             clear = Clear(x, self.ties.all_ends(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
         known = self.ties.known(clear.x, visible) & ~clear.ends[..., 0].isnan()
-        own = clear.x[..., self.ties.reals]
-        holding = (
-            known & (own.unsqueeze(-1) >= clear.ends[..., 0]) & (own.unsqueeze(-1) <= clear.ends[..., 1])
-        )
+        t = clear.x[..., self.ties.reals]
+        holding = known & (t.unsqueeze(-1) >= clear.ends[..., 0]) & (t.unsqueeze(-1) <= clear.ends[..., 1])
         holding = holding & visible[..., self.ties.reals].unsqueeze(-1)
         h, prediction = self._hidden(x, visible, level, slice(None), holding.flatten(-2).to(x.dtype))
         out = self._log_conditionals(x, h, prediction)
-        found = self.ties.coefficients(self.of_ties(h, slice(None)))
+        parts = self.ties.coefficients(self.of_ties(h, slice(None)))
         targets = self.ties.reals
-        log_p = TiedParts(found, known, clear.ends).log_prob(out[..., targets], own, x[..., targets])
+        log_p = TiedParts(parts, known, clear.ends).log_prob(out[..., targets], t, x[..., targets])
         return out.index_copy(-1, targets, log_p)
 
     def parted(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -268,9 +266,9 @@ class AnyOrderNet(nn.Module):
         Last come the tied parts of the column, if it has any.
         """
         place, size = self.space.reals.index(j), self.numbers.size
-        found = self.of_numbers(trunk.h, member, slice(place * size, (place + 1) * size))
+        coefficients = self.of_numbers(trunk.h, member, slice(place * size, (place + 1) * size))
         tied = None if trunk.formulas is None else self._tied(trunk.h, trunk.formulas, j, member)
-        return found, trunk.mean[..., place], trunk.spread[..., place], tied
+        return coefficients, trunk.mean[..., place], trunk.spread[..., place], tied
 
     def _tied(self, h: Tensor, formulas: FormulaValues, j: int, member: slice) -> TiedParts | None:
         ties = self.ties
@@ -278,10 +276,10 @@ class AnyOrderNet(nn.Module):
             return None
         size, g = ties.slots * COEFFICIENTS, ties.targets.index(j)
         out = self.of_ties(h, member, slice(g * size, (g + 1) * size))
-        found = ties.coefficients(out, slice(g, g + 1)).squeeze(-3)
+        coefficients = ties.coefficients(out, slice(g, g + 1)).squeeze(-3)
         ends = ties.ends(formulas, j)
         known = formulas.known[:, g] & ~ends[..., 0].isnan()
-        return TiedParts(found, known, ends)
+        return TiedParts(coefficients, known, ends)
 
     def _hidden(
         self, x: Tensor, visible: Tensor, level: Tensor, member: slice, holding: Tensor | None = None

@@ -143,19 +143,19 @@ class NumberHead(nn.Module):
         stretch = [0.0, *[NARROWER] * MODES]
         start = [*START, 0.0, *torch.linspace(-1, 1, MODES).tolist(), *stretch, *[0.0] * knots[0]]
         every = torch.cat([self.fixed.knots, self.moving.knots])
-        found = {
+        buffers = {
             "scale": scale.float(),
             "start": torch.cat([torch.tensor(start), normal.float()]),
             "shares": torch.block_diag(self.fixed.share.unsqueeze(1), self.moving.share.unsqueeze(1)),
             "knots": every,
             "steepness": 1 / every.diff(append=every.new_full((1,), 2.0)),  # between a knot and the next
         }
-        for name, value in found.items():
+        for name, value in buffers.items():
             self.register_buffer(name, value, persistent=False)
 
-    def log_prob(self, t: Tensor, found: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+    def log_prob(self, t: Tensor, out: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """log ρ(t) of q numbers (…, q) from coefficients (…, size) and a prediction, its mean and spread (…)."""
-        parts = self._parts(found, mean, spread)
+        parts = self._parts(out, mean, spread)
         log_a = self.fixed.log_prob(torch.special.ndtr(t), _cell(t / ENDS_A, self.lengths[3]), parts.fixed)
         u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
         near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
@@ -165,14 +165,14 @@ class NumberHead(nn.Module):
         fixed = (log_a + log_normal(t)).unsqueeze(-1)
         return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
 
-    def cdf(self, t: Tensor, found: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+    def cdf(self, t: Tensor, out: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """The mass below q numbers t (…, q), from coefficients (…, size) and a prediction, its mean and spread (…).
 
         >>> head = NumberHead()
         >>> head.cdf(torch.zeros(1, 1), torch.zeros(1, head.size), torch.zeros(1), torch.ones(1))
         tensor([[0.5000]])
         """
-        parts = self._parts(found, mean, spread)
+        parts = self._parts(out, mean, spread)
         u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
         fixed = self.fixed.cdf(torch.special.ndtr(t), parts.fixed).unsqueeze(-1)
         moving = self.moving.cdf(_cdf(u[..., 0]), parts.moving).unsqueeze(-1)
@@ -187,18 +187,18 @@ class NumberHead(nn.Module):
         """
         return cast("Tensor", _LogProb.apply(scaled, t, mean, spread, self))
 
-    def draw(self, found: Tensor, mean: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, out: Tensor, mean: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row of coefficients (n, size)."""
-        parts = self._parts(found, mean, spread)
+        parts = self._parts(out, mean, spread)
         part = torch.multinomial(parts.log_weight.exp(), 1, generator=generator)
         fixed = torch.special.ndtri(self.fixed.draw(parts.fixed, generator)).unsqueeze(1)
-        u = torch.randn(parts.mean.shape, generator=generator, dtype=found.dtype, device=found.device)
+        u = torch.randn(parts.mean.shape, generator=generator, dtype=out.dtype, device=out.device)
         u = torch.cat([_quantile(self.moving.draw(parts.moving, generator)).unsqueeze(1), u[:, 1:]], 1)
         every = torch.cat([fixed, parts.mean + parts.spread * u], 1)
         return every.gather(1, part).squeeze(1).clamp(-FAR, FAR)
 
-    def _parts(self, found: Tensor, mean: Tensor, spread: Tensor) -> _Parts:
-        weight, shift, stretch, a, b = (found / self.scale + self.start).split(self.lengths, -1)
+    def _parts(self, out: Tensor, mean: Tensor, spread: Tensor) -> _Parts:
+        weight, shift, stretch, a, b = (out / self.scale + self.start).split(self.lengths, -1)
         mean, spread = mean.unsqueeze(-1), spread.unsqueeze(-1)
         return _Parts(
             weight.log_softmax(-1),
@@ -210,7 +210,7 @@ class NumberHead(nn.Module):
 
 
 class _LogProb(torch.autograd.Function):
-    """``NumberHead.log_prob_of_scaled``; what the parts are called is said in ``_Parts``. Here rows are last."""
+    """``NumberHead.log_prob_of_scaled``; the parts are named as in ``_Parts``. Here rows are last."""
 
     @staticmethod
     def forward(
@@ -268,16 +268,16 @@ def _polygons_backward(
     rise: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The gradient w.r.t. the log-heights of both polygons, and the slope of the log-density of B at u."""
-    found = head.shares @ (-part / total)
+    of_heights = head.shares @ (-part / total)
     both = part / here
     high = both * place
-    found.scatter_add_(-2, cell, both - high).scatter_add_(-2, cell + 1, high)
-    found = torch.ops.aten.hardtanh_backward(found.mul_(height), heights, -STEEPEST, STEEPEST)
+    of_heights.scatter_add_(-2, cell, both - high).scatter_add_(-2, cell + 1, high)
+    of_heights = torch.ops.aten.hardtanh_backward(of_heights.mul_(height), heights, -STEEPEST, STEEPEST)
     second = place[..., 1:, :]
     inside = (second > TIGHT) & (second < 1 - TIGHT)
     steep = rise[..., 1:, :] * head.steepness[cell[..., 1:, :]] / here[..., 1:, :]
     q = 2 + u**2
-    return found, torch.where(inside, steep * q**-1.5, 0.0) - 3 * u / q
+    return of_heights, torch.where(inside, steep * q**-1.5, 0.0) - 3 * u / q
 
 
 def _places(head: NumberHead, t: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ class HiddenColumns:
     """Mean −log ρ(x_j | x_V) over the columns j that a random visible set V hides, and over rows and members.
 
     The real columns of a row, seen or asked, are noised at a level that is drawn for it, log-uniform on
-    [``finest``, ``coarsest``]; the network is told the level, so that one can be chosen afterwards.
+    [``finest``, ``coarsest``]; the network has the level as an input, so that one can be chosen afterwards.
 
     Arguments:
         parents: for a real column that exists only where a category has code 0, that category.

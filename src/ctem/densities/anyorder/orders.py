@@ -41,7 +41,7 @@ def best_orders(
     decide one column that comes after all the others, so that orders of them differ by nats.
 
     Arguments:
-        chain: says which orders are allowed.
+        chain: knows which orders are allowed.
         at: the network and its level.
         held_out: rows (members, n, d), each member's own; nan marks a missing cell.
         count: how many orders.
@@ -63,21 +63,21 @@ def best_orders(
     rows = ROWS if dim <= WIDE else ROWS * WIDE // dim
     terms = _Terms(at, held_out[:, : max(1, rows // len(held_out))])
     parts = [[j for j in order if j in some] for order in drawn]
-    found = sorted(parts, key=terms.total, reverse=True)[:count]
+    best = sorted(parts, key=terms.total, reverse=True)[:count]
     while terms.passes < passes:  # a sweep is finished
-        improved = [_swapped(order, terms, chain) for order in found]
-        if improved == found:
+        improved = [_swapped(order, terms, chain) for order in best]
+        if improved == best:
             break
-        found = improved
-    found = sorted(found, key=terms.total, reverse=True)
-    return [chain.arranged(_placed(order, part)) for order, part in zip(drawn, found, strict=False)]
+        best = improved
+    best = sorted(best, key=terms.total, reverse=True)
+    return [chain.arranged(_placed(order, part)) for order, part in zip(drawn, best, strict=False)]
 
 
 def _tied(chain: Chain, at: AtLevel) -> set[int]:
-    """The columns of ties, with those that say whether they exist; none if these are many, too."""
+    """The columns of ties, with those on which their existence depends; none if these are many, too."""
     used = set() if at.net.ties is None else set(at.net.ties.used)
-    found = used | {parent for child, parent in chain.parents.items() if child in used}
-    return found if len(found) <= WIDE else set()
+    tied = used | {parent for child, parent in chain.parents.items() if child in used}
+    return tied if len(tied) <= WIDE else set()
 
 
 def _placed(order: Order, part: Order) -> Order:

@@ -75,7 +75,7 @@ class Phases:
         end: moment of ``time.perf_counter`` when the networks should be trained and judged.
         judging: seconds before the end when training must end, to judge the networks.
         passes: over all held-out rows that there is time for, to choose orders.
-        refresh: brings other rows in, as ``train`` says; its step counts on from phase to phase.
+        refresh: brings other rows in, as in ``train``; its step counts on from phase to phase.
         growth: how many times as many rows a step of the second phase has; it has so many times fewer steps.
         least_gain: nats a row that the first phase must gain by doubling its steps, to go on.
 

@@ -1,11 +1,11 @@
 r"""Rules among columns: with a known probability a column holds a value that others name, or one of a set.
 
-A smooth density has probability zero for every equality. A rule says of a column, for what is shown, a set A of values
+A smooth density has probability zero for every equality. A rule gives a column, for what is shown, a set A of values
 and a share s. The conditional then has that mass there, and keeps its own proportions within and without:
 
     ρ(t) ← s ρ(t | A) + (1 − s) ρ(t | not A)
 
-It is normalised whatever ρ is. Where others name one value, A is that value. What a rule says of a column that it
+It is normalised whatever ρ is. Where others name one value, A is that value. What a rule implies for a column that it
 takes, given the one that it is about, is the set of values that would name it: the cities of a state.
 """
 
@@ -51,11 +51,11 @@ class Within(NamedTuple):
     """
 
     allowed: Tensor  # (n, k)
-    share: Tensor  # (n,); nan where the rule says nothing
+    share: Tensor  # (n,); nan where the rule does not apply
 
 
 class Rules(Protocol):
-    """What the rules of a table say of encoded rows x (n, d) of which ``visible`` (n, d) is shown.
+    """The rules of a table, applied to encoded rows x (n, d) of which ``visible`` (n, d) is shown.
 
     >>> from ctem.tables.relations.rule_keeper import RuleKeeper
     >>> rules: Rules = RuleKeeper([], [], {})
@@ -68,13 +68,13 @@ class Rules(Protocol):
         """For a column the columns that it comes after in every order, because they name its value."""
 
     def about(self, j: int) -> bool:
-        """Whether some rule may say something of column j."""
+        """Whether some rule may apply to column j."""
 
     def named(self, x: Tensor, visible: Tensor, j: int) -> Named | None:
         """The value of column j that rules name; None where they never do."""
 
     def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
-        """Between which numbers a real column j lies; None where they never say."""
+        """Between which numbers a real column j lies; None where they never bound it."""
 
     def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
         """What rules leave for a discrete column j that others follow from, or are no less than."""
@@ -83,11 +83,11 @@ class Rules(Protocol):
         """What was counted of the codes of column j with other columns, the best first."""
 
     def counted(self, x: Tensor, visible: Tensor, j: int) -> tuple[Counted, int] | None:
-        """The labels of column j that share code 0, and how many these are; None where they are not told apart."""
+        """The labels of column j that share code 0, and how many these are; None where they are not distinguished."""
 
 
 def keep_labels(log_p: Tensor, within: list[Within], named: Named | None) -> Tensor:
-    """Log-probabilities (n, k) of codes from those of a network, by what rules say of them.
+    """Log-probabilities (n, k) of codes from those of a network, changed by rules.
 
     >>> log_p = torch.tensor([[0.5, 0.25, 0.25]]).log()
     >>> keep_labels(log_p, [], Named(torch.tensor([2]), torch.tensor([0.9]))).exp()

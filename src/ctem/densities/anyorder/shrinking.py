@@ -94,7 +94,7 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
 
 
 def alone(net: AnyOrderNet, unseen: Unseen, worth: Worth) -> dict[int, float]:
-    """Columns of share 0 that cost the others more than unseen rows leave possible that they tell.
+    """Columns of share 0 that cost the others more than they can gain, as far as unseen rows show.
 
     With each, how many nats a row the others lose by being shown it, at random visible sets. Columns of ties are never
     alone.
@@ -166,7 +166,7 @@ class _Asked:
         return log_p.logsumexp(0, keepdim=True) - math.log(len(log_p)) if self.shared else log_p
 
     def _allowed(self, shown: Tensor) -> Tensor:
-        """Without the continuous part of a column whose parent is hidden, which would tell the parent."""
+        """Without the continuous part of a column whose parent is hidden, which would give the parent away."""
         for child, parent in self.objective.parents.items():
             shown[..., child] &= shown[..., parent]
         return shown

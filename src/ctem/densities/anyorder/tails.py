@@ -1,6 +1,6 @@
 r"""Tails of the conditionals of real columns: beyond all rows a network guesses, and the margin knows.
 
-Few rows lie beyond ±c. Let a conditional ρ have the mass m above c. If m is near 1, other columns say so, and ρ is
+Few rows lie beyond ±c. Let a conditional ρ have the mass m above c. If m is near 1, other columns cause it, and ρ is
 believed; if it is small, what lies there is the spill of a wide part of ρ, and has the shape of the margin, φ:
 
     ρ(t) ← m ρ(t) + m (1 − m) φ(t) / Φ(−c)      for t > c, and likewise below −c.

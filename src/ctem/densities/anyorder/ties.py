@@ -1,11 +1,11 @@
 r"""Columns that repeat others, or are the sum or the difference of two: parts of conditionals at places that are known.
 
 Where a bill was paid in full the payment *is* the bill, and a total is the sum of its parts. A smooth density cannot
-say so. A tie is a formula for one real column, c = Σ ± values of others. Once those are shown, the conditional has
+hold that. A tie is a formula for one real column, c = Σ ± values of others. Once those are shown, the conditional has
 
     ρ(t) = w₀ ρ₀(t) + Σ_f ( v_f 1{t in the cell of c_f} / width + Σ_k w_fk N(t; c_f + σ_fk m_fk, σ_fk²) )
 
-in which the network says how likely it is that the formula holds exactly (v), or nearly, and how (w, m, σ). Every part
+in which the network predicts how likely the formula holds exactly (v), or nearly, and how (w, m, σ). Every part
 is normalised, so ρ is. A formula that lacks one of its columns has no part in ρ.
 """
 
@@ -28,7 +28,7 @@ RAREST, MOST = 0.05, 0.7  # weight of what holds exactly, before training
 NEARLY = 2  # parts of a tie for what holds nearly
 FARTHEST = 10.0  # shift of such a part, in its spread
 NARROW = 1e-4  # width of a cell below which float32 might leave it: its middle stands for all of it
-GAIN = 4.0  # what a network says of them is multiplied by this
+GAIN = 4.0  # a network's outputs for them are multiplied by this
 NARROWEST, WIDEST = 1e-4, 1.0  # spread
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -104,8 +104,8 @@ class TiedParts(NamedTuple):
         u = (near_at.unsqueeze(-1).unsqueeze(-1) - middle) * (-log_spread).exp() - shift
         log_near = -0.5 * u**2 - log_spread - LOG_SQRT_2PI
         parts = weight + torch.cat([log_exact.expand_as(log_near[..., :1]), log_near], -1)
-        own = torch.cat([parts.flatten(-2), log_p.unsqueeze(-1)], -1)
-        return own.logsumexp(-1) - _with_rest(weight).logsumexp(-1)
+        all_parts = torch.cat([parts.flatten(-2), log_p.unsqueeze(-1)], -1)
+        return all_parts.logsumexp(-1) - _with_rest(weight).logsumexp(-1)
 
     def cdf(self, below: Tensor, t: Tensor) -> Tensor:
         """The mass below q numbers t (n, q) for each row, from that of ρ₀ (members, n, q)."""
@@ -121,8 +121,8 @@ class TiedParts(NamedTuple):
 
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
-        found, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)
-        return self._replace(found=found, known=known, ends=ends).log_prob(log_p, t, t)
+        coefficients, known, ends = self.found.unsqueeze(2), self.known.unsqueeze(1), self.ends.unsqueeze(1)
+        return self._replace(found=coefficients, known=known, ends=ends).log_prob(log_p, t, t)
 
     def draw(self, other: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row (n,) of one member: of a tied part, or ``other`` (n,), which is drawn from ρ₀."""
@@ -146,8 +146,8 @@ class TiedParts(NamedTuple):
         weight, shift, log_spread = self._coefficients()
         spread = log_spread.exp()
         wide = spread.clamp_min(width)
-        found = torch.cat([weight, shift * spread / wide, wide.log()], -1)
-        return self._replace(found=found, exact=False)
+        coefficients = torch.cat([weight, shift * spread / wide, wide.log()], -1)
+        return self._replace(found=coefficients, exact=False)
 
     def counting(self, width: float) -> TiedParts:
         """With probabilities of the cells for their densities, and no part narrower than this."""
@@ -235,8 +235,8 @@ class Ties(nn.Module):
                 finest[g, slot] = min(units.width(column) for column in (j, *(i for i, _ in tie.terms)))
                 for place, (column, sign) in enumerate(tie.terms):
                     terms[g, slot, place], signs[g, slot, place] = used.index(column), sign
-        own = torch.tensor([used.index(j) for j in self.targets])
-        found = {
+        places = torch.tensor([used.index(j) for j in self.targets])
+        buffers = {
             "columns": torch.tensor(used),
             "parent": torch.tensor([parents.get(j, -1) for j in used]),
             "there": there,
@@ -246,10 +246,10 @@ class Ties(nn.Module):
             "places": there.flatten().nonzero().flatten(),
             "flat_terms": terms[there].T.contiguous(),
             "flat_signs": signs[there].T.contiguous(),
-            "flat_own": own.unsqueeze(1).expand(shape)[there],
+            "flat_own": places.unsqueeze(1).expand(shape)[there],
             "flat_reals": torch.tensor(self.targets).unsqueeze(1).expand(shape)[there],
         }
-        for name, tensor in found.items():
+        for name, tensor in buffers.items():
             self.register_buffer(name, tensor, persistent=False)
 
     @property
@@ -267,7 +267,7 @@ class Ties(nn.Module):
         return x[..., :dim], x[..., dim:].unflatten(-1, (len(self.targets), self.slots, 2))
 
     def formula_values(self, x: Tensor, visible: Tensor) -> FormulaValues:
-        """What the formulas say of rows (n, d), given what is visible (n, d)."""
+        """What the formulas give for rows (n, d), given what is visible (n, d)."""
         some = visible[:, self.columns] | ((self.parent >= 0) & visible[:, self.parent])
         # for no term, and for what no row shows
         none = torch.zeros(len(x), dtype=torch.float64, device=x.device)

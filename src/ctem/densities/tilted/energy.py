@@ -5,7 +5,7 @@ A row z of the data is compared with z̃ drawn from b, that is k(z̃ | z) = b(z�
     Δ = f(z) − f(z̃) + log k(z̃ | z) − log k(z | z̃) = g(z) − g(z̃)
 
 and the target is constant: constant-target energy matching, whose minimum is g = log ρ/b + const. Trees learn its
-pooled form (``boosting``), in rounds: each tells the data from draws that are weighted by what was learned so far;
+pooled form (``boosting``), in rounds: each separates the data from draws that are weighted by what was learned so far;
 networks learn pairs (``networks``), in a last round or in the only one.
 Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on rows that neither b nor g has seen,
 
@@ -320,7 +320,7 @@ def fit_energy(
     seed: int = 0,
     until: float | None = None,
 ) -> Energy | None:
-    """The energy that tells rows from draws of b; None if it does not gain on held-out rows.
+    """The energy that separates rows from draws of b; None if it does not gain on held-out rows.
 
     Arguments:
         base: b.

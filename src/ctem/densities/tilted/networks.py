@@ -19,7 +19,7 @@ from ctem.training import Recipe, train
 __all__ = ["Networks", "compared"]
 
 FARTHEST = 5.0  # deviations from the mean, at most, that a network sees
-CODES = 256  # of a column, at most, that are told apart; columns of more are seen as numbers
+CODES = 256  # of a column, at most, that have a feature each; columns of more are seen as numbers
 UNSEEN = 0.15  # share of rows and draws by which the training is stopped
 ROWS = 2**14  # evaluated at a time
 LOOKED_AT = 2048  # of the unseen rows and draws, at most

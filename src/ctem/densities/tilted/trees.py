@@ -1,6 +1,6 @@
 r"""Boosted trees as plain arrays: g(x) = bias + Σ_t value(leaf of tree t that x falls into).
 
-A tree is a list of splits. Each names a column, says for every bin of that column whether rows go right, and which
+A tree is a list of splits. Each has a column, which bins of that column send rows to the right, and which
 leaves are left behind on either side. The leaf of a row is what all splits leave over, so that a row needs one look-up
 and one "and" for each column, whatever the depth:
 

@@ -1,6 +1,6 @@
 """Comparison kernels: where the second point of a pair comes from.
 
-A kernel k draws y ~ k(·|x) and says by how much it is asymmetric,
+A kernel k draws y ~ k(·|x) and gives its asymmetry,
 
     log_ratio = log k(y|x) − log k(x|y),
 
@@ -13,7 +13,7 @@ g(x) − g(y), and the network learns log(ρ/b).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import ArrayLike
@@ -52,7 +52,8 @@ class Edges(NamedTuple):
     log_ratio: Tensor  # (e,) float64
 
 
-class Kernel:
+@runtime_checkable
+class Kernel(Protocol):
     """A comparison kernel on some columns of a space; the other columns stay.
 
     A new kernel writes ``move`` (and ``edges`` if it lives on finite spaces).
@@ -63,6 +64,9 @@ class Kernel:
     >>> kernel.compare(torch.zeros(5, 2), torch.Generator().manual_seed(0), m=4).y.shape
     torch.Size([4, 5, 2])
     """
+
+    space: Space
+    columns: list[int]
 
     def __init__(self, space: Space, columns: Sequence[int], kind: str):
         if not columns:
@@ -83,7 +87,7 @@ class Kernel:
 
     def move(self, x: Tensor, generator: torch.Generator) -> Comparison:
         """One comparison for each row of x (m, n, d)."""
-        raise NotImplementedError
+        ...
 
     def edges(self) -> Edges:
         """The kernel on a finite space as a list of edges, for exact losses."""

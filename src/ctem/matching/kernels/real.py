@@ -29,7 +29,7 @@ def mean_std(x: ArrayLike, space: Space | None = None) -> float:
 
     Arguments:
         x: encoded rows (n, d).
-        space: says which columns are real. Without it all are taken for real, and one of whole numbers is refused.
+        space: knows which columns are real. Without it all are taken for real, and one of whole numbers is refused.
 
     >>> from ctem.spaces import Category, Real
     >>> mean_std([[0.0, 0.5, 1], [2.0, 4.5, 9]], Space([Real(), Real(), Category(10)]))

@@ -91,11 +91,11 @@ def check_cells(table_type: TableType, schema: Schema) -> None:
         if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
             continue
         written = codec.lattice.type if isinstance(codec, Numbers) else codec.type
-        found = {"int": "number", "float": "number"}.get(written, written)
+        held = {"int": "number", "float": "number"}.get(written, written)
         expected = _expected_type(field)
-        if found != expected:
-            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {found!r}.")
-        if found == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
+        if held != expected:
+            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {held!r}.")
+        if held == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
             kinds = {isinstance(value, str) for value in codec.values}
             if kinds != {True} and not {"times", "intervals"} & set(field.dtype):
                 raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
@@ -167,8 +167,8 @@ def _extent(schema: Schema, name: str) -> float:
     """How far from 0 the numbers of a column are; days from 1970 for moments, beside which anything counts."""
     codec = schema.columns[name].codec
     if isinstance(codec, Numbers):
-        found = max(map(abs, (*(codec.seen or ()), *codec.atoms)), default=0.0)
-        return max(1.0, found * codec.lattice.per + abs(codec.lattice.shift))
+        largest = max(map(abs, (*codec.seen, *codec.atoms)))
+        return max(1.0, largest * codec.lattice.per + abs(codec.lattice.shift))
     values = [value for value in getattr(codec, "values", ()) if isinstance(value, int | float)]
     return max(1.0, *map(abs, values)) if values else 1.0
 
@@ -177,7 +177,7 @@ def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None
     """An error unless the map and the lattice of a column are those of numbers between the ends that fit saw.
 
     A map runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
-    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` says.
+    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` declares.
 
     >>> import numpy as np
     >>> from ctem.tables.io.frame import read_frame
@@ -185,11 +185,11 @@ def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None
     """
     for name, inferred in schema.columns.items():
         codec = inferred.codec
-        if not isinstance(codec, Numbers) or codec.seen is None:
+        if not isinstance(codec, Numbers):
             continue
         wish = (kinds or {}).get(name)
-        said = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
-        if not _fits_range(codec, codec.seen) or not _fits_ends(codec, [*NATURAL, *said]):
+        declared = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
+        if not _fits_range(codec) or not _fits_ends(codec, [*NATURAL, *declared]):
             raise ValueError(
                 f"column {name!r}: expected a map and a lattice of numbers "
                 f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
@@ -203,9 +203,9 @@ def _innermost(transform: Mapping[str, Any]) -> Mapping[str, Any]:
     return transform
 
 
-def _fits_range(codec: Numbers, seen: tuple[float, float]) -> bool:
+def _fits_range(codec: Numbers) -> bool:
     """Whether the ends, the middle, the scale, the knots and the slopes of a map can be those of such numbers."""
-    lattice, transform = codec.lattice, codec.transform.to_json()
+    lattice, transform, seen = codec.lattice, codec.transform.to_json(), codec.seen
     extent = max(map(abs, (*seen, *codec.atoms)))
     slack = lattice.width + (8.0 if lattice.unit else 0.0)
     low, high = seen[0] - slack, seen[1] + slack
@@ -251,7 +251,6 @@ def _fits_ends(codec: Numbers, natural: Sequence[float]) -> bool:
     bounded, lattice = codec.transform, codec.lattice
     if not isinstance(bounded, Bounded):
         return True
-    assert codec.seen is not None
     ends = [end for end in (bounded.low, bounded.high) if math.isfinite(end)]
     low, high = bounded.edges
     margin = max(lattice.width / 2, TRIFLE * bounded.inner.scale)

@@ -92,5 +92,5 @@ def _networks(
         type(options[k]) is int and 1 <= options[k] <= most for k, most in LARGEST.items()
     ):
         raise ValueError(f"energy: expected networks of at most {LARGEST}; got {options!r:.80}.")
-    found = {name.removeprefix(NETWORKS): t for name, t in tensors.items() if name.startswith(NETWORKS)}
-    return Networks.of_tensors(found, schema.unordered, options)
+    weights = {name.removeprefix(NETWORKS): t for name, t in tensors.items() if name.startswith(NETWORKS)}
+    return Networks.of_tensors(weights, schema.unordered, options)

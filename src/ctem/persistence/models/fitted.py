@@ -41,7 +41,7 @@ class Fitted:
         settings: what the settings came to.
         density: of encoded rows.
         origin: seed, rows, hash and the score of independent columns.
-        held_out: what the held-out rows of the fit said, or None.
+        held_out: how the held-out rows of the fit did.
         missingness: where cells are missing, or None.
 
     >>> sorted(Fitted.__dataclass_fields__)[:3]
@@ -55,5 +55,5 @@ class Fitted:
     settings: Settings
     density: AnyOrderDensity
     origin: Origin
-    held_out: HeldOut | None = None
+    held_out: HeldOut
     missingness: Missingness | None = None

@@ -16,6 +16,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
+from ctem.densities.anyorder.tails import outermost
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.anyorder.worth import NEVER, Worth
 from ctem.densities.residuals import MAX_SCORES
@@ -99,7 +100,9 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
     _check_tensors(tensors)
     base = _base(schema.space, tensors["base.log_table"]).to(find_device(device))
     density = _any_order(schema, base, header, tensors)
-    held_out = _held_out(header["held_out"], density)
+    held_out = HeldOut.from_json(header["held_out"])
+    check_as_written("held_out", header["held_out"], held_out.to_json())
+    check_held_out(held_out, density.net.members)
     holes = _missingness(schema, header["missingness"], tensors)
     about = table_type, bool(header["named"]), schema, settings
     fitted = Fitted(arguments, *about, density, origin, held_out, holes)
@@ -108,15 +111,6 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
             f"tensors: expected those of the model alone; got also {sorted(set(tensors) - expected)[:3]}."
         )
     return fitted
-
-
-def _held_out(record: Header | None, density: AnyOrderDensity) -> HeldOut | None:
-    if record is None:
-        return None
-    found = HeldOut.from_json(record)
-    check_as_written("held_out", record, found.to_json())
-    check_held_out(found, density.net.members)
-    return found
 
 
 def _requested_kinds(record: Header | None) -> dict[str, Any] | None:
@@ -162,16 +156,14 @@ def _any_order(
     return rebuilt_energy(plain, schema, record["energy"], part(tensors, "energy."), _log_z)
 
 
-def _worth(record: Header | None, net: AnyOrderNet) -> Worth:
-    """How far each column is believed; None in a file of a ctem that believed the networks in everything."""
+def _worth(record: Header, net: AnyOrderNet) -> Worth:
+    """How far each column is believed."""
     dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
-    if record is None:
-        return Worth.of_all(dim)
-    nats = None if record["nats"] is None else _numbers_of(record["nats"], dim, LARGEST)
+    nats = _numbers_of(record["nats"], dim, LARGEST)
     heard = tuple(record["heard"])
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
         raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
-    reach = number("reach", record["reach"], 0, NEVER)
+    reach = number("reach", record["reach"], outermost(0), NEVER)
     shares = _numbers_of(record["share"], dim, 1.0)
     if any(0 < share < LEAST_SHARE for share in shares):
         raise ValueError(f"worth: expected shares of 0, or from {LEAST_SHARE:g} to 1.")
@@ -192,16 +184,16 @@ def _missingness(
     """Where cells are missing; every column in one group at most, and a network of the sizes of its tensors."""
     if groups is None:
         return None
-    names, own = [name for group in groups for name in group], part(tensors, "gaps.")
+    names, weights = [name for group in groups for name in group], part(tensors, "gaps.")
     known = [name for name in schema.columns if name not in schema.left_out]
     if not groups or not all(groups) or len(set(names)) < len(names) or not set(names) <= set(known):
         raise ValueError("missingness: expected groups of columns, each column once.")
-    base = _base(space_with_flags(schema, groups), own.pop("log_table"))
-    inputs, width = own["first"].shape
+    base = _base(space_with_flags(schema, groups), weights.pop("log_table"))
+    inputs, width = weights["first"].shape
     if inputs != Inputs(base).size:  # before anything of that size is made
         raise ValueError(f"missingness: expected {Inputs(base).size} inputs; got {inputs}.")
     net = GapNet(base, len(groups), width)
-    _load(net, own)
+    _load(net, weights)
     return Missingness(schema, tuple(map(tuple, groups)), net)
 
 
@@ -237,10 +229,10 @@ def _any_order_net(
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
     types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
     _check_options(options, types)
-    own = part(tensors, "net.")
-    members, inputs, width = own["first.weight"].shape
-    found = {"members": members, "width": width, "blocks": _blocks(own)}
-    _check_sizes(base.space, options, found, inputs, own)
+    weights = part(tensors, "net.")
+    members, inputs, width = weights["first.weight"].shape
+    by_tensors = {"members": members, "width": width, "blocks": _blocks(weights)}
+    _check_sizes(base.space, options, by_tensors, inputs, weights)
     correlation = tensors.get("correlation")
     if correlation is not None:
         sizes = base.space.sizes
@@ -249,7 +241,7 @@ def _any_order_net(
         )
         correlation = correlation.to(base.log_table.device)
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
-    _load(net, own)
+    _load(net, weights)
     return net
 
 
@@ -270,16 +262,16 @@ def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_sizes(
-    space: Space, options: Header, found: Mapping[str, int], inputs: int, own: Mapping[str, Tensor]
+    space: Space, options: Header, by_tensors: Mapping[str, int], inputs: int, weights: Mapping[str, Tensor]
 ) -> None:
     """A network has the sizes of its tensors, and no more numbers than they have: a small file asks for little."""
-    if any(options[key] != size for key, size in found.items()) or options.get("harmonics", 0) > inputs:
-        raise ValueError(f"network: expected the sizes of its tensors, {dict(found)}; got {options}.")
-    width, layers = found["width"], found.get("blocks", found.get("depth", 2) - 1)
+    if any(options[key] != size for key, size in by_tensors.items()) or options.get("harmonics", 0) > inputs:
+        raise ValueError(f"network: expected the sizes of its tensors, {dict(by_tensors)}; got {options}.")
+    width, layers = by_tensors["width"], by_tensors.get("blocks", by_tensors.get("depth", 2) - 1)
     values = sum(space.sizes[j] for j in space.discretes)  # each has an indicator among the inputs
-    least = found.get("members", 1) * (width * max(inputs, values // 2) + layers * width**2)
-    if sum(tensor.numel() for tensor in own.values()) < least:
-        raise ValueError(f"network: expected at least {least} numbers in its tensors, for {dict(found)}.")
+    least = by_tensors.get("members", 1) * (width * max(inputs, values // 2) + layers * width**2)
+    if sum(tensor.numel() for tensor in weights.values()) < least:
+        raise ValueError(f"network: expected at least {least} numbers in tensors, for {dict(by_tensors)}.")
 
 
 def _check_correlation(c: Tensor, scores: int) -> None:

@@ -48,7 +48,7 @@ def _header(model: Fitted) -> Header:
         "trained": asdict(model.settings),
         "density": _density(model),
         "history": _plain(asdict(model.density.history)),
-        "held_out": None if model.held_out is None else model.held_out.to_json(),
+        "held_out": model.held_out.to_json(),
         "missingness": None if model.missingness is None else list(map(list, model.missingness.groups)),
         "provenance": _provenance(model),
     }
@@ -141,22 +141,22 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     'base.log_table'
     """
     density = model.density
-    found = {"base.log_table": density.base.log_table}
-    found |= {f"net.{name}": value for name, value in density.net.named_parameters()}
+    tensors = {"base.log_table": density.base.log_table}
+    tensors |= {f"net.{name}": value for name, value in density.net.named_parameters()}
     correlation = density.net.inputs.correlation
     if correlation is not None:
-        found["correlation"] = correlation
+        tensors["correlation"] = correlation
     if (classes := density.net.classes) is not None:
-        found |= {"classes.weight": classes.weight, "classes.chance": classes.chance}
+        tensors |= {"classes.weight": classes.weight, "classes.chance": classes.chance}
     if isinstance(density, TiltedDensity):
         for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
-            found |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
+            tensors |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
         if (networks := density.energy.networks) is not None:
-            found |= {f"energy.networks.{name}": value for name, value in networks.tensors().items()}
+            tensors |= {f"energy.networks.{name}": value for name, value in networks.tensors().items()}
     if model.missingness is not None:
-        found["gaps.log_table"] = model.missingness.net.base.log_table
-        found |= {f"gaps.{name}": value for name, value in model.missingness.net.named_parameters()}
-    return found
+        tensors["gaps.log_table"] = model.missingness.net.base.log_table
+        tensors |= {f"gaps.{name}": value for name, value in model.missingness.net.named_parameters()}
+    return tensors
 
 
 def _plain(record: Mapping[str, Any]) -> Header:

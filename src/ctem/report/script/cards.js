@@ -2,7 +2,7 @@
 
 const MOST_BARS = 12, POINTS = 72, STEPS = 200, DRAWN = 6, STRANGE = 0.01, LIKELY = 0.2, RARE = 0.05, FEW = 40;
 
-/* An element with attributes (a function listens) and children; text is text, whatever it says. */
+/* An element with attributes (a function listens) and children; text is text, whatever it holds. */
 function element(name, attributes = {}, ...children) {
   const svg = ["svg", "path"].includes(name);
   const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
@@ -216,7 +216,7 @@ class OrderedCard extends LabelCard {
 
 const pushed = ([from, to], moved) => (from <= to ? [from, to] : moved ? [to, to] : [from, from]);
 
-/* Grey for what nothing says, a line for what is set; thick lines for single values [x, p], a dashed one at the cell,
+/* Grey for what nothing determines, a line for what is set; thick lines for single values [x, p], a dashed one at the cell,
    a band for a range. */
 function picture([before, after], atoms, here, band) {
   const svg = element("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" });
@@ -283,7 +283,7 @@ class NumberCard extends Card {
     this.set(this.at(this.slider.value));
   }
 
-  /* What two sliders say; at its outer end one leaves the range open. */
+  /* The range of two sliders; at its outer end one leaves the range open. */
   slid() {
     const [from, to] = this.sliders.map((slider) => Number(slider.value));
     return [from === 0 ? null : this.at(from), to === this.count ? null : this.at(to)];

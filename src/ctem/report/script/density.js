@@ -182,7 +182,7 @@ class Question {
     return this.model.numbers.mixed(parts, this.model.rules?.about(j) ? 1 : this.model.shares[j]);
   }
 
-  /* The part that rules name for real column j, and the share that it leaves: with it the cell has the mass they say. */
+  /* The part that rules name for real column j, and the share that it leaves: with it the cell has the mass of the rules. */
   named(x, j) {
     return this.kept(x, `named ${j}`, () => {
       const found = this.model.rules.cell(x, j);
@@ -193,7 +193,7 @@ class Question {
     });
   }
 
-  /* What orders make of the density of real column j, the mean of the members'; null where they say nothing. */
+  /* What orders make of the density of real column j, the mean of the members'; null where they do not apply. */
   limited(x, j) {
     if (!this.model.rules?.about(j)) return null;
     return this.kept(x, `limits ${j}`, () => {
@@ -204,7 +204,7 @@ class Question {
     });
   }
 
-  /* A number of real column j between what orders say, or elsewhere as seldom as they say. */
+  /* A number of real column j within the bounds of orders, or elsewhere as seldom as they allow. */
   drawLimited(x, j, random) {
     const limits = this.limited(x, j), { numbers } = this.model, { far } = numbers;
     if (limits.thin && random() < limits.share) return limits.first + random() * (limits.last - limits.first);

@@ -67,7 +67,7 @@ class Explorer {
     this.follow(question, [...later, () => this.drawRows(question), ...this.refinements(question)]);
   }
 
-  /* More draws where an answer rests on some, told once they are all there. */
+  /* More draws where an answer rests on some, shown once they are all there. */
   refinements(question) {
     if (!question.more || !question.possible) return [];
     const show = () => {

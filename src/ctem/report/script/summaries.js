@@ -1,10 +1,10 @@
 /* ---- summaries of one column's conditional, in the units of the table ---- */
 
-const ALIKE = 1e-6; // encoded distance within which a value is the one that a formula says
+const ALIKE = 1e-6; // encoded distance within which a value is the one that a formula gives
 
 /* The distribution of a number from `conditional`: its distribution function on even nodes of encoded x, and atoms.
 
-   A value that a formula says is one of the atoms. */
+   A value that a formula gives is one of the atoms. */
 class NumberSummary {
   constructor(column, found, far) {
     const { continuous, points = [], atomErrors = [], pointErrors = [], belowErrors = [] } = found, exact = sum(points.map(([, p]) => p));

@@ -109,7 +109,7 @@ class Ties {
     this.columns = new Map([...used].map((j) => [j, columns.find(({ owner }) => owner.at(-1) === j)]));
   }
 
-  /* What each formula of each target says of a row: its value, NaN if a column is hidden, and whether the target has it. */
+  /* What each formula of each target gives for a row: its value, NaN if a column is hidden, and whether the target has it. */
   formulaValues(x) {
     const values = new Map([...this.columns].map(([j, column]) => [j, valueOf(x, column)]));
     return this.targets.map(({ column: j, formulas }) =>
@@ -120,7 +120,7 @@ class Ties {
     );
   }
 
-  /* The value [X, 1] that a formula says of real column j of a row, if one holds. */
+  /* The value [X, 1] that a formula gives for real column j of a row, if one holds. */
   held(x, j) {
     const g = this.targets.findIndex(({ column }) => column === j), one = this.formulaValues(x)[g]?.find(({ holds }) => holds);
     const cell = one ? this.cell(one.value, this.targets[g]) : null;

@@ -18,7 +18,7 @@ __all__ = ["Breach", "breaches"]
 
 
 class Breach(NamedTuple):
-    """A rule or an order, for how many rows it says something, and how many of them break it.
+    """A rule or an order, how many rows it applies to, and how many of them break it.
 
     >>> Breach("state follows from city", 1000, 2, 0.001).broken
     2
@@ -46,9 +46,9 @@ def breaches(schema: Schema, columns: Mapping[str, Cells]) -> list[Breach]:
     >>> breaches(Schema.fit(frame), frame.columns)[-1]
     Breach(words='x2 = 100 · x0 + x1', rows=500, broken=0, expected=0.0)
     """
-    found = _Rows(schema, columns)
+    rows = _Rows(schema, columns)
     with np.errstate(all="ignore"):
-        return [*map(found.of_rule, schema.rules), *map(found.of_order, schema.orders)]
+        return [*map(rows.of_rule, schema.rules), *map(rows.of_order, schema.orders)]
 
 
 class _Rows:
@@ -61,10 +61,10 @@ class _Rows:
 
     def of_rule(self, rule: KeptRule) -> Breach:
         """Rows that do not hold what a rule names."""
-        own, value = self.quantities[rule.target], self.numbers[rule.target]
-        implied = own.rounded(rule.named(self.numbers))
+        quantity, value = self.quantities[rule.target], self.numbers[rule.target]
+        implied = quantity.rounded(rule.named(self.numbers))
         words = f"{rule.target} {rule.formula()}"
-        return _counted(words, np.abs(implied - value) - ALIKE * own.width, rule.broken / rule.rows)
+        return _counted(words, np.abs(implied - value) - ALIKE * quantity.width, rule.broken / rule.rows)
 
     def of_order(self, order: KeptOrder) -> Breach:
         """Rows whose lower number is the higher one."""
@@ -74,5 +74,5 @@ class _Rows:
 
 
 def _counted(words: str, over: NDArray[np.float64], expected: float) -> Breach:
-    """By how much each row breaks it: nan where nothing is said."""
+    """By how much each row breaks it: nan where it does not apply."""
     return Breach(words, int((~np.isnan(over)).sum()), int((over > 0).sum()), expected)

@@ -97,7 +97,7 @@ class Conditional:
         return str(self.distribution)
 
 
-def on_classes(found: ColumnDistribution, classes: ColumnDistribution) -> Vector:
+def on_classes(distribution: ColumnDistribution, classes: ColumnDistribution) -> Vector:
     """The probabilities of a fixed list of values, (n, classes): what lies between nodes goes to the nearest one.
 
     A formula such as total = a + b puts mass on points of its own in every row; the list of values would otherwise
@@ -109,25 +109,25 @@ def on_classes(found: ColumnDistribution, classes: ColumnDistribution) -> Vector
     >>> on_classes(found, ColumnDistribution(fixed, np.array([[0.5, 0.5]]), np.zeros(2, np.int64)))
     array([[0.25, 0.75]])
     """
-    if len(found.cells) == len(classes.cells):
-        return found.probability
-    out = np.zeros((len(found.probability), len(classes.cells)))
-    for group in np.unique(found.group):
-        own, fixed = np.flatnonzero(found.group == group), np.flatnonzero(classes.group == group)
-        out[:, fixed] += _moved(found, classes, own, fixed)
+    if len(distribution.cells) == len(classes.cells):
+        return distribution.probability
+    out = np.zeros((len(distribution.probability), len(classes.cells)))
+    for group in np.unique(distribution.group):
+        nodes, fixed = np.flatnonzero(distribution.group == group), np.flatnonzero(classes.group == group)
+        out[:, fixed] += _moved(distribution, classes, nodes, fixed)
     return out
 
 
 def _moved(
-    found: ColumnDistribution, classes: ColumnDistribution, own: NDArray[Any], fixed: NDArray[Any]
+    distribution: ColumnDistribution, classes: ColumnDistribution, places: NDArray[Any], fixed: NDArray[Any]
 ) -> Vector:
     """The mass of some values on the nearest of others, (n, len(fixed))."""
     order = np.argsort(classes.cells.values[fixed], kind="stable")
-    nodes, values = classes.cells.values[fixed][order], found.cells.values[own]
+    nodes, values = classes.cells.values[fixed][order], distribution.cells.values[places]
     above = np.clip(np.searchsorted(nodes, values), 1, max(len(nodes) - 1, 1))
     below = above - 1
     above = np.minimum(above, len(nodes) - 1)
     near = np.where(np.abs(values - nodes[below]) <= np.abs(nodes[above] - values), below, above)
-    out = np.zeros((len(found.probability), len(fixed)))
-    np.add.at(out.T, order[near], found.probability[:, own].T)
+    out = np.zeros((len(distribution.probability), len(fixed)))
+    np.add.at(out.T, order[near], distribution.probability[:, places].T)
     return out

@@ -69,7 +69,7 @@ class LabelCondition:
     allowed: NDArray[np.bool_]
 
     def encoded(self, owner: tuple[int, ...]) -> dict[int, Tensor]:
-        """Log-weights of the codes: the share of a code's values that is allowed; or of slots that tell all apart."""
+        """Log-weights of the codes: the share of a code's values that is allowed; or of slots, one for each value."""
         if self.codec.apart:
             log_weight = torch.full((self.codec.slots,), -torch.inf, dtype=torch.float64)
             log_weight[self.codec.slot_of_value[self.allowed[:-1]]] = 0.0
@@ -164,20 +164,20 @@ def compiled(
     >>> compiled({"x0": ["Oslo"]}, schema)["x0"].allowed
     array([False,  True, False])
     """
-    found: dict[str, LabelCondition | NumberCondition] = {}
+    compiled: dict[str, LabelCondition | NumberCondition] = {}
     for name, condition in conditions.items():
         items, codec = _items(name, condition, what), schema.columns[name].codec
         if isinstance(codec, Constant):
             _check_constant(name, items, codec, what)
         elif isinstance(codec, Labels):
-            found[name] = LabelCondition(codec, _allowed(name, items, codec, what))
+            compiled[name] = LabelCondition(codec, _allowed(name, items, codec, what))
         elif isinstance(codec, LeftOut):
             raise ValueError(f"{what}: column {name!r} names the rows and is left out of the density.")
         else:
-            found[name] = _numbers(name, items, codec, what)
-        if name in found and not found[name].encoded((0, 1)):
+            compiled[name] = _numbers(name, items, codec, what)
+        if name in compiled and not compiled[name].encoded((0, 1)):
             raise NoValueError(f"{what}: column {name!r} {_nowhere(condition, codec)}")
-    return found
+    return compiled
 
 
 def check_state(name: str, codec: Codec, what: str) -> None:
@@ -287,11 +287,11 @@ def _between(name: str, low: Any, high: Any, codec: Labels, what: str) -> NDArra
             )
         ends = [place.get(low, -1), place.get(high, len(rank))]
         return (rank >= ends[0]) & (rank <= ends[1])
-    found = np.array(codec.values)
+    values = np.array(codec.values)
     return np.logical_and(
-        True if low is None else found >= _tick(name, low, codec),
-        True if high is None else found <= _tick(name, high, codec),
-    ) & np.ones(len(found), bool)
+        True if low is None else values >= _tick(name, low, codec),
+        True if high is None else values <= _tick(name, high, codec),
+    ) & np.ones(len(values), bool)
 
 
 def _tick(name: str, value: Any, codec: Labels) -> Any:

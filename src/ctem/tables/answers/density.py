@@ -200,15 +200,15 @@ class TableDensity:
         parts = [self.encode_given(part, names) for part in chunks(taken(frame, gone), self._at_a_time)]
         x = torch.cat([density.complete(part, generator).cpu() for part in parts])
         drawn = self.schema.decode(x, generator)
-        found = {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
+        columns = {name: merged(cells, spread(drawn[name], gone)) for name, cells in frame.columns.items()}
         gaps_of = {name: cells.missing for name, cells in frame.columns.items()}
-        return self.schema.exact(found, gaps_of)
+        return self.schema.exact(columns, gaps_of)
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
 
-        def summary(found: ColumnDistribution, name: str) -> Cells:
-            return found.mode() if method == "mode" else found.mean()
+        def summary(distribution: ColumnDistribution, name: str) -> Cells:
+            return distribution.mode() if method == "mode" else distribution.mean()
 
         (columns,) = self.summarised(frame, summary)
         return columns
@@ -218,10 +218,10 @@ class TableDensity:
     ) -> list[dict[str, Cells]]:
         """The columns of a frame for each summary, every missing cell at that summary of its conditional and name."""
         columns = [dict(frame.columns) for _ in summaries]
-        for name, gone, each in self._gaps(frame):
+        for name, gone, answers in self._gaps(frame):
             for table, summary in zip(columns, summaries, strict=True):
                 table[name] = merged(
-                    frame.columns[name], spread(joined([summary(one, name) for one in each]), gone)
+                    frame.columns[name], spread(joined([summary(one, name) for one in answers]), gone)
                 )
         return columns
 
@@ -231,8 +231,8 @@ class TableDensity:
         Dates in days; nan for labels, which have none.
         """
         out = np.zeros((len(frame), len(frame.columns)))
-        for name, gone, each in self._gaps(frame):
-            out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in each])
+        for name, gone, answers in self._gaps(frame):
+            out[gone, list(frame.columns).index(name)] = np.concatenate([one.std() for one in answers])
         return out
 
     def _gaps(self, frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], list[ColumnDistribution]]]:
@@ -286,8 +286,8 @@ class TableDensity:
         density = self.density
         seen = surprises(self.schema, density, x, terms).cpu().numpy() + self._shared(x, log_det)
         added = self._rarity(seen)
-        for j, own in enumerate(self.schema.owner):
-            added[:, j] *= not own or ~x[:, own[0]].isnan().cpu().numpy()
+        for j, encoded in enumerate(self.schema.owner):
+            added[:, j] *= not encoded or ~x[:, encoded[0]].isnan().cpu().numpy()
         return np.where(self.schema.unseen(part).numpy(), -log_det - log_units(self.schema), added)
 
     def surprise(self, frame: Frame) -> Vector:
@@ -320,12 +320,14 @@ class TableDensity:
     def nats_from_others(self) -> list[float | None]:
         """Nats that the other columns give about each column of the table on unseen rows; None where unknown."""
         nats = self.density.net.worth.nats
-        return [None if nats is None or not own else sum(nats[j] for j in own) for own in self.schema.owner]
+        return [
+            None if nats is None or not part else sum(nats[j] for j in part) for part in self.schema.owner
+        ]
 
     def believed(self) -> list[float | None]:
         """How far the networks are believed of each column, the mean over its encoded parts."""
         share = self.density.net.worth.share
-        return [None if not own else sum(share[j] for j in own) / len(own) for own in self.schema.owner]
+        return [None if not part else sum(share[j] for j in part) / len(part) for part in self.schema.owner]
 
     def _answers(
         self, frame: Frame, answer: Callable[[Tensor, Vector], Vector], most: int | None = None
@@ -336,11 +338,11 @@ class TableDensity:
             return np.concatenate([answer(*self.encode(part)) for part in chunks(frame, rows)])
         size = min(rows, ENCODED)
         encoded = ahead(self.schema.encode, chunks(frame, size), ENCODING)
-        found = []
+        answers = []
         while parts := list(islice(encoded, rows // size)):
-            x = torch.cat([each.x.to(self.device) for each in parts])
-            found.append(answer(x, torch.cat([each.log_det for each in parts]).numpy()))
-        return np.concatenate(found)
+            x = torch.cat([piece.x.to(self.device) for piece in parts])
+            answers.append(answer(x, torch.cat([piece.log_det for piece in parts]).numpy()))
+        return np.concatenate(answers)
 
     @property
     def _filling(self) -> int:

@@ -174,8 +174,8 @@ class ColumnDistribution:
         else:
             place = {label: i for i, label in enumerate(self.values)}
             at = np.array([place.get(label, -1) for label in cells.to_list()])
-            own = np.where(at < 0, 0.0, self.probability[np.arange(len(at)), at])
-            p = (self.probability * (self.probability <= own[:, None] * (1 + 1e-9))).sum(1)
+            p_value = np.where(at < 0, 0.0, self.probability[np.arange(len(at)), at])
+            p = (self.probability * (self.probability <= p_value[:, None] * (1 + 1e-9))).sum(1)
         return np.where(cells.missing, np.nan, p)
 
     def mode(self) -> Cells:

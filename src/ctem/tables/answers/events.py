@@ -132,15 +132,15 @@ class TableEvent:
         """
         if not self.conditions and not self._weighs_what_is_known:
             return Probability(1.0, 0.0, math.inf)
-        found: list[Particles] = []
+        drawn: list[Particles] = []
         for done in range(-(-n // PASS)):
-            if done >= LOOKS and _is_known(estimate(found), tolerance):
+            if done >= LOOKS and _is_known(estimate(drawn), tolerance):
                 break
-            found.append(self._swarm(min(n, PASS), generator))
-        known = estimate(found)
+            drawn.append(self._swarm(min(n, PASS), generator))
+        known = estimate(drawn)
         if self.table.density.is_tied(self._allowed()) and not known.value:
-            return Probability(0.0, 1 / sum(len(each.x) for each in found), 0.0)  # rarer than draws can show
-        self._check_met(found)
+            return Probability(0.0, 1 / sum(len(part.x) for part in drawn), 0.0)  # rarer than draws can show
+        self._check_met(drawn)
         return known
 
     @property
@@ -156,30 +156,30 @@ class TableEvent:
         """
         tied = self.table.density.is_tied(self._allowed())
         most = max(n * MOST_PLAIN, LEAST_PLAIN) if tied else n * MOST
-        found = self._particles(SPARE * n, generator)
-        ess = estimate(found).ess
-        while not ess >= n and sum(len(each.x) for each in found) < most:  # nan: none fits
-            found += self._particles(SPARE * n, generator)
-            ess = estimate(found).ess
-        self._check_met(found)
+        particles = self._particles(SPARE * n, generator)
+        ess = estimate(particles).ess
+        while not ess >= n and sum(len(swarm.x) for swarm in particles) < most:  # nan: none fits
+            particles += self._particles(SPARE * n, generator)
+            ess = estimate(particles).ess
+        self._check_met(particles)
         if ess < FEW * n:
             text = f"given: {n} rows rest on {ess:.0f} effective draws, so that some of them are alike."
             warnings.warn(text, UserWarning, stacklevel=4)
-        return self._decode(resampled(found, n, generator), generator)
+        return self._decode(resampled(particles, n, generator), generator)
 
     def _particles(self, n: int, generator: torch.Generator) -> list[Particles]:
         """About n particles."""
-        found = [self._swarm(n, generator)]
-        while sum(len(each.x) for each in found) < n:
-            found.append(self._swarm(n, generator))
-        return found
+        particles = [self._swarm(n, generator)]
+        while sum(len(swarm.x) for swarm in particles) < n:
+            particles.append(self._swarm(n, generator))
+        return particles
 
     def _swarm(self, n: int, generator: torch.Generator) -> Particles:
         density = self.table.density
         return conditioned(density, self.known, Event(self._allowed()), generator, n)
 
-    def _check_met(self, found: list[Particles]) -> None:
-        if not any(bool(each.log_weight.isfinite().any()) for each in found):
+    def _check_met(self, particles: list[Particles]) -> None:
+        if not any(bool(swarm.log_weight.isfinite().any()) for swarm in particles):
             names = ", ".join(map(repr, self.conditions))
             raise ValueError(f"given: no row fits {names} together; widen a condition.")
 
@@ -209,9 +209,9 @@ def _conditions(
     return compiled(given_moments(what, given_values(asked, kind), kind), schema, what)
 
 
-def _is_known(found: Probability, tolerance: float) -> bool:
+def _is_known(p: Probability, tolerance: float) -> bool:
     """Whether the standard error is small enough."""
-    return found.value > 0 and found.stderr <= tolerance * min(found.value, abs(1 - found.value))
+    return p.value > 0 and p.stderr <= tolerance * min(p.value, abs(1 - p.value))
 
 
 def conditional_probability(
@@ -239,13 +239,13 @@ def conditional_probability(
     values, others = split_given(event, table.schema)
     event = {name: {**values, **others}[name] for name in event}
     known, ranges = split_given(given, table.schema)
-    each = tolerance / math.sqrt(2) if ranges else tolerance
+    error = tolerance / math.sqrt(2) if ranges else tolerance
     outer = TableEvent.of(table, kind, known, ranges)
     try:
         inner = outer.also(kind, event)
     except NoValueError:
         return Probability(0.0, 0.0, math.inf)
-    part, whole = (found.probability(n, generator, each) for found in (inner, outer))
+    part, whole = (compiled.probability(n, generator, error) for compiled in (inner, outer))
     value = min(part.value / whole.value, 1.0)
     relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
     return Probability(value, float(value * relative), min(part.ess, whole.ess))

@@ -1,4 +1,4 @@
-r"""Central intervals of single cells that hold as often as they say, whatever the model.
+r"""Central intervals of single cells that hold as often as they should, whatever the model.
 
 A value x of column j is as far out, given the other observed cells of its row, as
 
@@ -84,16 +84,16 @@ class Intervals:
     def _by(self, table: TableDensity, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
         """Lower and upper ends by one network."""
 
-        def low(found: ColumnDistribution, name: str) -> Cells:
-            return found.quantile(self._tail(found, name, coverage) / 2)
+        def low(distribution: ColumnDistribution, name: str) -> Cells:
+            return distribution.quantile(self._tail(distribution, name, coverage) / 2)
 
-        def high(found: ColumnDistribution, name: str) -> Cells:
-            return found.quantile(1 - self._tail(found, name, coverage) / 2 * (1 - TIE))
+        def high(distribution: ColumnDistribution, name: str) -> Cells:
+            return distribution.quantile(1 - self._tail(distribution, name, coverage) / 2 * (1 - TIE))
 
         return table.summarised(frame, low, high)
 
-    def _tail(self, found: ColumnDistribution, name: str, coverage: float) -> float:
-        return tail(self._p_values(name), coverage) if found.has_mean else 1 - coverage
+    def _tail(self, distribution: ColumnDistribution, name: str, coverage: float) -> float:
+        return tail(self._p_values(name), coverage) if distribution.has_mean else 1 - coverage
 
     def _p_values(self, name: str) -> Vector:
         """Of the held-out cells of a column of numbers, (n,)."""

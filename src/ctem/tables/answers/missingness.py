@@ -114,8 +114,8 @@ class Missingness:
             kept: columns without gaps, because they are given.
         """
         x = self.schema.encode(Frame(table_type, dict(columns))).x
-        own = _on_cpu(generator)
-        flags = torch.cat([self._draw(part, own, kept) for part in x.split(2**13)]).numpy()
+        on_cpu = _on_cpu(generator)
+        flags = torch.cat([self._draw(part, on_cpu, kept) for part in x.split(2**13)]).numpy()
         out = dict(columns)
         for group, gone in zip(self.groups, flags.T, strict=True):
             for name in (name for name in group if name not in kept):

@@ -71,14 +71,19 @@ class SuspiciousCell:
     alone: bool = False
 
     def __str__(self) -> str:
+        return f"{self.name} {_short(self.value)}, {self.remark}"
+
+    @property
+    def remark(self) -> str:
+        """What is strange about it, or what was expected."""
         if self.unseen:
-            return f"{self.name} {_short(self.value)}, a value never seen"
+            return "a value never seen"
         between = "" if self.low is None else f"{_short(self.low)} to {_short(self.high)}; "
         p = f"p {self.p_value:.2g}" if self.p_value >= LEAST else f"p < {LEAST:.0e}"
         if self.when:
-            return f"{self.name} {_short(self.value)}, an unusual time of the {self.when} ({p})"
+            return f"an unusual time of the {self.when} ({p})"
         of = "expected of any row" if self.alone else "expected"
-        return f"{self.name} {_short(self.value)}, {of} {_short(self.expected)} ({between}{p})"
+        return f"{of} {_short(self.expected)} ({between}{p})"
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Outlier:
         score: nats beyond the average row.
         columns: name → nats that it adds.
         log_density: log ρ of the row, in the table's units.
-        p_value: conformal (``ctem.tables.answers.heldout``); nan where no held-out rows are known.
+        p_value: conformal (``ctem.tables.answers.heldout``).
         cells: the few that add most, with what was expected there.
         unseen: columns that hold a value never seen in fit.
 
@@ -138,11 +143,11 @@ class Outliers(list[Outlier]):
     """
 
     def _repr_html_(self) -> str:
-        rows = [(each.row, f"{each.score:.2f}", f"{each.p_value:.2g}", each.why()) for each in self]
+        rows = [(row.row, f"{row.score:.2f}", f"{row.p_value:.2g}", row.why()) for row in self]
         return table_html(("row", "score, nats", "p-value", "why"), rows)
 
 
-def strangest_first(score: Vector, p_values: Vector | None) -> NDArray[np.int64]:
+def strangest_first(score: Vector, p_values: Vector) -> NDArray[np.int64]:
     """Rows by their p-values, and by their scores where these are equal, so that any alpha cuts off the first of them.
 
     The score is of the whole model. A p-value compares the scores that single networks give a row with those of rows
@@ -151,13 +156,13 @@ def strangest_first(score: Vector, p_values: Vector | None) -> NDArray[np.int64]
     >>> strangest_first(np.array([3.0, 9.0, 5.0]), np.array([0.5, 0.02, 0.02])).tolist()
     [1, 2, 0]
     """
-    return np.lexsort((-score, np.zeros(len(score)) if p_values is None else p_values))
+    return np.lexsort((-score, p_values))
 
 
 def find_outliers(
     table: TableDensity,
     frame: Frame,
-    held_out: HeldOut | None,
+    held_out: HeldOut,
     n: int | None,
     alpha: float | None = None,
 ) -> list[Outlier]:
@@ -175,37 +180,37 @@ def find_outliers(
     [1]
     """
     surprises, names = table.surprises(frame), list(frame.columns)
-    p = None if held_out is None else held_out.p_values(table, frame)
+    p = held_out.p_values(table, frame)
     rows = strangest_first(surprises.sum(1), p)
-    if alpha is not None and p is not None:
+    if alpha is not None:
         rows = rows[p[rows] <= alpha]
     rows = rows[:n]
     if not len(rows):
         return []
     strange = taken(frame, rows)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
-    found = [
+    outliers = [
         Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
         for i, row in enumerate(rows)
     ]
-    return _explained(table, strange, found, np.full(len(rows), np.nan) if p is None else p[rows])
+    return _explained(table, strange, outliers, p[rows])
 
 
-def outlier_columns(found: Sequence[Outlier]) -> dict[str, list[Any]]:
+def outlier_columns(outliers: Sequence[Outlier]) -> dict[str, list[Any]]:
     """Outliers as columns for people: row, score, p_value, why.
 
     >>> outlier_columns([Outlier(7, 4.5678, {}, -9.0, 0.0123456)])
     {'row': [7], 'score': [4.57], 'p_value': [0.0123], 'why': ['']}
     """
     return {
-        "row": [each.row for each in found],
-        "score": [round(each.score, 2) for each in found],
-        "p_value": [float(f"{each.p_value:.3g}") for each in found],
-        "why": [each.why() for each in found],
+        "row": [row.row for row in outliers],
+        "score": [round(row.score, 2) for row in outliers],
+        "p_value": [float(f"{row.p_value:.3g}") for row in outliers],
+        "why": [row.why() for row in outliers],
     }
 
 
-def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
+def outlier_table(outliers: Sequence[Outlier], X: Any, frame: Frame) -> Any:
     """The columns of ``outlier_columns`` and the rows themselves, in the library of X; pandas for an array.
 
     >>> from ctem.tables.io.frame import read_frame
@@ -214,39 +219,39 @@ def outlier_table(found: Sequence[Outlier], X: Any, frame: Frame) -> Any:
     ['row', 'score', 'p_value', 'why', 'x0', 'x1']
     """
     backend: Any = frame.table_type.backend
-    made = nw.from_dict(outlier_columns(found), backend="pandas" if backend == "numpy" else backend)
-    rows = [each.row for each in found]
+    made = nw.from_dict(outlier_columns(outliers), backend="pandas" if backend == "numpy" else backend)
+    rows = [outlier.row for outlier in outliers]
     if backend == "numpy":
-        own = nw.from_dict(dict(zip(frame.columns, np.asarray(X)[rows].T, strict=True)), backend="pandas")
+        given = nw.from_dict(dict(zip(frame.columns, np.asarray(X)[rows].T, strict=True)), backend="pandas")
     else:
-        own = nw.from_native(X, eager_only=True)[rows, :]
+        given = nw.from_native(X, eager_only=True)[rows, :]
     if backend == "pandas":
-        made = nw.from_native(made.to_native().set_axis(own.to_native().index), eager_only=True)
-    own = own.rename({name: f"{name}_" for name in own.columns if name in made.columns})
-    return nw.concat([made, own], how="horizontal").to_native()
+        made = nw.from_native(made.to_native().set_axis(given.to_native().index), eager_only=True)
+    given = given.rename({name: f"{name}_" for name in given.columns if name in made.columns})
+    return nw.concat([made, given], how="horizontal").to_native()
 
 
-def _explained(table: TableDensity, frame: Frame, found: list[Outlier], p: Vector) -> list[Outlier]:
+def _explained(table: TableDensity, frame: Frame, outliers: list[Outlier], p: Vector) -> list[Outlier]:
     """Outliers with their p-values and their suspicious cells; each column is asked once."""
     names = list(frame.columns)
     fields = {field.name: field for field in frame.table_type.fields}
-    cells: list[dict[str, SuspiciousCell]] = [{} for _ in found]
-    reasons = [_reasons(each, frame, i) for i, each in enumerate(found)]
+    cells: list[dict[str, SuspiciousCell]] = [{} for _ in outliers]
+    reasons = [_reasons(row, frame, i) for i, row in enumerate(outliers)]
     for j, name in enumerate(names):
         rows = np.array([i for i, wanted in enumerate(reasons) if name in wanted], np.int64)
         if len(rows) and table.schema.owner[j]:
             part = taken(frame, rows)
             made = _suspicious(table.conditional(part, j), part.columns[name], fields[name])
-            made = _or_alone(table, part, j, made, [found[i].columns[name] for i in rows], fields[name])
+            made = _or_alone(table, part, j, made, [outliers[i].columns[name] for i in rows], fields[name])
             made = _timed(made, table.schema.columns[name].codec, part.columns[name])
             for i, one in zip(rows, made, strict=True):
-                new = name in found[i].unseen
-                cells[i][name] = replace(one, name=name, nats=found[i].columns[name], unseen=new)
+                new = name in outliers[i].unseen
+                cells[i][name] = replace(one, name=name, nats=outliers[i].columns[name], unseen=new)
     return [
         replace(
-            each, p_value=float(p[i]), cells=tuple(cells[i][name] for name in reasons[i] if name in cells[i])
+            row, p_value=float(p[i]), cells=tuple(cells[i][name] for name in reasons[i] if name in cells[i])
         )
-        for i, each in enumerate(found)
+        for i, row in enumerate(outliers)
     ]
 
 
@@ -264,7 +269,7 @@ def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> lis
     if expected.has_mean:
         ends = [expected.quantile(share).to_list() for share in (tail, 1 - tail)]
     columns = cells.to_list(), expected.typical().to_list(), *ends, expected.p_values(cells).tolist()
-    return [SuspiciousCell("", 0.0, *each) for each in zip(*columns, strict=True)]
+    return [SuspiciousCell("", 0.0, *facts) for facts in zip(*columns, strict=True)]
 
 
 def _or_alone(
@@ -285,13 +290,13 @@ def _or_alone(
     if not len(follows):
         return made
     name, part = list(frame.columns)[j], taken(frame, follows)
-    gone = {each: replace(cells, missing=np.ones(len(cells), bool)) for each, cells in part.columns.items()}
+    gone = {other: replace(cells, missing=np.ones(len(cells), bool)) for other, cells in part.columns.items()}
     margin = table.conditional(replace(part, columns=gone | {name: part.columns[name]}), j)
-    found = list(made)
+    judged = list(made)
     for i, one in zip(follows, _suspicious(margin, part.columns[name], field), strict=True):
         if one.p_value < RARE:
-            found[i] = replace(one, alone=True)
-    return found
+            judged[i] = replace(one, alone=True)
+    return judged
 
 
 def _timed(made: list[SuspiciousCell], codec: Codec, cells: Cells) -> list[SuspiciousCell]:

@@ -17,7 +17,7 @@ FOLDS, REPEATS = 3, 3
 
 
 class Realism(NamedTuple):
-    """1 if boosted trees cannot tell sampled rows from real ones, 0 if always; ``ceiling`` is the same of real rows.
+    """How little boosted trees separate sampled rows from real ones, from 0 to 1; ``ceiling`` is that of real rows.
 
     >>> str(Realism(0.92, 0.97))
     'samples pass for real rows with 0.92 (real rows themselves: 0.97)'

@@ -5,7 +5,7 @@ r"""How strange a row is: how unlikely each of its cells is given the cells befo
 A log-density per unit of the table cannot rank rows: it depends on the unit and on how finely a column was rounded, and
 a number that was written down three times is three times as dense as its neighbours. So numbers are measured in robust
 standard deviations σ_j of their column, T_j is its smooth curve, without the steps of preferred values, and a number
-that is exactly what a formula says counts by the probability of that, not by the width of its cell. Nor do nats of
+that is exactly what a formula gives counts by the probability of that, not by the width of its cell. Nor do nats of
 different columns compare: a noisy column drowns what another one hardly ever does. So what a cell adds, a_j, is its
 nats above the average of its column, or −log of the probability of so many nats there (as R. A. Fisher would combine
 columns), whichever is more (``Rarity``). A missing cell adds nothing, and is at a value as rare as the average where
@@ -37,7 +37,7 @@ TIE = 0.1  # nats: surprises that are nearly alike count as equal
 class Rarity:
     """What surprises add to a score in every column, beside those of rows that the model draws, (m, columns).
 
-    Nats above the mean of the draws; or how rare they are, if that says more: −log of the share of draws that are as
+    Nats above the mean of the draws; or how rare they are, if that is more: −log of the share of draws that are as
     surprising, and beyond nearly all of them −log ``TAIL`` and what is above in nats, since the tail probability of
     −log ρ falls about as e^{−s}. Either is less its mean over the draws, and so is what comes out.
 
@@ -71,7 +71,7 @@ class Rarity:
 def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor | None = None) -> Tensor:
     """s_j of every cell of encoded rows, float64 of shape (n, columns of the table); 0 for a constant column.
 
-    Missing cells are taken at values as rare as the average. Encoded rows do not tell labels that share a code apart:
+    Missing cells are taken at values as rare as the average. Encoded rows do not distinguish labels that share a code:
     such a cell has what they have on average.
 
     Arguments:
@@ -155,8 +155,8 @@ def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:
         codec = measured[group[-1]] if group else None
         if isinstance(codec, Labels):
             code = x[:, group[-1]].cpu()
-            own = math.log1p(-codec.reserve) - log_det[:, j]
-            out[:, j] = torch.where(code.isnan(), 0.0, own - _column_measure(codec, code))
+            log_share = math.log1p(-codec.reserve) - log_det[:, j]
+            out[:, j] = torch.where(code.isnan(), 0.0, log_share - _column_measure(codec, code))
     return out
 
 
@@ -211,12 +211,12 @@ def _middling(log_p: Tensor, real: bool) -> Tensor:
 
 def _measured(schema: Schema) -> list[Numbers | Labels | None]:
     """The codec of every encoded column that holds numbers, or codes that labels share."""
-    found: list[Numbers | Labels | None] = [None] * schema.space.dim
+    codecs: list[Numbers | Labels | None] = [None] * schema.space.dim
     for group, inferred in zip(schema.owner, schema.columns.values(), strict=True):
         codec = inferred.codec
         if isinstance(codec, Numbers) or (isinstance(codec, Labels) and min(codec.shares) < 1):
-            found[group[-1]] = codec
-    return found
+            codecs[group[-1]] = codec
+    return codecs
 
 
 def _entropies(codec: Labels) -> Tensor:

@@ -113,7 +113,7 @@ class Labels:
 
     The log-density term of a value v is log share(v), its training frequency within its code: 0 for a code of its own;
     plus log(1 − reserve). A value that was never seen has the reserve as its probability and is hidden from the others.
-    Values that share code 0 may be told apart behind the point (``ctem.densities.anyorder.apart``).
+    Values that share code 0 may be kept apart behind the point (``ctem.densities.anyorder.apart``).
 
     Arguments:
         type, unit: of the cells.
@@ -123,7 +123,7 @@ class Labels:
         ordered: an Ordinal column.
         state: missing is one more code, the last.
         reserve: probability of a value that was never seen; 0 refuses it.
-        apart: encoded numbers say which of the values that share code 0 it is.
+        apart: encoded numbers distinguish the values that share code 0.
 
     >>> city = Labels("label", ("Bergen", "Oslo"), (0, 1), (1.0, 1.0))
     >>> cells = Cells("label", np.array([0, 0, 1]), np.array([False, False, True]), ("Oslo", "Bergen"))
@@ -148,12 +148,12 @@ class Labels:
 
     @cached_property
     def shared(self) -> int:
-        """Number of values that share code 0 and are told apart."""
+        """Number of values that share code 0 and are kept apart."""
         return self.codes.count(0) if self.apart else 0
 
     @property
     def slots(self) -> int:
-        """Number of values that encoded numbers tell apart, missing among them where it is a code."""
+        """Number of values that encoded numbers distinguish, missing among them where it is a code."""
         return self.size + max(self.shared - 1, 0)
 
     @cached_property
@@ -169,7 +169,7 @@ class Labels:
         return 1 < codes[0] <= MOST_APART and bool((codes[1:] == 1).all()) and not self.ordered
 
     def kept_apart(self) -> Labels:
-        """The same, but for encoded numbers that tell values of code 0 apart."""
+        """The same, but for encoded numbers that distinguish values of code 0."""
         return replace(self, apart=True)
 
     def columns(self, name: str) -> dict[str, Column]:
@@ -193,7 +193,7 @@ class Labels:
         return torch.from_numpy(find(name, cells, self) == -2)
 
     def decode(self, x: Tensor, generator: Generator | None = None) -> Cells:
-        """Values from encoded numbers (n, 1); a shared code that says no more is drawn by the shares."""
+        """Values from encoded numbers (n, 1); a shared code that is no more than that is drawn by the shares."""
         code = x[:, 0].cpu()
         hidden = code.isnan()
         whole = torch.where(hidden, 0.0, code).long()
@@ -253,7 +253,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A real column: x = T(X), and beside it, if some values are atoms, a column that says which.
+    """A real column: x = T(X), and beside it, if some values are atoms, a column of these.
 
     The log-density term is log T′(X) for the continuous part. An atom's is 0: it has a probability; but −log w where
     the column is dequantised by w, so that all its values keep one unit, per X. The atom column is 0 for
@@ -272,7 +272,7 @@ class Numbers:
     atoms: tuple[float, ...] = ()
     state: bool = False
     reserve: float = 0.0
-    seen: tuple[float, float] | None = None
+    seen: tuple[float, float] = -math.inf, math.inf
 
     @property
     def atomic(self) -> bool:
@@ -306,7 +306,7 @@ class Numbers:
 
     def _mapped(self, name: str, cells: Cells, X: Tensor, rest: Tensor) -> Block:
         """T(X) and log T′(X) of some rows; nan and 0 elsewhere."""
-        few = self.seen is not None and self.seen[1] - self.seen[0] < len(X) * self.lattice.width
+        few = self.seen[1] - self.seen[0] < len(X) * self.lattice.width
         values, place = X[rest].unique(return_inverse=True) if few else (X[rest], slice(None))
         mapped, slopes = self.transform.with_log_slope(values)
         x, log_slope = torch.full_like(X, math.nan), torch.zeros_like(X)
@@ -363,10 +363,8 @@ class Numbers:
         X = self.transform.inverse(x)
         return X.clamp(self.transform.low, self.transform.high) if isinstance(self.transform, Bounded) else X
 
-    def ends(self) -> Cells | None:
-        """The least and the greatest value of the continuous part in fit; None if that is not known."""
-        if self.seen is None:
-            return None
+    def ends(self) -> Cells:
+        """The least and the greatest value of the continuous part in fit."""
         return self.lattice.restore(torch.tensor(self.seen, dtype=torch.float64))
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
@@ -379,7 +377,7 @@ class Numbers:
         """This codec as plain JSON."""
         parts = {"lattice": self.lattice.to_json(), "transform": self.transform.to_json()}
         rest = {"atoms": list(self.atoms), "state": self.state, "reserve": self.reserve}
-        return {"codec": "numbers", **parts, **rest, "seen": self.seen and list(self.seen)}
+        return {"codec": "numbers", **parts, **rest, "seen": list(self.seen)}
 
     def measure(self, name: str, cells: Cells) -> NDArray[np.float64]:
         """X of cells, nan where missing, after a check that they are of the type of fit."""
@@ -457,9 +455,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _seen(value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
+def _seen(value: Any) -> tuple[float, float]:
     low, high = map(float, value)
     if not -math.inf < low <= high < math.inf:
         raise ValueError(f"codec: expected the least and the greatest number that fit saw; got {value!r}.")

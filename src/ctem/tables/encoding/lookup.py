@@ -1,4 +1,4 @@
-"""Where a cell stands among the listed values of a column, and what is said of one that is not among them."""
+"""Where a cell stands among the listed values of a column, and the error for one that is not among them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def find(name: str, cells: Cells, codec: Listing) -> NDArray[np.int64]:
 def _check_type(name: str, cells: Cells, codec: Listing) -> None:
     """An error for text where numbers were: that is another column, not a new value; some text among them is new."""
     plain = {"bool": "number", "int": "number", "float": "number"}
-    found, known = plain.get(cells.type, cells.type), plain.get(codec.type, codec.type)
+    given, known = plain.get(cells.type, cells.type), plain.get(codec.type, codec.type)
     if cells.type == "label" and not all(isinstance(label, str) for label in cells.labels):
-        found = "number"
+        given = "number"
     if codec.values and known == "label" and not isinstance(codec.values[0], str):
         known = "number"
-    if found != known and codec.values:
+    if given != known and codec.values:
         raise TypeError(
             f"column {name!r}: expected {in_words(codec.type)}, as in fit; got {in_words(cells.type)}."
         )

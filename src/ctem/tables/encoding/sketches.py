@@ -131,8 +131,8 @@ class Sketch:
         frame = read_frame(table)
         for name, cells in frame.columns.items():
             known = self.columns.get(name)
-            found = ColumnSketch.of(cells, listed=known is None or known.counts is not None)
-            self.columns[name] = found if known is None else known + found
+            sketch = ColumnSketch.of(cells, listed=known is None or known.counts is not None)
+            self.columns[name] = sketch if known is None else known + sketch
         self.rows += len(table)
         self._keep(np.arange(start, start + len(table)), table)
 
@@ -140,8 +140,8 @@ class Sketch:
         """Take in all that another sketch has seen."""
         if (self.limit, self.seed) != (other.limit, other.seed):
             raise ValueError("merge: expected sketches of one limit and seed; got two.")
-        for name, found in other.columns.items():
-            self.columns[name] = self.columns[name] + found if name in self.columns else found
+        for name, sketch in other.columns.items():
+            self.columns[name] = self.columns[name] + sketch if name in self.columns else sketch
         self.rows += other.rows
         for numbers, table in other.parts:
             self._keep(numbers, table)

@@ -33,15 +33,15 @@ def gaps_in_words(columns: Mapping[str, Cells]) -> dict[str, str]:
     if not some:
         return {}
     binned = {name: _binned(cells, rows) for name, cells in list(columns.items())[:MOST_COLUMNS]}
-    found = {}
+    words = {}
     for name, gap in some.items():
-        each = {other: _explained(gap, own) for other, own in binned.items() if other != name}
-        cause = max(each, key=each.__getitem__, default=None)
-        if cause is not None and each[cause] > 0:
+        explained = {other: _explained(gap, codes) for other, codes in binned.items() if other != name}
+        cause = max(explained, key=explained.__getitem__, default=None)
+        if cause is not None and explained[cause] > 0:
             share = float(columns[name].missing.mean())
             advice = "sample(with_missing=True) draws gaps as well"
-            found[name] = f"missing in {share:.0%} of the rows, which depends on {cause}: {advice}"
-    return found
+            words[name] = f"missing in {share:.0%} of the rows, which depends on {cause}: {advice}"
+    return words
 
 
 def _binned(cells: Cells, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -67,6 +67,6 @@ def _explained(gap: NDArray[np.bool_], codes: NDArray[np.int64]) -> float:
     if min(gap.sum(), (~gap).sum()) < FEWEST:
         return 0.0
     rows, share = np.bincount(codes), float(gap.mean())
-    own = np.bincount(codes, weights=gap) / rows.clip(1)
-    explained = float((rows * (own - share) ** 2).sum() / (len(gap) * share * (1 - share)))
+    shares = np.bincount(codes, weights=gap) / rows.clip(1)
+    explained = float((rows * (shares - share) ** 2).sum() / (len(gap) * share * (1 - share)))
     return explained if explained >= LEAST and explained * len(gap) >= SURE else 0.0

@@ -1,4 +1,4 @@
-"""Columns that name the rows or tell about them in free text, and say nothing that other rows could share."""
+"""Columns that name the rows or describe them in free text, and hold nothing that other rows could share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rownames?|row|no|nr|num|number)$|[a-z]I[dD]$|^unnamed: ?\d+$|^$",
     re.IGNORECASE,
 )
-FORM = 0.95  # share of different values of a form that tells whom or what they name
+FORM = 0.95  # share of different values of a form that shows whom or what they name
 FORMS = {
     "email addresses": re.compile(r"[^\s@]+@[^\s@]+\.[a-zA-Z]{2,}"),
     "web addresses": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),

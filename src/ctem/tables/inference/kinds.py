@@ -1,8 +1,8 @@
 """Which codec a column gets, and why: the kind is read off the values, or requested by the user.
 
 * text that differs in (nearly) every row, prose, keys: left out;
-* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code, and are told
-  apart by counts of pairs where these say something (``ctem.tables.relations.label_pairs``);
+* other text, booleans, categoricals: labels; beyond 256 values the rare ones share a code, and are kept
+  apart by counts of pairs where these gain something (``ctem.tables.relations.label_pairs``);
 * ordered categoricals, and numbers of few values (up to 32, or 128 that repeat a hundred times): ordinal;
 * whole numbers, dates, rounded numbers: real, spread over the width of their rounding;
 * other numbers: real;
@@ -77,8 +77,8 @@ def requested_kind(name: str, requested: Any) -> Column:
     >>> requested_kind("age", "ordinal"), requested_kind("age", Real)
     (Ordinal(size=0), Real(location=0.0, scale=1.0))
     """
-    found = BY_NAME.get(requested) if isinstance(requested, str) else requested
-    made = found() if isinstance(found, type) and issubclass(found, Real | Category) else found
+    kind = BY_NAME.get(requested) if isinstance(requested, str) else requested
+    made = kind() if isinstance(kind, type) and issubclass(kind, Real | Category) else kind
     if not isinstance(made, Real | Category) or isinstance(made, Angle):
         raise TypeError(f"kinds: expected Real(), Category() or Ordinal() for {name!r}; got {requested!r}.")
     if isinstance(made, Real) and (made.location, made.scale) != (0.0, 1.0):
@@ -102,7 +102,7 @@ def infer_column(
     """The codec of one column, fitted.
 
     Arguments:
-        said: the kind that the user asked for, or None to read the kind off the values.
+        requested: the kind that the user asked for, or None to read the kind off the values.
         state: a missing cell is a value of its own, if there is one.
         reserve: listed values keep some probability for those that were never seen.
         named: leave out columns that name the rows, which an array without names cannot.

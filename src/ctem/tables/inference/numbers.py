@@ -49,7 +49,7 @@ def fit_numbers(
 
     Arguments:
         distinct, counts: the values in order, and how often each occurs.
-        said: the user's wish, for its ends.
+        requested: by the user, for its ends.
         state: a missing cell is a value of its own.
         reserve: values beyond the ends keep some probability.
 
@@ -133,7 +133,7 @@ def _ends(name: str, cells: Cells, distinct: NDArray[Any], requested: Real) -> E
 
 def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values, in order, stand out above the three values on either side: by count, or by rows per cell."""
-    found = []
+    frequent = []
     total, last = counts.sum(), len(counts) - 1
     cell = float(_apart(distinct[1:], distinct[:-1]).min(initial=np.inf))
     for i in np.flatnonzero(counts >= min(max(ATOM_RULES[-1][0] * total, ATOM_ROWS), LONE_ROWS)).tolist():
@@ -148,10 +148,10 @@ def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
         with np.errstate(over="ignore"):
             spread = counts[i] * room >= LONE_TIMES * near.sum() * cell
         if listed or (counts[i] >= LONE_ROWS and spread and excess > 1):
-            found.append(i)
-    found = sorted(found, key=lambda i: -counts[i])[:MAX_ATOMS]
+            frequent.append(i)
+    frequent = sorted(frequent, key=lambda i: -counts[i])[:MAX_ATOMS]
     out = np.zeros(len(counts), bool)
-    out[found if len(counts) - len(found) >= 3 else []] = True
+    out[frequent if len(counts) - len(frequent) >= 3 else []] = True
     return out
 
 
@@ -275,7 +275,7 @@ def _some(shown: list[str]) -> str:
 
 
 def _share(rows: int, n: int) -> str:
-    """A number of rows, as a share where that says something.
+    """A number of rows, as a share where that is clearer.
 
     >>> _share(31, 100), _share(3, 891), _share(1, 891)
     ('31% of the rows', '3 rows', '1 row')

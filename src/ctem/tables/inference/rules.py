@@ -1,4 +1,4 @@
-"""Columns that follow from others: class and pclass say the same, the state follows from the city."""
+"""Columns that follow from others: class and pclass mean the same, the state follows from the city."""
 
 from __future__ import annotations
 
@@ -58,31 +58,31 @@ def rules(columns: Mapping[str, Codes]) -> list[Rule]:
     """
     few = {name: codes for name, codes in columns.items() if 2 <= codes.max(initial=-1) + 1 <= MOST_VALUES}
     few = dict(list(few.items())[:MOST_COLUMNS])
-    found = {
+    odd = {
         pair: broken
         for pair in permutations(few, 2)
         if (broken := _exceptions(few[pair[0]], few[pair[1]])) is not None
     }
-    same = {(a, b) for a, b in found if (b, a) in found}
+    same = {(a, b) for a, b in odd if (b, a) in odd}
     first = {name: next(a for a in few if (a, name) in same or a == name) for name in few}
-    mutual = [Rule(a, b, True, np.union1d(found[a, b], found[b, a])) for b, a in first.items() if a != b]
+    mutual = [Rule(a, b, True, np.union1d(odd[a, b], odd[b, a])) for b, a in first.items() if a != b]
     return mutual + _followers(
         {
             pair: broken
-            for pair, broken in found.items()
+            for pair, broken in odd.items()
             if pair not in same and all(first[n] == n for n in pair)
         },
         few,
     )
 
 
-def _followers(found: Mapping[tuple[str, str], Codes], few: Mapping[str, Codes]) -> list[Rule]:
+def _followers(odd: Mapping[tuple[str, str], Codes], few: Mapping[str, Codes]) -> list[Rule]:
     """The rules in one direction, for every column that from which it follows most closely."""
     nearest: dict[str, str] = {}
-    for a, b in found:
+    for a, b in odd:
         if b not in nearest or few[a].max() < few[nearest[b]].max():
             nearest[b] = a
-    return [Rule(a, b, False, found[a, b]) for b, a in nearest.items()]
+    return [Rule(a, b, False, odd[a, b]) for b, a in nearest.items()]
 
 
 def _exceptions(a: Codes, b: Codes) -> Codes | None:

@@ -35,15 +35,15 @@ def sentinels(
     >>> sentinels(Cells("int", ages, np.zeros(7, bool)), ages, np.ones(7, int))
     array([False, False, False, False, False, False,  True])
     """
-    found = np.zeros(len(distinct), bool)
+    marked = np.zeros(len(distinct), bool)
     known = np.isin(distinct, _codes(cells, distinct.dtype))
     for i in (0, len(distinct) - 1):
-        rest = np.delete(distinct, np.append(np.flatnonzero(found), i))
+        rest = np.delete(distinct, np.append(np.flatnonzero(marked), i))
         if known[i] and len(rest) > 2 and counts[i] <= most * counts.sum():
-            found[i] = _apart(distinct[i], rest) or (
+            marked[i] = _apart(distinct[i], rest) or (
                 cells.type in ("int", "float") and distinct[i] < 0 <= rest[0]
             )
-    return found
+    return marked
 
 
 def _codes(cells: Cells, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -73,7 +73,7 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
 
 
 def unsure_dates(frame: Frame) -> Iterator[Suspicion]:
-    """Dates by day and month of which nobody can tell which is which, since no number is above 12.
+    """Dates in which day and month cannot be distinguished, since no number is above 12.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> from ctem.tables.io.recognition import Reading, recognised

@@ -232,8 +232,8 @@ def whole_numbers(cells: Cells, dtype: np.dtype[Any]) -> Array:
         near = np.clip(np.rint(values), float(limits.min), float(limits.max))
         inside = near < float(limits.max)  # the largest int64 is no float: casting its neighbour would wrap
         return np.where(inside, np.where(inside, near, 0).astype(dtype), dtype.type(limits.max))
-    own = np.iinfo(values.dtype)
-    return np.clip(values, max(limits.min, own.min), min(limits.max, own.max)).astype(dtype)
+    held = np.iinfo(values.dtype)
+    return np.clip(values, max(limits.min, held.min), min(limits.max, held.max)).astype(dtype)
 
 
 def counts_of(cells: Cells, unit: str, dtype: type[np.signedinteger[Any]] = np.int64) -> Array:
@@ -316,9 +316,9 @@ def _mixed(name: str, known: list[Any], where: Array, types: dict[type, str | No
             f"got {odd.__name__}. Turn the column into one of these first."
         )
     first = {types[type(value)]: int(i) for i, value in zip(reversed(where), reversed(known), strict=True)}
-    found = ", ".join(f"{kind} (row {row})" for kind, row in sorted(first.items(), key=lambda item: item[1]))
+    kinds = ", ".join(f"{kind} (row {row})" for kind, row in sorted(first.items(), key=lambda item: item[1]))
     return TypeError(
-        f"column {name!r}: expected values of one type; got {found}. "
+        f"column {name!r}: expected values of one type; got {kinds}. "
         "Turn the column into text or numbers first."
     )
 

@@ -143,10 +143,10 @@ def _parsed(name: str, names: list[str], delimiter: str, line: int, content: byt
             ),
         )
     except pa.ArrowInvalid as error:
-        found = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", str(error), re.DOTALL)
-        if found is None:
+        match = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", str(error), re.DOTALL)
+        if match is None:
             raise
-        number, expected, got, text = found.groups()
+        number, expected, got, text = match.groups()
         where = line + line_of(content, delimiter, int(number))
         raise ValueError(
             f"{name}, line {where}: expected {expected} columns, got {got}: {text[: csv_rows.LOOKED]!r}."
@@ -156,7 +156,7 @@ def _parsed(name: str, names: list[str], delimiter: str, line: int, content: byt
 def _single_blanks(content: bytes) -> bytes:
     """Rows whose cells have blanks between them, with one blank each, and none at the ends of a line."""
     content = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", content)
-    return re.sub(rb'("(?:[^"]|"")*+")|[ \t]+', lambda found: found[1] or b" ", content)
+    return re.sub(rb'("(?:[^"]|"")*+")|[ \t]+', lambda match: match[1] or b" ", content)
 
 
 class _Rest:
@@ -169,12 +169,12 @@ class _Rest:
         if not self.start:
             return self.stream.read(size)
         size = len(self.start) if size < 0 else size
-        found, self.start = self.start[:size], self.start[size:]
-        return found
+        content, self.start = self.start[:size], self.start[size:]
+        return content
 
     def readline(self, size: int) -> bytes:
-        found = re.match(rb"[^\n]*\n?", self.start[:size])
-        line = found[0] if found else b""
+        match = re.match(rb"[^\n]*\n?", self.start[:size])
+        line = match[0] if match else b""
         self.start = self.start[len(line) :]
         return line if line.endswith(b"\n") or self.start else line + self.stream.readline(size - len(line))
 
@@ -267,5 +267,5 @@ def _check_separator(
     if below and '"' not in "".join((first, *below)) and words != {1} and len(words) == 1:
         raise ValueError(
             f"{name}: expected a comma, semicolon, tab or bar between cells; every line has {words.pop()} words. "
-            "Say --sep ' ' if blanks separate cells, --sep , if a line is one cell."
+            "Use --sep ' ' if blanks separate cells, --sep , if a line is one cell."
         )

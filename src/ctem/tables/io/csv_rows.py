@@ -45,13 +45,13 @@ def line_of(content: bytes, delimiter: str, row: int) -> int:
     ends = cell_class(delimiter)
     cell = rb'(?:"(?:[^"]|"")*+"[^' + ends + rb"\r\n]*+|[^" + ends + rb"\r\n]*+)"
     start, seen = 0, 0
-    for found in re.finditer(cell + rb"(?:[" + ends + rb"]|(\r\n|\r|\n|\Z))", content):
-        if found[1] is None:
+    for cell_end in re.finditer(cell + rb"(?:[" + ends + rb"]|(\r\n|\r|\n|\Z))", content):
+        if cell_end[1] is None:
             continue
-        seen += content[start : found.start(1)] != b""
+        seen += content[start : cell_end.start(1)] != b""
         if seen == row:
             return lines(content[:start])
-        start = found.end()
+        start = cell_end.end()
     raise ValueError(f"row: expected at most {seen}; got {row}.")
 
 
@@ -120,8 +120,8 @@ class _Quotes:
             return len(content)
         before = len(content) if opened is None else opened
         for start, end in (*reversed(spans), (0, 0)):
-            if found := _last_line(content, end, before):
-                return found
+            if last := _last_line(content, end, before):
+                return last
             before = start
         return 0
 
@@ -132,8 +132,8 @@ class _Quotes:
         """
         spans, at = list[tuple[int, int]](), 0
         while b'"' in content:
-            found = self.cells.match(content, at)
-            start = found.end() if found else at
+            passed = self.cells.match(content, at)
+            start = passed.end() if passed else at
             if content[start : start + 1] != b'"':
                 return spans, None  # the end, or a cell that is not
             cell = self.quoted.match(content, start)

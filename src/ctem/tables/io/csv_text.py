@@ -1,4 +1,4 @@
-"""CSV as it is written: cells are read as text and stay that text; what they say is found out beside it.
+"""CSV as it is written: cells are read as text and stay that text; their values are read beside it.
 
 A table is copied cell by cell, so that 00084, 1e3, NA and numbers of forty digits come out as they went in. ``typed``
 gives the same rows as numbers, dates, booleans and gaps, for a model.
@@ -30,7 +30,7 @@ def typed(table: Table, decimal: str | None = None, kinds: Mapping[str, str] | N
     Arguments:
         table: of text.
         decimal: a comma leaves numbers with a point as text, which a model reads.
-        kinds: of some columns, as the user said.
+        kinds: of some columns, as the user requested.
 
     >>> text = pa.table({"a": ["1", "NA"], "b": [" 1.5", "2"], "c": ["x", "3"]})
     >>> [str(field.type) for field in typed(text).schema], typed(text)["a"].to_pylist()
@@ -55,7 +55,7 @@ def typed_as(table: Table, types: Mapping[str, Any]) -> Table:
 
 
 def completed(written: Any, missing: Any, filled: Any) -> Any:
-    """A column as it is written, with filled cells, in its type if it has one, where a mask says that one is missing.
+    """A column as it is written, with filled cells, in its type if it has one, where a mask has a missing one.
 
     >>> completed(pa.array(["007", "NA"]), [False, True], pa.array([7, 8])).to_pylist()
     ['007', '8']
@@ -75,9 +75,9 @@ class CsvWriter:
 
     >>> import io
     >>> out = io.BytesIO()
-    >>> CsvWriter(out, ["n", "say"]).write_table(pa.table({"n": [1.5, None], "say": ["a, b", "c"]}))
+    >>> CsvWriter(out, ["n", "note"]).write_table(pa.table({"n": [1.5, None], "note": ["a, b", "c"]}))
     >>> out.getvalue().decode().splitlines()
-    ['n,say', '1.5,"a, b"', ',c']
+    ['n,note', '1.5,"a, b"', ',c']
     """
 
     def __init__(self, stream: Any, names: list[str]):

@@ -149,7 +149,7 @@ def check_dtype(name: str, backend: str, dtype: Any) -> None:
 
 
 def _is_known(library: str, dtype: Dtype) -> bool:
-    """Whether a dtype has the words of a library, and all that goes with them; some errors say that it has not."""
+    """Whether a dtype has the words of a library, and all that goes with them; where it has not, some checks raise."""
     word = dtype[library]
     if not re.fullmatch(WORDS[library], word) or not isinstance(dtype.get("zone"), str | None):
         return False

@@ -281,11 +281,11 @@ def _wide(kind: Any) -> Any:
 
 def _existing(path: str) -> Any:
     """A file that is there, or a pipe or device, open for reading."""
-    found = Path(path)
-    if found.is_dir() or not found.exists():
-        what = "a folder" if found.is_dir() else "no such file"
+    file = Path(path)
+    if file.is_dir() or not file.exists():
+        what = "a folder" if file.is_dir() else "no such file"
         raise FileNotFoundError(f"{path}: expected a CSV, Parquet or Arrow file; {what} is there.")
-    return found.open("rb")
+    return file.open("rb")
 
 
 def _standard(stream: Any, name: str) -> Any:

@@ -191,15 +191,15 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
     ]
     read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": _read_arrow}[backend]
     if len(table) < LONG:
-        found = list(map(read, names, each))
+        read_columns = list(map(read, names, each))
     else:
         with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
-            found = list(pool.map(read, names, each))
+            read_columns = list(pool.map(read, names, each))
     fields = [
         Field(name, original if isinstance(original, str) else int(original), dtype)
-        for name, original, (dtype, _) in zip(names, originals, found, strict=True)
+        for name, original, (dtype, _) in zip(names, originals, read_columns, strict=True)
     ]
-    columns = {name: cells for name, (_, cells) in zip(names, found, strict=True)}
+    columns = {name: cells for name, (_, cells) in zip(names, read_columns, strict=True)}
     return Frame(TableType(backend, tuple(fields)), columns)
 
 

@@ -108,13 +108,13 @@ def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, A
     {'x0': (24181, None)}
     """
     fields = {field.name: field for field in table_type.fields}
-    found = {}
+    values = {}
     for name, value in given.items():
         field = fields.get(name)
         if field is not None and field.written is not None:
             value = _value(name, value, Writing.from_json(field.written))
-        found[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
-    return found
+        values[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
+    return values
 
 
 def _dated(value: Any) -> Any:
@@ -128,16 +128,16 @@ def _value(name: str, value: Any, writing: Writing) -> Any:
     if writing.kind == "label":
         return value
     if isinstance(value, tuple) and writing.kind == "clock" and len(value) == 2:
-        found = writing.between(name, *value)
-        return found[0] if len(found) == 1 else found
+        ranges = writing.between(name, *value)
+        return ranges[0] if len(ranges) == 1 else ranges
     if isinstance(value, tuple):
-        return tuple(_value(name, each, writing) for each in value)
+        return tuple(_value(name, item, writing) for item in value)
     if isinstance(value, list | set | frozenset):
-        found = []
+        values = []
         for item in value:
-            each = _value(name, item, writing)
-            found += each if isinstance(item, tuple) and isinstance(each, list) else [each]
-        return found
+            part = _value(name, item, writing)
+            values += part if isinstance(item, tuple) and isinstance(part, list) else [part]
+        return values
     if isinstance(value, dt.time):
         value = value.strftime("%H:%M:%S")
     if not isinstance(value, str):
@@ -170,7 +170,7 @@ def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> 
         whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
         if not (0 <= column < len(names) if whole else column in names):  # type: ignore[operator]
             raise ValueError(f"{what}: expected names or positions of {list(names)}; got {column!r}.")
-    found = [names.index(column) if isinstance(column, str) else int(column) for column in asked]
-    if len(set(found)) < len(found):
+    places = [names.index(column) if isinstance(column, str) else int(column) for column in asked]
+    if len(set(places)) < len(places):
         raise ValueError(f"{what}: expected each column once; got {asked}.")
-    return found
+    return places

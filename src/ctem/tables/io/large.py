@@ -145,8 +145,8 @@ def open_large(X: Any) -> Iterator[LargeTable]:
     if isinstance(X, str | os.PathLike | LargeTable):
         yield X if isinstance(X, LargeTable) else _opened(os.fspath(X))
         return
-    if _library(X) == "pyarrow" and (found := _fragments(X)) is not None:
-        yield _checked("the dataset", found, X.schema)
+    if _library(X) == "pyarrow" and (fragments := _fragments(X)) is not None:
+        yield _checked("the dataset", fragments, X.schema)
         return
     with tempfile.TemporaryDirectory(prefix="ctem-") as folder:
         _write(X, folder)
@@ -157,8 +157,8 @@ def open_large(X: Any) -> Iterator[LargeTable]:
 def _library(X: Any) -> str:
     """The library of a dataset or query that is not a table yet; empty for anything else."""
     kinds = {"Dataset": "pyarrow", "LazyFrame": "polars", "DuckDBPyRelation": "duckdb"}
-    found = {kinds[c.__name__]: c.__module__ for c in type(X).__mro__ if c.__name__ in kinds}
-    return next((library for library, module in found.items() if library in module), "")
+    modules = {kinds[c.__name__]: c.__module__ for c in type(X).__mro__ if c.__name__ in kinds}
+    return next((library for library, module in modules.items() if library in module), "")
 
 
 def _write(X: Any, folder: str) -> None:
@@ -177,9 +177,9 @@ def _write_tables(tables: Iterable[Any], folder: str) -> None:
     writer: Any = None
     schema: Schema = None
     try:
-        for number, each in enumerate(tables):
+        for number, given in enumerate(tables):
             table = (
-                pa.Table.from_batches([each]) if isinstance(each, pa.RecordBatch) else _arrow(number, each)
+                pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else _arrow(number, given)
             )
             if schema is not None:
                 _check_same(f"table {number}", table.schema, "table 0", schema)
@@ -221,8 +221,8 @@ def _opened(path: str, name: str = "") -> LargeTable:
     root = inner if files != [inner] else inner.rpartition("/")[0]
     how = {"filesystem": filesystem, "format": "parquet", "partitioning": "hive", "partition_base_dir": root}
     with _naming(files[0]):
-        found = import_module("pyarrow.dataset").dataset(files, **how)
-    return _checked(name or path, list(found.get_fragments()), found.schema, name)
+        dataset = import_module("pyarrow.dataset").dataset(files, **how)
+    return _checked(name or path, list(dataset.get_fragments()), dataset.schema, name)
 
 
 def _filesystem(path: str) -> tuple[Any, str]:
@@ -241,13 +241,13 @@ def _filesystem(path: str) -> tuple[Any, str]:
 
 def _files(path: str, filesystem: Any, inner: str) -> list[str]:
     fs = pa.fs
-    found = filesystem.get_file_info(inner)
-    if found.type == fs.FileType.NotFound:
+    facts = filesystem.get_file_info(inner)
+    if facts.type == fs.FileType.NotFound:
         raise FileNotFoundError(f"{path}: expected a Parquet file or folder; nothing is there.")
-    if found.type == fs.FileType.File:
+    if facts.type == fs.FileType.File:
         return [inner]
     inside = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    files = sorted(each.path for each in inside if each.is_file and _is_ours(each.path, inner))
+    files = sorted(file.path for file in inside if file.is_file and _is_ours(file.path, inner))
     if not files:
         raise FileNotFoundError(
             f"{path}: expected files that end in .parquet in this folder; found none among {len(inside)} entries."
@@ -277,10 +277,10 @@ def _checked(path: str, fragments: list[Any], schema: Schema, name: str = "") ->
     files, start, types, reference = [], 0, dict[str, Any](), None
     for fragment in fragments:
         with _naming(fragment.path):
-            own, rows = fragment.physical_schema, fragment.count_rows()
-        reference = reference or (fragment.path, own)
-        _check_same(fragment.path, own, *reference)
-        for field in own:
+            here, rows = fragment.physical_schema, fragment.count_rows()
+        reference = reference or (fragment.path, here)
+        _check_same(fragment.path, here, *reference)
+        for field in here:
             if not pa.types.is_null(field.type):
                 types.setdefault(field.name, field.type)
         files.append(File(name or fragment.path, start, rows, fragment))
@@ -361,7 +361,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _is_text(path: str) -> bool:
-    """Whether the name of a file says that it holds text, and no Parquet.
+    """Whether a file holds text, and no Parquet, by its name.
 
     >>> _is_text("rows.csv.gz"), _is_text("rows.parquet")
     (True, False)

@@ -17,22 +17,25 @@ from ctem.tables.io.frame import Frame, as_written, build_frame
 __all__ = ["filled", "with_observed"]
 
 
-def filled(own: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
-    """The table X, read as ``own``, with the missing cells of some columns filled in; other columns stay as they are.
+def filled(frame: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
+    """The table X, read as ``frame``, with the missing cells of some columns filled in; other columns stay as they are.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([[1.0, np.nan]])
     >>> filled(own := read_frame(X), {"x1": own.columns["x0"]}, X)
     array([[1., 1.]])
     """
-    gone = {name: cells.missing for name, cells in own.columns.items()}
+    gone = {name: cells.missing for name, cells in frame.columns.items()}
     new = [
         field
-        for field in own.table_type.fields
-        if field.name in columns and not _can_hold(field.dtype, own.columns[field.name], columns[field.name])
+        for field in frame.table_type.fields
+        if field.name in columns
+        and not _can_hold(field.dtype, frame.columns[field.name], columns[field.name])
     ]
     known = {name: cells for name, cells in columns.items() if name not in {field.name for field in new}}
-    made = build_frame(own.table_type, {name: known.get(name, cells) for name, cells in own.columns.items()})
+    made = build_frame(
+        frame.table_type, {name: known.get(name, cells) for name, cells in frame.columns.items()}
+    )
     made = with_observed(made, X, gone)
     for field in new:
         values = as_written(field, columns[field.name]).to_list()
@@ -40,13 +43,13 @@ def filled(own: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
     return made
 
 
-def _can_hold(dtype: Dtype, own: Cells, made: Cells) -> bool:
+def _can_hold(dtype: Dtype, old: Cells, made: Cells) -> bool:
     """Whether a column is of a type for what fills it; one without values may be of any."""
-    if not own.missing.all() or "object" in dtype:
+    if not old.missing.all() or "object" in dtype:
         return True
-    if (own.type == "label" and not own.labels) or {"null", "Null"} & {str(each) for each in dtype.values()}:
+    if (old.type == "label" and not old.labels) or {"null", "Null"} & {str(each) for each in dtype.values()}:
         return False
-    return own.type == made.type or {own.type, made.type} <= {"int", "float"}
+    return old.type == made.type or {old.type, made.type} <= {"int", "float"}
 
 
 def _with_column(table: Any, j: int, values: list[Any]) -> Any:

@@ -102,11 +102,11 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
     >>> found.columns["x0"].values, found.columns["x1"].missing
     (array([12,  7, 30]), array([False,  True, False]))
     """
-    found = {
+    writings = {
         field.name: _writing(frame.columns[field.name], reading, kinds.get(field.name))
         for field in frame.table_type.fields
     }
-    return _converted(frame, {name: writing for name, writing in found.items() if writing is not None})
+    return _converted(frame, {name: writing for name, writing in writings.items() if writing is not None})
 
 
 def read_written(frame: Frame, table_type: TableType) -> Frame:
@@ -160,7 +160,7 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
     used = dict.fromkeys(str(cells.labels[code]).strip() for code in codes)
     texts = [text for text in used if text not in marks]
     if kind not in ("category", "ordinal") and texts:
-        made = next((found for reader in READERS if (found := reader(texts, reading)) is not None), None)
+        made = next((writing for reader in READERS if (writing := reader(texts, reading)) is not None), None)
         if made is not None:
             first = replace(made, formats=made.formats[:1])  # an example of what is most common
             example = next((text for text in texts if first.parsed(text) is not None), texts[0])
@@ -172,7 +172,7 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
 
 
 def gaps_of(kind: str | None) -> tuple[str, ...]:
-    """What marks a missing cell among labels: where the user says that they are, nothing but an empty cell.
+    """What marks a missing cell among labels: where the user requests labels, nothing but an empty cell.
 
     >>> "NA" in gaps_of(None), "NA" in gaps_of("category")
     (True, False)
@@ -273,7 +273,7 @@ def _date(texts: list[str], reading: Reading) -> Writing | None:
     if not re.search(r"\d", texts[0]):
         return None
     offsets = {
-        found[0] if (found := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
+        offset[0] if (offset := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
     }
     suffix, zone = (offsets.pop(), "") if len(offsets) == 1 else ("", "" if "" in offsets else "%z")
     orders = [reading.dates] if reading.dates else _likely(texts)
@@ -306,7 +306,7 @@ def _as_padded(made: Writing, texts: list[str]) -> Writing:
     """With zeros before days and months below ten, or without, as more of the texts have it."""
     loose = replace(made, padded=False)
     exact = [
-        sum(each.text(_as_value(each, text)) == text for text in texts[:TRIED]) for each in (made, loose)
+        sum(form.text(_as_value(form, text)) == text for text in texts[:TRIED]) for form in (made, loose)
     ]
     return made if exact[0] >= exact[1] else loose
 
@@ -353,15 +353,15 @@ def _span(texts: list[str], reading: Reading) -> Writing | None:
     parts = [re.findall(r"\d+( ?)([a-zA-Z]+)(,? ?)(?=\d|$)", text) for text in texts]
     if max(map(len, parts)) < 2 or any(span_seconds(text) is None for text in texts):
         return None
-    seen = [(unit, space, end) for each in parts for space, unit, end in each]
-    apart = Counter(end for each in parts for *_, end in each[:-1]).most_common(1)[0][0]
+    seen = [(unit, space, end) for cell in parts for space, unit, end in cell]
+    apart = Counter(end for cell in parts for *_, end in cell[:-1]).most_common(1)[0][0]
     units = {
         SPANS[unit.lower()]: f"{space}{unit}" for (unit, space, _), _ in reversed(Counter(seen).most_common())
     }
     ordered = [units[size] for size in sorted(units, reverse=True)]
     made = Writing("duration", units=(*(f"{unit}{apart}" for unit in ordered[:-1]), ordered[-1]))
     loose = replace(made, padded=False)
-    exact = [sum(each.text(each.parsed(text)) == text for text in texts) for each in (made, loose)]
+    exact = [sum(form.text(form.parsed(text)) == text for text in texts) for form in (made, loose)]
     return made if exact[0] >= exact[1] else loose
 
 

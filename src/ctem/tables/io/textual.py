@@ -36,7 +36,7 @@ def text_types(table_type: TableType) -> dict[str, Any]:
 def read_as_fitted(frame: Frame, table_type: TableType, what: str = "X") -> Frame:
     """The frame with columns of text as the numbers, booleans and dates that they were in fit.
 
-    A cell that says nothing of the kind is an error that names it, and so are times with a zone where fit had none.
+    A cell of another kind is an error that names it, and so are times with a zone where fit had none.
 
     >>> import pandas as pd
     >>> from ctem.tables.io.frame import read_frame

@@ -90,7 +90,7 @@ class Writing:
     units: tuple[str, ...] = ()
 
     def parsed(self, text: str) -> float | int | None:
-        """What a cell says, in the numbers of ``cells``; None if it says nothing in this notation."""
+        """The value of a cell, in the numbers of ``cells``; None if it is not in this notation."""
         text = text.strip()
         if self.kind == "number":
             return self._number(text)
@@ -110,12 +110,12 @@ class Writing:
         >>> evening.between("at", "08:00", "17:00"), evening.between("at", "22:00", "01:00")
         ([(0.0, 180.0), (1080.0, 1439.0)], [(480.0, 660.0)])
         """
-        ends = [each.strftime("%H:%M:%S") if isinstance(each, dt.time) else each for each in (low, high)]
-        if any(each is not None and not isinstance(each, str) for each in ends):
+        ends = [end.strftime("%H:%M:%S") if isinstance(end, dt.time) else end for end in (low, high)]
+        if any(end is not None and not isinstance(end, str) for end in ends):
             return [(low, high)]
         last_second = ends[1] in (None, "24:00", "24:00:00")
         clock = ["00:00:00" if ends[0] is None else ends[0], "23:59:59" if last_second else ends[1]]
-        first, last = (self.parsed(each) for each in clock)
+        first, last = (self.parsed(end) for end in clock)
         if first is None or last is None:
             strange = clock[0] if first is None else clock[1]
             raise ValueError(f"column {name!r}: expected {self.in_words()}; got {strange!r}.")
@@ -221,7 +221,7 @@ class Writing:
         fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
         fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
         fine &= (made.kind in DATED) == bool(made.formats)
-        fine &= all(_unit(each) in SPANS for each in made.units)
+        fine &= all(_unit(unit) in SPANS for unit in made.units)
         fine &= all(isinstance(items, list | tuple) for items in lists.values())
         fine &= type(made.digits) is type(made.cut) is int
         fine &= made.kind in ("clock", "duration") or (made.cut, made.seconds, made.units) == (0, False, ())
@@ -321,16 +321,16 @@ def _iso(form: str) -> re.Pattern[str] | None:
         return None
     digits = {"%Y": r"\d{4}", "%f": r"\d{6}"}
     parts = re.sub(r"\.", r"[.]", form)
-    return re.compile(re.sub(r"%\w", lambda found: digits.get(found[0], r"\d\d"), parts), re.ASCII)
+    return re.compile(re.sub(r"%\w", lambda match: digits.get(match[0], r"\d\d"), parts), re.ASCII)
 
 
 def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | None]) -> Cells:
     """Booleans, and text that is none."""
-    found = [
+    parsed = [
         label if value is None else bool(value) for label, value in zip(labels.labels, known, strict=True)
     ]
-    listed = list(dict.fromkeys([*found, True, False]))
-    codes = np.array([listed.index(each) for each in found])[np.where(gone, 0, labels.values)]
+    listed = list(dict.fromkeys([*parsed, True, False]))
+    codes = np.array([listed.index(each) for each in parsed])[np.where(gone, 0, labels.values)]
     return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
 
 
@@ -363,10 +363,10 @@ def _first_day(month: int) -> dt.datetime:
 
 
 def _clock_seconds(text: str) -> int | None:
-    found = re.fullmatch(r"(\d{1,4}):([0-5]\d)(?::([0-5]\d))?", text)
-    if not found:
+    match = re.fullmatch(r"(\d{1,4}):([0-5]\d)(?::([0-5]\d))?", text)
+    if not match:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return 3600 * hours + 60 * minutes + seconds
 
 

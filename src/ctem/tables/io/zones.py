@@ -62,10 +62,10 @@ def given_moments(what: str, given: Mapping[str, Any], table_type: TableType) ->
         for name, kind in held.items()
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     }
-    found = dict(given)
-    for name in (name for name in zones if name in found):
-        found[name] = changed_each(found[name], partial(_in_utc, what, name, zone=zones[name]))
-    return found
+    moments = dict(given)
+    for name in (name for name in zones if name in moments):
+        moments[name] = changed_each(moments[name], partial(_in_utc, what, name, zone=zones[name]))
+    return moments
 
 
 def changed_each(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -123,7 +123,7 @@ def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:
     if zone:
         return ValueError(
             f"{what}: column {name!r} holds times in {zone}; got {got}. "
-            f"Say which zone they are in, as in pd.Timestamp('2020-01-05 09:00', tz={zone!r})."
+            f"Give them with their zone, as in pd.Timestamp('2020-01-05 09:00', tz={zone!r})."
         )
     return ValueError(
         f"{what}: column {name!r} holds times without a zone; got {got}. Give them as fit had them, without."

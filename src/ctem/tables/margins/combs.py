@@ -30,7 +30,7 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Comb:
-    """The values of a column, each on one or several lattices, and what a smooth map says of them.
+    """The values of a column, each on one or several lattices, and what a smooth map makes of them.
 
     Arguments:
         counts: rows of each value; 0 for one that may come.

@@ -25,7 +25,7 @@ CLOSER = 0.01  # share of neighbours that may be closer than a lattice allows
 TIED = 0.01  # share of rows that repeat another's value from which a column counts as rounded
 
 ROUNDABLE = 1e15
-FEWEST = 20  # different numbers that tell how they are written
+FEWEST = 20  # different numbers that show how they are written
 NOISE = 64  # last bits by which a sum of rounded numbers may be off
 FIGURES, MOST_DECIMALS = 8, 18  # of the step of a lattice, and of its values
 

@@ -24,7 +24,7 @@ __all__ = ["PreferredValues", "map_from_json"]
 MAX_VALUES = 20_000  # of a column that this is fitted to
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the smooth map against the counts, in rows per row
 GAIN = 0.01  # nats per row that it must be worth
-FURTHEST = 6.0  # |T(X)| of a value that counts: beyond, float64 cannot tell neighbouring probabilities apart
+FURTHEST = 6.0  # |T(X)| of a value that counts: beyond, float64 cannot resolve neighbouring probabilities
 NARROWEST = 1e-14  # smooth probability of a cell that counts, for the same reason
 
 Vector = NDArray[np.float64]
@@ -174,7 +174,7 @@ def _near(
 def _rising(heights: Vector) -> NDArray[np.bool_]:
     """Both ends, and what lies above all before it and below the last.
 
-    Near 1 a narrow cell can have less mass than float64 sums can tell apart.
+    Near 1 a narrow cell can have less mass than float64 sums can resolve.
     """
     highest = np.maximum.accumulate(heights)
     inner = (heights[1:-1] > highest[:-2]) & (heights[1:-1] < heights[-1])

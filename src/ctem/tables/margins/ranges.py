@@ -2,7 +2,7 @@
 
 A tenth of the rows may lie within a millionth of the range, or none between two values. The smooth map T makes such a
 column roughly N(0, 1); Φ(T(X)) would be uniform if it were exactly so, and its histogram with blocks of any width, as
-many as the rows speak for, is what is left to say (Bayesian blocks: Scargle, Norris, Jackson and Chiang 2013).
+many as the rows support, is what remains (Bayesian blocks: Scargle, Norris, Jackson and Chiang 2013).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ctem.tables.margins.rhythms import Smooth
 __all__ = ["fit_ranges", "likeliest_blocks"]
 
 CELLS = 2048  # of as many rows each, whose edges blocks may have
-LEAST = 1e-13  # probability between edges, so that float64 can tell them apart
+LEAST = 1e-13  # probability between edges, so that float64 can resolve them
 FALSE_ALARMS = 0.05  # probability of an edge where there is none
 SEEN = 0.5  # of what a block costs, that an edge must gain in some window to be looked at
 PSEUDO = 0.5  # rows that every block has beside its own, laid out evenly over all blocks
@@ -29,7 +29,7 @@ FOLDS, ERRORS, GAIN = (
     0.01,
 )  # ranges must be better on rows left out, by so many errors and nats per row
 ROWS = 20_000  # that this is judged by, at most
-FEWEST = 50  # rows below which no range can be told from chance
+FEWEST = 50  # rows below which no range can be distinguished from chance
 
 Vector = NDArray[np.float64]
 Map = Smooth | PreferredValues

@@ -22,7 +22,7 @@ from ctem.tables.margins.monotone import MonotoneMap
 __all__ = ["DAY", "WEEK", "Rhythm", "Smooth", "smooth_from_json"]
 
 DAY, WEEK = 1.0, 7.0  # periods, in units of X
-MOST = 0.9  # of the rows, which are said to lie within so many hours
+MOST = 0.9  # of the rows: how many hours hold so many
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def exact(
     codecs: Mapping[str, Codec],
     drawn: Mapping[str, Mask] | None = None,
 ) -> dict[str, Cells]:
-    """The columns with numbers that nearly meet a formula in float64 as it says.
+    """The columns with numbers that nearly meet a formula in float64 made to meet it.
 
     Sums come first, then copies, then differences, and what a formula has used stays in its row: a difference is the
     last digit off where the sum is exact.
@@ -73,11 +73,11 @@ def exact(
     return made
 
 
-def _nearly(codec: Numbers, own: Vector, value: Vector) -> Mask:
+def _nearly(codec: Numbers, measured: Vector, value: Vector) -> Mask:
     """Where values are those of a formula up to rounding, and these lie within the ends of the column."""
     low, high = codec.transform.edges if isinstance(codec.transform, Bounded) else (-np.inf, np.inf)
-    far = np.abs(own - codec.transform.location) + codec.transform.scale
-    return np.asarray((np.abs(own - value) <= NEAR * far) & (low <= value) & (value <= high))
+    far = np.abs(measured - codec.transform.location) + codec.transform.scale
+    return np.asarray((np.abs(measured - value) <= NEAR * far) & (low <= value) & (value <= high))
 
 
 def sums_of(rules: Sequence[KeptRule]) -> list[Formula]:
@@ -87,14 +87,14 @@ def sums_of(rules: Sequence[KeptRule]) -> list[Formula]:
     >>> sums_of([KeptRule("b", (Term("a"),), Affine((1.0,), 0.0), 0.99, 0.99, 80, 0, (), True)])
     [Formula(target='b', terms=(('a', 1),), share=0.99)]
     """
-    found = []
+    sums = []
     for rule in rules:
         function, names = rule.function, [term.column for term in rule.terms if not term.part]
         plain = isinstance(function, Affine) and function.constant == 0 and len(names) == len(rule.terms)
         if plain and isinstance(function, Affine) and set(map(abs, function.factors)) == {1.0}:
             signs = map(int, function.factors)
-            found.append(Formula(rule.target, tuple(zip(names, signs, strict=True)), rule.share))
-    return found
+            sums.append(Formula(rule.target, tuple(zip(names, signs, strict=True)), rule.share))
+    return sums
 
 
 def _rank(formula: Formula) -> tuple[bool, int]:

@@ -35,7 +35,7 @@ NEAR, STEP, SMOOTH = (
 DISTINCT, ALIKE = 10, 0.5  # values in these rows, at least, and the share of the most frequent one, at most
 EXACT = 2**52  # below, float64 has whole numbers and their halves
 OFF = 0.3  # of a cell, that a value may lie off the lattice
-FINEST = 4e-6  # of a column's scale: what float32 can tell apart
+FINEST = 4e-6  # of a column's scale: what float32 can resolve
 CLOSEST = 1e-6  # half the width of a cell in an encoded column, at least, for the same reason
 
 Vector = NDArray[np.float64]
@@ -71,13 +71,13 @@ class Formula(NamedTuple):
     def from_json(cls, data: Sequence[Any], names: Sequence[str]) -> Formula:
         """The formula that ``to_json`` wrote, about some of these columns."""
         target, terms, share = data
-        found = tuple((str(name), int(sign)) for name, sign in terms)
-        columns = [target, *(name for name, _ in found)]
-        fine = 1 <= len(found) <= 2 and len(set(columns)) == len(columns) and set(columns) <= set(names)
-        fine = fine and all(sign in (-1, 1) for _, sign in found) and any(sign > 0 for _, sign in found)
+        signed = tuple((str(name), int(sign)) for name, sign in terms)
+        columns = [target, *(name for name, _ in signed)]
+        fine = 1 <= len(signed) <= 2 and len(set(columns)) == len(columns) and set(columns) <= set(names)
+        fine = fine and all(sign in (-1, 1) for _, sign in signed) and any(sign > 0 for _, sign in signed)
         if not (fine and 0 <= float(share) <= 1):
             raise ValueError(f"formula: expected a column, signed others and a share; got {data!r}")
-        return cls(str(target), found, float(share))
+        return cls(str(target), signed, float(share))
 
 
 def find_formulas(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple[Formula, ...]:
@@ -94,11 +94,11 @@ def find_formulas(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tu
     >>> [formula.in_words() for formula in Schema.fit(read_frame(X)).formulas]
     ['= x2 − x1 in 60% of the rows', '= x2 − x0 in 60% of the rows', '= x0 + x1 in 60% of the rows']
     """
-    found: list[Formula] = []
+    formulas: list[Formula] = []
     for group in _groups(codecs).values():
-        found += _Search(group, cells).formulas()
+        formulas += _Search(group, cells).formulas()
     place = {name: i for i, name in enumerate(codecs)}
-    return tuple(sorted(found, key=lambda formula: (place[formula.target], -formula.share)))
+    return tuple(sorted(formulas, key=lambda formula: (place[formula.target], -formula.share)))
 
 
 def _groups(codecs: Mapping[str, Codec]) -> dict[tuple[str, str], dict[str, Numbers]]:
@@ -116,19 +116,19 @@ class _Search:
 
     def __init__(self, codecs: Mapping[str, Numbers], cells: Mapping[str, Cells]):
         self.names = list(codecs)[:COPIES]
-        each = [codecs[name] for name in self.names]
+        chosen = [codecs[name] for name in self.names]
         n = min(len(cells[name]) for name in self.names)  # a sketch adds what its sample of the rows missed
         rows = np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64)
         self.values = np.stack(
             [measured(codecs[name], _sampled(cells[name], rows)) for name in self.names], 1
         )
-        self.width = np.array([width_of(codec) for codec in each])
-        atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in each]
+        self.width = np.array([width_of(codec) for codec in chosen])
+        atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in chosen]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
         self.free = np.stack(free, 1)
         self.first = _first_of_copies(self.values)
-        self.codecs = each
-        self.summed = len(each) <= SUMS and all(codec.lattice.type != "moment" for codec in each)
+        self.codecs = chosen
+        self.summed = len(chosen) <= SUMS and all(codec.lattice.type != "moment" for codec in chosen)
 
     def formulas(self) -> list[Formula]:
         """The formulas of every column that are worth most."""
@@ -174,15 +174,15 @@ class _Search:
         rng = np.random.default_rng(0)
         if len(self.names) > SUMS:
             return
-        own, total = self._scores(j, self.values[:, j]), (self.free[:, j] & self.first).sum()
+        scores, total = self._scores(j, self.values[:, j]), (self.free[:, j] & self.first).sum()
         for i in range(len(self.names)):
             other = self._scores(j, self.values[:, i])
             apart = ~self._hits(((i, 1),))[0][:, j]
             rows = self.free[:, j] & ~np.isnan(other) & apart
             first = self.first[rows]
             if i != j and first.sum() >= 10 * LEAST:
-                chance = _sharpness((own[rows] - rng.permutation(other[rows]))[first])
-                worth = (_sharpness((own[rows] - other[rows])[first]) - chance - NEAR) / total
+                chance = _sharpness((scores[rows] - rng.permutation(other[rows]))[first])
+                worth = (_sharpness((scores[rows] - other[rows])[first]) - chance - NEAR) / total
                 if worth >= WORTH:
                     yield ((i, 1),), worth
 
@@ -242,7 +242,7 @@ def _sharpness(gap: Vector) -> float:
 
 
 def width_of(codec: Numbers) -> float:
-    """The width of the cell of a value, as far as float32 can tell it from its neighbours.
+    """The width of the cell of a value, as far as float32 can distinguish it from its neighbours.
 
     >>> from ctem.tables.margins.lattices import Lattice
     >>> from ctem.tables.margins.monotone import MonotoneMap
@@ -316,16 +316,16 @@ class _Kept:
 
     def __init__(self, function: Callable[[Tensor], Tensor]):
         self.function = function
-        self.known = self.found = torch.zeros(0)  # numbers in order, and what was found for each
+        self.known = self.values = torch.zeros(0)  # numbers in order, and the function of each
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(self.known) and self.known.device == x.device:
             place = torch.searchsorted(self.known, x).clamp_max(len(self.known) - 1)
             if torch.equal(self.known[place], x):
-                return self.found[place]
+                return self.values[place]
         self.known, place = x.unique(return_inverse=True)
-        self.found = self.function(self.known)
-        return self.found[place]
+        self.values = self.function(self.known)
+        return self.values[place]
 
 
 def _decoded(codec: Numbers, x: Tensor) -> Tensor:

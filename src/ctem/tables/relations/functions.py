@@ -29,7 +29,7 @@ class Lookup:
         values: the value of each key.
         hits: rows with this key that hold this value.
         rows: rows with this key.
-        share: of all rows, that hold what the others with their key say: the share of a key leans to it.
+        share: of all rows, that hold the value of the others with their key: the share of a key leans to it.
         banded: a number between two keys with one value has that value too.
 
     >>> state = Lookup(((0.0, 1.0),), (5.0, 7.0), (9, 1), (10, 1), 0.9)
@@ -67,14 +67,14 @@ class Lookup:
     def _places(self, numbers: Sequence[Vector]) -> NDArray[np.int64]:
         """Which key every row has; −1 for none."""
         known, code, order = self._index
-        found, fits = np.zeros(len(numbers[0]), np.int64), np.ones(len(numbers[0]), bool)
-        for own, value in zip(known, numbers, strict=True):
-            place = np.searchsorted(own, value - OFF).clip(0, len(own) - 1)
+        key, fits = np.zeros(len(numbers[0]), np.int64), np.ones(len(numbers[0]), bool)
+        for values, value in zip(known, numbers, strict=True):
+            place = np.searchsorted(values, value - OFF).clip(0, len(values) - 1)
             with np.errstate(invalid="ignore"):
-                fits &= np.abs(own[place] - value) <= OFF
-            found = found * len(own) + place
-        at = np.searchsorted(code, found).clip(0, len(code) - 1)
-        place = np.where(fits & (code[at] == found), order[at], -1)
+                fits &= np.abs(values[place] - value) <= OFF
+            key = key * len(values) + place
+        at = np.searchsorted(code, key).clip(0, len(code) - 1)
+        place = np.where(fits & (code[at] == key), order[at], -1)
         return np.where(place < 0, self._between(numbers[0]), place) if self.banded else place
 
     def _between(self, number: Vector) -> NDArray[np.int64]:
@@ -92,9 +92,9 @@ class Lookup:
         """The numbers of each column in order, a code for each key in order, and the key that each code is of."""
         code, known = np.zeros(len(self.values), np.int64), []
         for column in self.keys:
-            own, place = np.unique(np.array(column), return_inverse=True)
-            known.append(own)
-            code = code * len(own) + place
+            values, place = np.unique(np.array(column), return_inverse=True)
+            known.append(values)
+            code = code * len(values) + place
         order = np.argsort(code)
         return known, code[order], order
 
@@ -200,7 +200,7 @@ def _lookup(data: Mapping[str, Any]) -> Lookup:
     keys, values = tuple(_finite(column) for column in data["keys"]), _finite(data["values"])
     hits, rows, share = tuple(data["hits"]), tuple(data["rows"]), float(data["share"])
     m = len(values)
-    fine = 1 <= len(keys) <= 2 and 1 <= m <= MOST_KEYS and all(len(own) == m for own in keys)
+    fine = 1 <= len(keys) <= 2 and 1 <= m <= MOST_KEYS and all(len(key) == m for key in keys)
     fine = fine and len(hits) == len(rows) == m and all(type(count) is int for count in (*hits, *rows))
     fine = fine and all(0 <= hit <= count for hit, count in zip(hits, rows, strict=True)) and 0 < share < 1
     fine = fine and isinstance(data["banded"], bool) and not (data["banded"] and len(keys) > 1)
@@ -216,7 +216,7 @@ def _digits(value: float) -> int:
 
 
 def _finite(values: Sequence[Any]) -> tuple[float, ...]:
-    found = tuple(map(float, values))
-    if not all(map(math.isfinite, found)):
+    numbers = tuple(map(float, values))
+    if not all(map(math.isfinite, numbers)):
         raise ValueError("rule: expected finite numbers.")
-    return found
+    return numbers

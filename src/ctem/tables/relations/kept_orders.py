@@ -36,8 +36,8 @@ class KeptOrder:
 
     Arguments:
         low, high: the columns.
-        share: of the rows that have both, those that keep the order; a little less than 1 where all do.
-        rows: that have both.
+        share: of these rows, those that keep the order; a little less than 1 where all do.
+        rows: that could break it: not those in which the lower column is least, or the higher one greatest.
         broken: of these, those that do not keep it.
         examples: the first few of them, counted from 0.
 
@@ -53,7 +53,7 @@ class KeptOrder:
     examples: tuple[int, ...]
 
     def in_words(self) -> str:
-        """What is said of the lower column, and the rows that break it."""
+        """The order as a sentence about the lower column, with the rows that break it."""
         if not self.broken:
             return f"never above {self.high}"
         rows = "1 row" if self.broken == 1 else f"{self.broken:,} rows"
@@ -86,7 +86,8 @@ def find_orders(
     """The orders between columns of numbers, or of moments, or of durations; those that are asked for first.
 
     Many rows are near to equality on the one side of it and hardly any on the other, and if the columns had nothing to
-    do with each other, many rows would break the order.
+    do with each other, many rows would break the order. That of columns of a few values must hold in all rows: else
+    networks, which see the values, know more than its share.
 
     >>> from ctem.tables.schema import Schema
     >>> from ctem.tables.io.frame import read_frame
@@ -111,7 +112,7 @@ def find_orders(
 
 
 def _comparable(low: str, high: str, known: Mapping[str, Quantity]) -> bool:
-    """Whether an order can be asked for; an error that says why it cannot."""
+    """Whether an order can be asked for; an error with the reason where it cannot."""
     if not {low, high} <= known.keys() or low == high or known[low].kind != known[high].kind:
         raise ValueError(f"rules: expected two columns of numbers, or of moments, in '{low} <= {high}'.")
     return True
@@ -130,13 +131,19 @@ def _ordered(a: str, b: str, values: Mapping[str, Vector], width: float) -> bool
     chance = (np.random.default_rng(0).permutation(high[there]) < low[there]).sum()
     apart = int((gap > 0).sum())
     some = int(close.sum()) - below
-    diverse = 2 * values_near >= min(DISTINCT, len(np.unique(low[there])))
-    return bool(min(some, chance, apart) >= EVIDENCE and EVIDENCE * below <= some and diverse)
+    lower, higher = len(np.unique(low[there])), len(np.unique(high[there]))
+    diverse = 2 * values_near >= min(DISTINCT, lower)
+    if below and max(lower, higher) <= DISTINCT:
+        return False
+    return bool(min(some, chance, apart) >= EVIDENCE and EVIDENCE * below <= min(some, chance) and diverse)
 
 
 def _order(low: str, high: str, values: Mapping[str, Vector]) -> KeptOrder:
     there = ~np.isnan(values[low]) & ~np.isnan(values[high])
+    lower, higher = values[low][there], values[high][there]
     broken = np.flatnonzero(values[low] > values[high])
-    rows = int(there.sum())
+    rows = min(
+        int((lower > higher.min(initial=np.inf)).sum()), int((higher < lower.max(initial=-np.inf)).sum())
+    )
     share = kept_share(rows, len(broken))
     return KeptOrder(low, high, share, rows, len(broken), tuple(broken[:SHOWN].tolist()))

@@ -100,13 +100,13 @@ class PairIndex:
         some = np.flatnonzero(of[self.key])
         some = some[np.linspace(0, len(some) - 1, min(len(some), PAIRS)).astype(np.int64)]
         count, key, base = self.count[some], self.key[some], base[some]
-        left, own, kinds = count - 1, self.rows[key] - 1, self.kinds[key] - (count == 1)
+        left, rows, kinds = count - 1, self.rows[key] - 1, self.kinds[key] - (count == 1)
 
         def log_prob(strength: float, discount: float) -> float:
             mass = left - discount * (left > 0) + (strength + discount * kinds) * base
-            return float((np.log(mass / (own + strength)) * count).sum()) / max(1, int(count.sum()))
+            return float((np.log(mass / (rows + strength)) * count).sum()) / max(1, int(count.sum()))
 
-        strength, discount = max(product(STRENGTHS, DISCOUNTS), key=lambda each: log_prob(*each))
+        strength, discount = max(product(STRENGTHS, DISCOUNTS), key=lambda pair: log_prob(*pair))
         return BackOff(strength, discount, log_prob(strength, discount))
 
 
@@ -118,7 +118,7 @@ class LabelPair:
         column: of very many labels.
         partner: the other column.
         labels, values, counts: pairs that were seen: the slot of the label, that of the value, and rows.
-        gain: nats by which the partner tells a label, each row given all others.
+        gain: nats that the partner gives about a label, each row given all others.
 
     >>> pair = LabelPair("city", "state", (0, 1), (3, 3), (2, 1), 0.4)
     >>> LabelPair.from_json(pair.to_json(), {"city": Labels("label", ("a", "b"), (0, 0), (0.5, 0.5))})
@@ -143,13 +143,13 @@ class LabelPair:
     def from_json(cls, data: Mapping[str, Any], codecs: Mapping[str, Codec]) -> LabelPair:
         """The counts that ``to_json`` wrote, of columns with these codecs; anything else is refused."""
         column, partner, gain = data["column"], data["partner"], float(data["gain"])
-        own, other = codecs.get(column), codecs.get(partner)
-        if not isinstance(own, Labels) or not isinstance(other, Labels) or not own.apart or own is other:
+        one, other = codecs.get(column), codecs.get(partner)
+        if not isinstance(one, Labels) or not isinstance(other, Labels) or not one.apart or one is other:
             raise ValueError(f"pairs: expected two columns of labels; got {column!r:.40}, {partner!r:.40}")
         lists = tuple(tuple(data[key]) for key in ("labels", "values", "counts"))
-        fine = len({len(each) for each in lists}) == 1 and 1 <= len(lists[0]) <= MOST_COUNTS
-        fine = fine and all(type(each) is int and 0 <= each < 2**40 for some in lists for each in some)
-        fine = fine and max(lists[0]) < own.slots and max(lists[1]) < other.slots and min(lists[2]) > 0
+        fine = len({len(count) for count in lists}) == 1 and 1 <= len(lists[0]) <= MOST_COUNTS
+        fine = fine and all(type(count) is int and 0 <= count < 2**40 for some in lists for count in some)
+        fine = fine and max(lists[0]) < one.slots and max(lists[1]) < other.slots and min(lists[2]) > 0
         fine = fine and 0 <= gain < np.inf
         if not fine or len(set(zip(*lists[:2], strict=True))) < len(lists[0]):
             raise ValueError(f"pairs: expected labels of {column!r:.40}, values and counts, each pair once")
@@ -157,9 +157,9 @@ class LabelPair:
 
 
 def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple[LabelPair, ...]:
-    """Counts of the columns with labels that share a code, with those columns that tell most, the best first.
+    """Counts of the columns with labels that share a code, with the columns that predict them best, the best first.
 
-    Every row is predicted from all others. Columns that have nothing to do with each other tell nothing.
+    Every row is predicted from all others. Columns that are independent of each other gain nothing.
 
     >>> find_pairs({}, {})
     ()
@@ -172,12 +172,12 @@ def find_pairs(codecs: Mapping[str, Codec], cells: Mapping[str, Cells]) -> tuple
     names = list(dict.fromkeys([*many, *listed]))[:MOST_COLUMNS]
     n = min(len(cells[name]) for name in names)  # a sketch has values beside its rows
     slot = {name: slots(name, listed[name], cells[name])[:n] for name in names}
-    found = []
+    pairs = []
     for name in many:
-        each = [_pair(name, other, slot) for other in names if other != name]
-        kept = sorted((pair for pair in each if pair is not None), key=lambda pair: -pair.gain)
-        found += kept[:KEPT]
-    return tuple(found)
+        tried = [_pair(name, other, slot) for other in names if other != name]
+        kept = sorted((pair for pair in tried if pair is not None), key=lambda pair: -pair.gain)
+        pairs += kept[:KEPT]
+    return tuple(pairs)
 
 
 def slots(name: str, codec: Labels, cells: Cells) -> Places:
@@ -191,7 +191,7 @@ def slots(name: str, codec: Labels, cells: Cells) -> Places:
 
 
 def _pair(column: str, partner: str, slot: Mapping[str, Places]) -> LabelPair | None:
-    """The counts of two columns; None where these tell nothing of each other."""
+    """The counts of two columns; None where neither predicts the other."""
     label, value = slot[column], slot[partner]
     there = (label >= 0) & (value >= 0)
     label, value = label[there], value[there]
@@ -218,14 +218,14 @@ def left_out_shares(index: PairIndex) -> Vector:
     return np.asarray((rows[index.other] - 1) / max(rows.sum() - 1, 1))
 
 
-def _gain(index: PairIndex, found: BackOff) -> tuple[float, float]:
+def _gain(index: PairIndex, shrinkage: BackOff) -> tuple[float, float]:
     """Nats by which rows are likelier than by shares alone, each given all others, and their standard error."""
-    base, count, (strength, discount, _) = left_out_shares(index), index.count, found
-    left, own, kinds = count - 1, index.rows[index.key] - 1, index.kinds[index.key] - (count == 1)
+    base, count, (strength, discount, _) = left_out_shares(index), index.count, shrinkage
+    left, rows, kinds = count - 1, index.rows[index.key] - 1, index.kinds[index.key] - (count == 1)
     mass = left - discount * (left > 0) + (strength + discount * kinds) * base
     if not len(count):
         return 0.0, 0.0
-    each = np.log(mass / (own + strength)) - np.log(base)
-    gain = np.average(each, weights=count)
-    error = np.sqrt(np.average((each - gain) ** 2, weights=count) / count.sum())
+    gains = np.log(mass / (rows + strength)) - np.log(base)
+    gain = np.average(gains, weights=count)
+    error = np.sqrt(np.average((gains - gain) ** 2, weights=count) / count.sum())
     return float(gain), float(error)

@@ -50,7 +50,7 @@ class ShrunkCodes:
 
     Arguments:
         index: counts of codes by labels.
-        base: what a network says of the codes given those of the other column.
+        base: the network's log-probabilities of the codes given those of the other column.
         prior: what counts back off to, of the same shape.
         code: of every label.
         strength, discount: how the counts of every label are shrunk.
@@ -68,7 +68,7 @@ class ShrunkCodes:
     discount: Vector
 
     def log_weights(self, slot: Places) -> Tensor:
-        """log of how much likelier every code is with each label than the network says, (n, codes)."""
+        """log of how much likelier every code is with each label than by the network, (n, codes)."""
         index, strength, discount = self.index, self.strength[slot], self.discount[slot]
         total = index.rows[slot] + strength
         left = (strength + discount * index.kinds[slot]) / total
@@ -85,7 +85,7 @@ class CodeCounts:
         given: the other column.
         target: the column.
         slots, codes, counts: pairs, some of them several times.
-        gain: nats by which one tells the other.
+        gain: nats that one gives about the other.
 
     >>> city = Labels("label", ("a", "b", "c"), (0, 0, 1), (0.5, 0.5, 1.0)).kept_apart()
     >>> state = Labels("label", ("N", "S"), (0, 1), (1.0, 1.0))
@@ -131,10 +131,10 @@ class CodeCounts:
         prior, strength, discount = learned.copy(), np.ones(len(code)), np.zeros(len(code))
         for keys in (slice(shared), slice(shared, None)):
             priors = learned, np.broadcast_to(self._margin(keys), learned.shape)
-            each = [index.back_off(one[code[index.key], index.other], keys) for one in priors]
-            best = max((0, 1), key=lambda k: each[k].log_prob)
+            fits = [index.back_off(one[code[index.key], index.other], keys) for one in priors]
+            best = max((0, 1), key=lambda k: fits[k].log_prob)
             prior[code[keys]] = priors[best][code[keys]]
-            strength[keys], discount[keys] = each[best].strength, each[best].discount
+            strength[keys], discount[keys] = fits[best].strength, fits[best].discount
         return ShrunkCodes(index, learned, prior, code, strength, discount)
 
     def _margin(self, keys: slice) -> Vector:
@@ -159,11 +159,11 @@ class LabelCounts:
     array([1, 0])
     """
 
-    def __init__(self, given: LabelColumn, own: LabelColumn, slots: Places, labels: Places, counts: Places):
-        rare, self.column = labels < own.codec.shared, given
-        shares = np.array(own.codec.shares)[np.argsort(own.codec.slot_of_value)][: own.codec.shared]
+    def __init__(self, given: LabelColumn, named: LabelColumn, slots: Places, labels: Places, counts: Places):
+        rare, self.column = labels < named.codec.shared, given
+        shares = np.array(named.codec.shares)[np.argsort(named.codec.slot_of_value)][: named.codec.shared]
         self.shares = shares / shares.sum()
-        self.index = PairIndex(slots[rare], labels[rare], counts[rare], given.codec.slots, own.codec.shared)
+        self.index = PairIndex(slots[rare], labels[rare], counts[rare], given.codec.slots, named.codec.shared)
         again = self.index.repeated()
         self.back_off = again.back_off(left_out_shares(again))
         self.kept = self.index.count - self.back_off.discount
@@ -191,7 +191,7 @@ class LabelCounts:
 
 
 class _Part(NamedTuple):
-    """Rows that one pair of columns says something of, and the value of the partner in each."""
+    """Rows that one pair of columns applies to, and the value of the partner in each."""
 
     counts: LabelCounts
     row: Places
@@ -250,12 +250,12 @@ class ByCounts:
         return ByCounts(self.shares, self.which[chosen], self.value[chosen], self.pairs)
 
     def _parts(self) -> list[_Part]:
-        each = [(counts, np.flatnonzero(self.which == k)) for k, counts in enumerate(self.pairs)]
-        return [_Part(counts, row, self.value[row]) for counts, row in each if len(row)]
+        rows = [(counts, np.flatnonzero(self.which == k)) for k, counts in enumerate(self.pairs)]
+        return [_Part(counts, row, self.value[row]) for counts, row in rows if len(row)]
 
 
 class PairKeeper:
-    """What counts of pairs of labels say of encoded rows.
+    """Counts of pairs of labels, applied to encoded rows.
 
     Arguments:
         pairs: the better ones of a column first.
@@ -269,16 +269,16 @@ class PairKeeper:
         self.naming: dict[int, tuple[LabelCounts, ...]] = {}
         codes: dict[tuple[int, int], CodeCounts] = {}
         for pair in pairs:
-            own, other = columns[pair.column], columns[pair.partner]
-            label, value, counts = (np.array(each) for each in (pair.labels, pair.values, pair.counts))
-            named = LabelCounts(other, own, value, label, counts)
-            self.naming[own.at] = (*self.naming.get(own.at, ()), named)
-            sides = (own, other, label, other.codes(value)), (other, own, value, own.codes(label))
+            first, second = columns[pair.column], columns[pair.partner]
+            label, value, counts = (np.array(column) for column in (pair.labels, pair.values, pair.counts))
+            named = LabelCounts(second, first, value, label, counts)
+            self.naming[first.at] = (*self.naming.get(first.at, ()), named)
+            sides = (first, second, label, second.codes(value)), (second, first, value, first.codes(label))
             for given, target, slot, code in sides:
                 if (given.at, target.at) not in codes:
                     codes[given.at, target.at] = CodeCounts(given, target, slot, code, counts, pair.gain)
-        ranked = sorted(codes.values(), key=lambda each: -each.gain)
-        self.weighing = {j: tuple(each for each in ranked if each.target.at == j) for _, j in codes}
+        ranked = sorted(codes.values(), key=lambda pair: -pair.gain)
+        self.weighing = {j: tuple(counts for counts in ranked if counts.target.at == j) for _, j in codes}
 
     def about(self, j: int) -> bool:
         """Whether something was counted with encoded column j."""
@@ -289,7 +289,7 @@ class PairKeeper:
         return self.weighing.get(j, ())
 
     def counted(self, x: Tensor, visible: Tensor, j: int) -> tuple[ByCounts, int] | None:
-        """The labels of column j that share a code, and how many these are; None where they are not told apart."""
+        """The labels of column j that share a code, and how many these are; None where they are not distinguished."""
         if j not in self.naming:
             return None
         which, value = np.full(len(x), -1), np.zeros(len(x), np.int64)

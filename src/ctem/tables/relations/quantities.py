@@ -57,7 +57,7 @@ class Quantity:
 
     @property
     def atoms(self) -> Vector:
-        """The number of every code of what says which frequent value a number is; nan for none, and for missing."""
+        """The number of every code of the column of frequent values; nan for none, and for missing."""
         assert isinstance(self.codec, Numbers)
         shift = self.codec.lattice.shift / self.codec.lattice.per
         return np.array([np.nan, *self.codec.atoms, *[np.nan] * self.codec.state]) + shift
@@ -195,13 +195,13 @@ def part_of(value: Vector, part: str) -> Vector:
     known = np.abs(value) <= (LONGEST if part in MOMENT_PARTS else EXACT)
     plain = np.where(known, value, 0.0)
     if part == "hundreds":
-        found = np.floor(plain / 100)
+        parts = np.floor(plain / 100)
     elif part == "rest of 100":
-        found = plain - 100 * np.floor(plain / 100)
+        parts = plain - 100 * np.floor(plain / 100)
     else:
         seconds = np.floor(plain * 86_400 + 1e-3)
-        found = _calendar(seconds.astype(np.int64), part)
-    return np.where(known, found, np.nan)
+        parts = _calendar(seconds.astype(np.int64), part)
+    return np.where(known, parts, np.nan)
 
 
 def _calendar(seconds: NDArray[np.int64], part: str) -> Vector:

@@ -31,15 +31,15 @@ class Relations(NamedTuple):
 
     def in_words(self) -> dict[str, str]:
         """The first rule of every column that has one, or its most frequent formula; and the orders."""
-        found = {each.target: each.in_words() for each in reversed(self.formulas)}
-        found |= {each.target: each.in_words() for each in reversed(self.rules)}
+        remarks = {formula.target: formula.in_words() for formula in reversed(self.formulas)}
+        remarks |= {rule.target: rule.in_words() for rule in reversed(self.rules)}
         for order in self.orders:
-            found[order.low] = "; ".join(filter(None, [found.get(order.low), order.in_words()]))
+            remarks[order.low] = "; ".join(filter(None, [remarks.get(order.low), order.in_words()]))
         for name in dict.fromkeys(pair.column for pair in self.pairs):
             partners = ", ".join(pair.partner for pair in self.pairs if pair.column == name)
             words = f"rare labels also by how often they meet {partners}"
-            found[name] = "; ".join(filter(None, [found.get(name), words]))
-        return found
+            remarks[name] = "; ".join(filter(None, [remarks.get(name), words]))
+        return remarks
 
 
 def relations(
@@ -58,6 +58,6 @@ def relations(
         if (formula.target, terms) not in ruled and not wishes.refuse(formula.target, terms):
             formulas.append(formula)
     same = {frozenset((rule.target, *rule.columns)) for rule in rules}
-    found = find_orders(codecs, cells, wishes)
-    orders = tuple(order for order in found if frozenset((order.low, order.high)) not in same)
+    all_orders = find_orders(codecs, cells, wishes)
+    orders = tuple(order for order in all_orders if frozenset((order.low, order.high)) not in same)
     return Relations(tuple(formulas), rules, orders, find_pairs(codecs, cells))

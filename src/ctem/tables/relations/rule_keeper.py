@@ -25,7 +25,7 @@ MOST_CASES, MOST = 2**22, 2**26  # values of a column times cases that are compa
 
 
 class RuleKeeper:
-    """What rules say of encoded rows.
+    """Rules, applied to encoded rows.
 
     Arguments:
         rules: the better ones of a column first.
@@ -65,7 +65,7 @@ class RuleKeeper:
         }
 
     def about(self, j: int) -> bool:
-        """Whether some rule may say something of encoded column j."""
+        """Whether some rule may apply to encoded column j."""
         name = self.names.get(j)
         if name is None or self.pairs.about(j):
             return name is not None
@@ -105,7 +105,7 @@ class RuleKeeper:
     def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
         """What rules leave for a listed column j that others follow from: the values that would name what these hold.
 
-        A value for which a rule names nothing is left. A rule says nothing of rows that hide one of its other columns.
+        A value for which a rule names nothing is left. A rule does not apply where one of its other columns is hidden.
         """
         name = self.names.get(j, "")
         numbers = _Numbers(self.quantities, x, visible)
@@ -121,7 +121,7 @@ class RuleKeeper:
         return self.pairs.paired(j)
 
     def counted(self, x: Tensor, visible: Tensor, j: int) -> tuple[Counted, int] | None:
-        """The labels of column j that share code 0, and how many these are; None where they are not told apart."""
+        """The labels of column j that share code 0, and how many these are; None where they are not distinguished."""
         return self.pairs.counted(x, visible, j)
 
     def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
@@ -176,7 +176,7 @@ class RuleKeeper:
         shown = np.stack([numbers[column] for column in others], 1)
         cases, case = np.unique(np.nan_to_num(shown, nan=np.inf), axis=0, return_inverse=True)
         k, known = len(own.listed), np.isfinite(cases).all(1)
-        known &= len(cases) * k <= MOST  # else it would take too long, and the rule says nothing
+        known &= len(cases) * k <= MOST  # else it would take too long, and the rule does not apply
         allowed, decided = np.ones((len(cases), k), bool), np.zeros(len(cases), bool)
         for some in np.array_split(np.flatnonzero(known), max(1, len(cases) * k // MOST_CASES)):
             every = {column: np.repeat(cases[some, i], k) for i, column in enumerate(others)}

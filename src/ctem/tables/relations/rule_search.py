@@ -37,9 +37,10 @@ PER_KEY = {
     "number": 5.0,
 }  # rows a key, at least: fewer would be learned by heart
 OF_TWO = 3.0  # the same of two columns
-BANDED = 0.25  # changes of value a key, below which neighbours of a number say what it has
+OFTEN = 200  # rows a key from which on networks learn what a listed column says of another
+BANDED = 0.25  # changes of value a key, below which neighbours of a number determine its value
 SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
-CLOSED = 400  # rows that are made to see what a rule says of others
+CLOSED = 400  # rows that are made to test what a rule means for others
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
@@ -49,7 +50,8 @@ def find_rules(
     """The rules of a table, the better ones of every column first; what is asked for before all others.
 
     Rows that are copies of others count once. A look-up is tested by leaving out each row: the value that the other
-    rows with its key mostly hold must be right, and where chance alone would be wrong in many rows.
+    rows with its key mostly hold must be right, and where chance alone would be wrong in many rows. Among a few listed
+    values it must hold in all rows: when it does not, networks that see the codes know more than its share.
 
     >>> rng = np.random.default_rng(0)
     >>> from ctem.tables.schema import Schema
@@ -121,7 +123,7 @@ class _Search:
                 yield rule
 
     def asked(self, target: str, columns: tuple[str, ...]) -> KeptRule:
-        """The rule by which a user says that a column follows from others: calculated if it can be, or looked up."""
+        """The requested rule by which a column follows from others: calculated if it can be, or looked up."""
         sentence = f"{target} from {' and '.join(columns)}"
         if not {target, *columns} <= set(self.names):
             raise ValueError(f"rules: expected columns that the density has in {sentence!r}.")
@@ -143,7 +145,7 @@ class _Search:
         return rule
 
     def looked_up(self) -> Iterator[KeptRule]:
-        """What one column says of another, or two where none does."""
+        """The rules by which one column determines another, or two where none does."""
         done = set()
         for view in (*self.views, *self.parts):
             if self._fine(view):
@@ -200,7 +202,14 @@ class _Search:
         if by_chance < evidence or wrong > limit:
             return None
         table = self._table(views, target, wrong, known, self._per_key(views))
-        return self._rule(target, tuple(view.term for view in views), table)
+        rule = self._rule(target, tuple(view.term for view in views), table)
+        return None if rule is not None and rule.broken and self._learnable(rule) else rule
+
+    def _learnable(self, rule: KeptRule) -> bool:
+        """Whether networks learn it from codes that they see often, and then know better when it is broken."""
+        listed = all(len(self.quantities[name].listed) for name in (rule.target, *rule.columns))
+        often = isinstance(rule.function, Lookup) and OFTEN * len(rule.function.values) <= rule.rows
+        return often and listed and not any(term.part for term in rule.terms)
 
     def _per_key(self, views: tuple[_View, ...]) -> float:
         if len(views) > 1:
@@ -265,7 +274,7 @@ class _Search:
         return late, False, -len(rule.terms), -self._closure(rule, rules), rule.function.complexity, listed
 
     def _closure(self, rule: KeptRule, rules: list[KeptRule]) -> float:
-        """The share of rows, in tenths, that keep other rules about the same columns if this one says its column.
+        """The share of rows, in tenths, that keep other rules about the same columns if this one determines its column.
 
         What it takes is put together anew, and moved by a few cells.
         """

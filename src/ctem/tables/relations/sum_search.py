@@ -58,13 +58,13 @@ def closed_functions(
         return
     done: set[tuple[str, str]] = set()
     for term, value in sorted(
-        columns, key=lambda each: not each[0].part
+        columns, key=lambda column: not column[0].part
     ):  # the hundreds, not a hundredth, rounded
         ruled = {target for target, name in done if name == term.column}
         for target, function in trial.sums([value], {term.column} | ruled):
             done.add((target, term.column))
             yield target, (term,), function
-    whole = [each for each in columns if not each[0].part][:most]
+    whole = [column for column in columns if not column[0].part][:most]
     summed: set[str] = set()
     for pair in combinations(whole, 2):
         names = {term.column for term, _ in pair}
@@ -84,12 +84,12 @@ class _Trial:
     """Targets, and what hits them."""
 
     def __init__(self, targets: Mapping[str, tuple[Vector, Quantity]]):
-        fine = {name: each for name, each in targets.items() if _diverse(each[0])}
+        fine = {name: target for name, target in targets.items() if _diverse(target[0])}
         self.names = list(fine)
         self.width = np.array([quantity.width for _, quantity in fine.values()])
         self.y = np.stack([value for value, _ in fine.values()], 1) if fine else np.zeros((0, 0))
         self.few = np.linspace(0, len(self.y) - 1, min(len(self.y), FEWER)).astype(np.int64)
-        self.mode = np.array([_mode(own) for own in self.y.T])
+        self.mode = np.array([_mode(column) for column in self.y.T])
         self.informative = ~np.isnan(self.y) & (self.y != self.mode)  # a frequent value is hit by chance
         self.rng = np.random.default_rng(0)
 
@@ -102,12 +102,12 @@ class _Trial:
         best, factors = np.zeros(len(self.names)), np.zeros((x.shape[1], len(self.names)))
         for _ in range(TRIALS):
             some = self.few[known[_spread(x[self.few[known], 0], x.shape[1], self.rng)]]
-            found = _solved(x[some], self.y[some])
-            if found is None:
+            solution = _solved(x[some], self.y[some])
+            if solution is None:
                 continue
-            share = self._share(x[self.few] @ found, self.few)
+            share = self._share(x[self.few] @ solution, self.few)
             better = share > best
-            best, factors = np.where(better, share, best), np.where(better, found, factors)
+            best, factors = np.where(better, share, best), np.where(better, solution, factors)
         for j in np.flatnonzero(best >= PROMISING).tolist():
             if self.names[j] not in without and (function := self._fitted(x, j, factors[:, j])) is not None:
                 yield self.names[j], function
@@ -129,8 +129,8 @@ class _Trial:
             raised = np.where(np.isfinite(raised), raised, np.nan)
             share = self._share(raised[self.few, None] * factor, self.few)
             for j in np.flatnonzero(share >= PROMISING).tolist():
-                if self.names[j] not in without and (found := self._simple(raised, j, factor[j])) is not None:
-                    yield self.names[j], Product(powers, found)
+                if self.names[j] not in without and (exact := self._simple(raised, j, factor[j])) is not None:
+                    yield self.names[j], Product(powers, exact)
 
     def _share(self, value: Vector, rows: NDArray[np.int64]) -> Vector:
         """Of the rows with a number but the most frequent one, those that are hit, for each target."""
@@ -213,7 +213,7 @@ def _many(
     columns that are not part of it are zero.
     """
     for j, target in enumerate(trial.names):
-        others = [each for each in columns if each[0].column != target]
+        others = [column for column in columns if column[0].column != target]
         if target in done or len(others) < 3:
             continue
         x = np.stack([*(value for _, value in others), np.ones(len(trial.y))], 1)
@@ -233,9 +233,9 @@ def _sparse(x: Vector, j: int, trial: _Trial) -> tuple[Vector, float] | None:
     for _ in range(TRIALS):
         some = trial.rng.choice(known, 2 * x.shape[1], replace=False)
         scale = np.abs(x[some]).max(0).clip(1e-300)
-        found = np.linalg.lstsq(x[some] / scale, trial.y[some, j], rcond=1e-9)[0] / scale
-        short = np.array([float(Fraction(value).limit_denominator(360)) for value in found.tolist()])
-        short = np.where(np.abs(short - found) < 1e-4 * np.maximum(1, np.abs(found)), short, found)
+        solution = np.linalg.lstsq(x[some] / scale, trial.y[some, j], rcond=1e-9)[0] / scale
+        short = np.array([float(Fraction(value).limit_denominator(360)) for value in solution.tolist()])
+        short = np.where(np.abs(short - solution) < 1e-4 * np.maximum(1, np.abs(solution)), short, solution)
         if (trial._share(x[trial.few] @ short[:, None], trial.few)[j] >= SHARE) and trial._holds(
             x @ short, j
         ):

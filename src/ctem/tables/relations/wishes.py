@@ -44,14 +44,14 @@ def read_wishes(sentences: Sequence[str] | None, names: Collection[str]) -> Wish
     ...
     ValueError: rules: 'state from town' is about 'town', which is not in the table.
     """
-    found: dict[str, list[object]] = {field: [] for field in Wishes._fields}
+    wishes: dict[str, list[object]] = {field: [] for field in Wishes._fields}
     for sentence in sentences or ():
         match = FORM.fullmatch(sentence.strip()) if isinstance(sentence, str) else None
         if match is None:
             raise ValueError(f"rules: expected sentences such as {SUCH_AS}; got {sentence!r}.")
         no, first, high, terms = match.group("no", "first", "high", "terms")
         if high is not None:
-            found["unordered" if no else "orders"].append(
+            wishes["unordered" if no else "orders"].append(
                 (_known(sentence, first, names), _known(sentence, high, names))
             )
         elif terms is not None:
@@ -60,12 +60,12 @@ def read_wishes(sentences: Sequence[str] | None, names: Collection[str]) -> Wish
                 tuple(_known(sentence, name, names) for name in columns),
                 _known(sentence, first, names),
             )
-            found["not_from" if no else "rules"].append((target, frozenset(others) if no else others))
+            wishes["not_from" if no else "rules"].append((target, frozenset(others) if no else others))
         elif no:
-            found["without"].append(_known(sentence, first, names))
+            wishes["without"].append(_known(sentence, first, names))
         else:
             raise ValueError(f"rules: expected sentences such as {SUCH_AS}; got {sentence!r}.")
-    return Wishes(**{field: tuple(each) for field, each in found.items()})  # type: ignore[arg-type]
+    return Wishes(**{field: tuple(each) for field, each in wishes.items()})  # type: ignore[arg-type]
 
 
 def _known(sentence: str, name: str, names: Collection[str]) -> str:
