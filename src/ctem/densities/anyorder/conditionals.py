@@ -294,11 +294,14 @@ class NumberDensity:
         """A number within ±8 for each row, (n,): that of a random member, or of the margin."""
         if self.limits is not None:
             return self.limits.draw(replace(self, limits=None), generator)
+        margin = torch.empty_like(self.mean)
+        if self.share == 0.0:
+            return margin.normal_(generator=generator).clamp_(-FAR, FAR)
         drawn = self._draw(generator)
         if self.share == 1.0:
             return drawn
         own = torch.empty_like(drawn).uniform_(generator=generator) < self.share
-        return torch.where(own, drawn, torch.empty_like(drawn).normal_(generator=generator).clamp(-FAR, FAR))
+        return torch.where(own, drawn, margin.normal_(generator=generator).clamp_(-FAR, FAR))
 
     def _draw(self, generator: torch.Generator) -> Tensor:
         """That of a random member."""

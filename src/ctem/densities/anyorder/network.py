@@ -221,8 +221,8 @@ class AnyOrderNet(nn.Module):
             out = heads.labels.log_prob_of_scores(x, score)
         if len(heads.reals):
             t = x.index_select(-1, heads.reals)
-            parts = (part.index_select(-1, heads.places).view_as(t) for part in prediction)
-            log_p = self._log_prob_of_numbers(t, h, *parts, heads.of_numbers)
+            mean, spread = (part.index_select(-1, heads.places).view_as(t) for part in prediction)
+            log_p = self._log_prob_of_numbers(t, h, mean, spread, heads.of_numbers)
             out = out.index_copy(-1, heads.reals, log_p)
         return torch.where(cast("Tensor", self.unheard), self.base.column_log_prob(x), out)
 
