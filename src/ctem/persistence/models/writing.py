@@ -79,14 +79,10 @@ def _settings(model: Fitted) -> Header:
     seed = params["random_state"]
     kinds = {name: _kind_name(kind) for name, kind in (params["kinds"] or {}).items()}
     return {
-        **{key: _bare(params[key]) for key in KEPT},
-        "random_state": int(seed) if isinstance(seed, int) or hasattr(seed, "item") else None,
+        **{key: params[key] for key in KEPT},
+        "random_state": int(seed) if isinstance(seed, int) else None,
         "columns": kinds or None,
     }
-
-
-def _bare(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _kind_name(kind: Any) -> str | Header:
