@@ -106,6 +106,7 @@ def _density(model: Fitted) -> Header:
         "orders": density.orders,
         "late": density.chain.late,
         "worth": density.net.worth._asdict(),
+        "classes": None if density.net.classes is None else density.net.classes.groups,
         "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
     }
 
@@ -141,6 +142,8 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     correlation = density.net.inputs.correlation
     if correlation is not None:
         tensors["correlation"] = correlation
+    if (classes := density.net.classes) is not None:
+        tensors |= {"classes.weight": classes.weight, "classes.chance": classes.chance}
     if isinstance(density, TiltedDensity):
         for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
             tensors |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
