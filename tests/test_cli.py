@@ -609,16 +609,17 @@ def test_resuming_with_other_data_is_refused(folder, tmp_path, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["fit", "sample"])
 def test_a_full_disk_leaves_the_old_file_untouched(folder, tmp_path, command, pytestconfig):
-    target = tmp_path / "old.csv"
-    shutil.copy(folder / "m.ctem", target)
+    old = folder / {"fit": "m.ctem", "sample": "t.csv"}[command]  # files of their kinds
+    target = tmp_path / f"old{old.suffix}"
+    shutil.copy(old, target)
     rest = {"fit": [folder / "t.csv", *FIT], "sample": [folder / "m.ctem", "-n", 300]}[command]
     run = start(pytestconfig, command, *rest, "-o", target, limit=resource.getpagesize())
     err = run.communicate()[1]
     assert run.returncode == 1
     assert "File too large" in err
     assert len(err.splitlines()) == 1
-    assert target.read_bytes() == (folder / "m.ctem").read_bytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
+    assert target.read_bytes() == old.read_bytes()
+    assert list(tmp_path.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("backend", ["pandas", "polars", "pyarrow"])

@@ -1,4 +1,4 @@
-"""Pages of the reference: one for every folder and file at the top of the package, with every public name in it."""
+"""Pages of the reference: one for every folder of the package, and every file at its top, with their public names."""
 
 import importlib
 import inspect
@@ -11,17 +11,19 @@ __all__ = ["pages", "setup"]
 
 TABLES = ("CTEM", "CTEMImputer", "CTEMOutlier", "inspect", "Real", "Ordinal", "Category")
 ASKED = ("fit", "score_samples", "sample", "impute", "conditional", "probability", "outliers", "predict")
-FIRST = ("estimator", "questions", "imputer", "outliers", "plot", "report", "privacy", "datasets")
+FIRST = ("estimators", "report", "datasets")
 
 
 def modules() -> dict[str, list[str]]:
-    """Top-level name → its modules that have public names."""
+    """Folder, or file at the top → its modules that have public names."""
     found: dict[str, list[str]] = {}
     for module in pkgutil.walk_packages(ctem.__path__, "ctem."):
         if module.name.endswith(".__main__"):
             continue
         if getattr(importlib.import_module(module.name), "__all__", None):
-            found.setdefault(module.name.split(".")[1], []).append(module.name)
+            inside = module.name.removeprefix("ctem.")
+            folder = inside if module.ispkg else inside.rpartition(".")[0]
+            found.setdefault(folder or inside, []).append(module.name)
     return dict(sorted(found.items(), key=lambda item: (*_place(item[0]), item[0])))
 
 
@@ -31,7 +33,7 @@ def _place(name: str) -> tuple[bool, int]:
 
 def pages() -> dict[str, str]:
     """All pages by file name, in reStructuredText."""
-    found = {f"{top}.rst": _page(top, names) for top, names in modules().items()}
+    found = {f"{folder}.rst": _page(folder, names) for folder, names in modules().items()}
     return {"index.rst": _index(list(found))} | found
 
 
@@ -77,8 +79,8 @@ def _contents(names: list[str]) -> list[str]:
     return [*lines, ""]
 
 
-def _page(top: str, names: list[str]) -> str:
-    lines = _heading(f"ctem.{top}", "=")
+def _page(folder: str, names: list[str]) -> str:
+    lines = _heading(f"ctem.{folder}", "=")
     for name in names:
         lines += _module(name, alone=len(names) == 1)
     return "\n".join(lines) + "\n"

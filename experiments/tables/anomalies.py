@@ -99,7 +99,7 @@ def mixtures(train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
 
 def cells(table: TableDensity, frame: Frame) -> np.ndarray:
     """Nats of every cell after the columns before it, numbers in deviations of their column: (n, columns)."""
-    return surprise.surprises(table.schema, table.any_order("cells"), table.encode(frame)[0]).cpu().numpy()
+    return surprise.surprises(table.schema, table.density, table.encode(frame)[0]).cpu().numpy()
 
 
 def drawn_rows(model: CTEM, n: int) -> np.ndarray:

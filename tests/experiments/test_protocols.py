@@ -1,7 +1,5 @@
 """The metrics and protocols of the field's published tables agree with slow, obviously right versions."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +12,6 @@ from experiments.tables.anomalies import LEAST, MOST, distances, one_class
 from experiments.tables.imputation import at_means_and_modes
 from experiments.tables.nats import RARELY, TOLERANCE, beyond_chance
 from experiments.tables.samples import (
-    efficiency,
     nearer_share,
     nearest,
     one_hot,
@@ -91,20 +88,6 @@ def test_rows_of_the_same_law_have_about_half_of_recall_and_are_nearer_to_neithe
     assert precision_recall(own, fake, "cpu")[1] == pytest.approx(0.5, abs=0.05)
     assert nearer_share(own, other, fake, "cpu", np.ones(3)) == pytest.approx(0.5, abs=5 * 0.5 / 1000**0.5)
     assert nearer_share(own, other, own, "cpu", np.ones(3)) == 1.0
-
-
-def test_efficiency_is_what_trees_learn_from_the_samples():
-    pytest.importorskip("xgboost")
-    rng, args = np.random.default_rng(0), SimpleNamespace(quick=True, threads=1)
-    x = rng.normal(size=900)
-    frame = pd.DataFrame({"x": x, "y": np.where(x > 0, "yes", "no"), "z": np.exp(x)})
-    fake, test = frame[:600].reset_index(drop=True), frame[600:].reset_index(drop=True)
-    assert efficiency(fake, test, ["y"], "y", args, 0) > 0.99
-    assert efficiency(fake, test, ["y"], "z", args, 0) < 0.2
-    assert (
-        efficiency(fake.assign(y=rng.permutation(fake["y"])).drop(columns="z"), test, ["y"], "y", args, 0)
-        < 0.6
-    )
 
 
 def test_one_hot_rows_have_the_same_columns_for_all_tables():

@@ -21,7 +21,7 @@ def tally(request):
     return note
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _one_thread():
     """Children are forked: threads of their parent would be missing in them."""
     before = torch.get_num_threads()
@@ -30,9 +30,12 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _small_fits():
-    """The command line has no option for the size of networks: small ones make the attacks quick."""
+    """The command line has no option for the size of networks: small ones make the attacks quick.
+
+    It ends with the module, so that no other test has such fits.
+    """
     small = Settings(width=8, blocks=1, members=2, orders=2, steps=60, batch_size=32, evaluate_every=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Settings, "suited", lambda *sizes, **more: small)

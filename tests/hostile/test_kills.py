@@ -35,16 +35,16 @@ def expected(folder, tmp_path_factory):
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_fit_that_is_killed_anywhere_resumes_to_the_same_weights(folder, expected, tmp_path, tenth, tally):
-    whole, operations = expected
+    (whole, operations), before = expected, (folder / "m.ctem").read_bytes()
     assert operations >= 50
     places = np.linspace(1, operations, KILLS).round().astype(int)[tenth::10]
     for n, at in enumerate(places.tolist()):
         place = tmp_path / str(n)
         place.mkdir()
-        (place / "m.ctem").write_bytes(b"what was there")
+        (place / "m.ctem").write_bytes(before)
         outcome = alone(command, fit(folder, place / "m.ctem"), at, seconds=120)
         assert outcome.ending == "killed", outcome
-        old = (place / "m.ctem").read_bytes() == b"what was there"
+        old = (place / "m.ctem").read_bytes() == before
         assert old or same(weights(place / "m.ctem"), whole)
         outcome = alone(command, fit(folder, place / "m.ctem", "--resume"), seconds=120)
         assert outcome.value[:2] == [0, ""], outcome

@@ -16,6 +16,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.settings import Settings
+from ctem.densities.anyorder.tails import outermost
 from ctem.densities.anyorder.ties import Ties
 from ctem.densities.anyorder.worth import NEVER, Worth
 from ctem.densities.residuals import MAX_SCORES
@@ -156,11 +157,11 @@ def _any_order(
 def _worth(record: Header, net: AnyOrderNet) -> Worth:
     """How far each column is believed."""
     dim, tied = net.space.dim, [] if net.ties is None else net.ties.used
-    nats = None if record["nats"] is None else _numbers_of(record["nats"], dim, LARGEST)
+    nats = _numbers_of(record["nats"], dim, LARGEST)
     heard = tuple(record["heard"])
     if len(heard) != dim or not all(type(each) is bool for each in heard) or not all(heard[j] for j in tied):
         raise ValueError(f"worth: expected true or false for each of {dim} columns, and true for tied ones.")
-    reach = number("reach", record["reach"], 0, NEVER)
+    reach = number("reach", record["reach"], outermost(0), NEVER)
     shares = _numbers_of(record["share"], dim, 1.0)
     if any(0 < share < LEAST_SHARE for share in shares):
         raise ValueError(f"worth: expected shares of 0, or from {LEAST_SHARE:g} to 1.")
