@@ -131,6 +131,21 @@ PAGES = (
         split="metric",
     ),
     Page(
+        "text",
+        {"text-*": "sizes and rates before any run; the scale of an energy on validation text; one run"},
+        split="dataset",
+    ),
+    Page(
+        "labelled",
+        {
+            "labelled-mnist": "settings of the 8 × 8 digits, fixed before; one run",
+            "labelled-digits": "nothing was chosen on it; one run",
+            "labelled-grey": "defaults; one run",
+        },
+        split="dataset",
+        pictures=("labelled-mnist.png", "labelled-digits.png"),
+    ),
+    Page(
         "images",
         {
             "mnist-slopes": "defaults; the second run followed a look at top-1",
@@ -222,6 +237,9 @@ def text_of(page: Page, results: Sequence[Result]) -> str:
         lines += ["", *([f"## {heading}", ""] if heading else []), *table(records, page.published)]
     for picture in (each for each in page.pictures if (RESULTS / each).is_file()):
         lines += ["", f"![{Path(picture).stem}]({picture})"]
+    for result in results:
+        for heading, texts in (result.get("curves") or {}).get("texts", {}).items():
+            lines += ["", f"## {result['name']}: {heading}", "", "```text", *texts, "```"]
     return "\n".join([*lines, "", "## Where the numbers come from", "", *provenance(page, results)]) + "\n"
 
 

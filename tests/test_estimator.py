@@ -248,13 +248,6 @@ def test_missing_as_a_state_gives_missingness_a_probability():
         model.impute(X)
 
 
-def test_the_pairwise_objective_is_gone_and_says_where_the_papers_method_is():
-    with pytest.raises(
-        ValueError, match=r"^objective: 'pairwise' is gone; ctem\.EnergyModel is the paper's method"
-    ):
-        CTEM(objective="pairwise").fit([[0.5], [1.0], [2.5]])
-
-
 def test_rows_to_choose_by_are_not_learned_from():
     names = ["city", "rain", "height"]
     X, other = table(150)[names], table(100, seed=1)[names]
@@ -330,7 +323,6 @@ def test_few_rows_are_warned_about_with_their_number():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "score"}, "objective: expected one of .*; got 'score'"),
         ({"effort": "some"}, "effort: expected one of .*; got 'some'"),
         ({"missing": "drop"}, "missing: expected 'hidden' or 'state'; got 'drop'"),
         ({"max_steps": 0}, "max_steps: expected a whole number ≥ 1; got 0"),

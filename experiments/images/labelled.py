@@ -188,7 +188,8 @@ class Joint(Conditionals):
         parts = []
         with torch.no_grad():
             for rows, seen in zip(x.split(self.batch_size), visible.split(self.batch_size), strict=True):
-                label = torch.where(seen[:, -1], rows[:, -1].nan_to_num().long(), CLASSES)
+                shown = seen[:, -1] & (j < d)  # a label that is asked for is not shown
+                label = torch.where(shown, rows[:, -1].nan_to_num().long(), CLASSES)
                 odds, scores = self.net.both(rows[:, :-1].nan_to_num(), seen[:, :-1], label)
                 ink = torch.stack([-softplus(odds[:, min(j, d - 1)]), -softplus(-odds[:, min(j, d - 1)])], 1)
                 parts.append(ink if j < d else scores.log_softmax(-1))

@@ -1,11 +1,13 @@
 """An energy of whole chunks of text over a transformer that writes them from left to right, at equal seconds.
 
-    python -m experiments.text.energy --quick                                       two cores, about a minute
-    python -m experiments.text.energy --device cuda --data FOLDER --seconds 240     one H200, under 5 minutes
-    python -m experiments.text.energy --device cuda --data FOLDER --what text8 --length 256 --seconds 300
+    python -m experiments.text.energy --quick                                   two cores, about a minute
+    python -m experiments.text.energy --device cuda --data FOLDER               one H200, about 4 minutes, 64 s a system
+    python -m experiments.text.energy --device cuda --data FOLDER --length 256 --systems causal energy --seconds 200
+    python -m experiments.text.energy --device cuda --data FOLDER --systems mdlm sedd --seconds 160
+    python -m experiments.text.energy --device cuda --data FOLDER --what text8 --seconds 240
 
-FOLDER holds text/tinyshakespeare.txt.gz and text/text8_prefix.txt.gz (or $CTEM_DATA does). --seconds are those of the
-whole call: four fifths are for training, and every system of every text and length gets the same share of them, in
+FOLDER holds text/tinyshakespeare.txt.gz and text/text8_prefix.txt.gz (or $CTEM_DATA does). --seconds are about those of
+the whole call: four fifths are for training, and every system of every text and length gets the same share of them, in
 which an energy's includes its base and the draws that it learns from. Systems:
 
     causal    a transformer from left to right, exact nats
@@ -22,7 +24,6 @@ if the model is right). On a GPU, training is in bf16; draws and scores are not.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 import traceback
@@ -39,7 +40,7 @@ from ctem.bases import Pool
 from ctem.densities.sequences import CausalDensity, MaskedDensity, SequenceNet, sequence_loss
 from ctem.matching.losses import tilt_loss
 from ctem.partition import tilt_bracket
-from experiments.results import Record, arguments, replace_bytes, staged, summarise, write
+from experiments.results import Record, arguments, staged, summarise, write
 from experiments.text.settings import FILES, FULL, MADE_UP, QUICK, Size, Text, load_text
 
 SYSTEMS = {
@@ -49,10 +50,11 @@ SYSTEMS = {
     "mdlm": "any order, MDLM's loss",
     "sedd": "any order, SEDD's loss",
 }
+MAIN = ("causal", "energy", "masked")
 TRAINING = 0.8  # of the seconds
 BASE = 0.5  # of an energy's seconds, for its base
 NANOGPT = "2.12 (nanoGPT, chunks of 256)"  # 1.47 nats
-SCALES = torch.linspace(0.0, 1.5, 61, dtype=torch.float64)  # of an energy, looked at on validation text
+SCALES = torch.linspace(0.0, 3.0, 121, dtype=torch.float64)  # of an energy, looked at on validation text
 HELD = 512  # chunks of validation text that training looks at, at most
 SHOWN = 6  # texts before and after
 LIVELY = 64  # draws from which one is chosen by its weight, for each text that is shown
@@ -186,7 +188,7 @@ class Run:
             [s * here["validation"].mean() - log_mean(s * first) for s in SCALES.to(there.device)]
         )
         scale = float(SCALES[int(gain.argmax())])
-        chosen = (gain.max(), gain[-21])  # the best, and that of scale 1
+        plain = gain[int((SCALES - 1).abs().argmin())]
         held = torch.cat([self.text.valid, self.text.test])
         low, high = tilt_bracket(scaled(g, scale), fresh[len(first) :], held, 2**14)
         found: Values = {"scale of the energy": scale}
@@ -204,8 +206,8 @@ class Run:
             found[f"gain: standard error, {part}"] = per * math.hypot(error(tilt), low.stderr)
             found[f"share of pairs ranked rightly, {part}"] = ranked(here[part], second)
         found |= {
-            "nats a chunk, gain at the best scale, validation": float(chosen[0]),
-            "nats a chunk, gain at scale 1, validation": float(chosen[1]),
+            "nats a chunk, gain at the best scale, validation": float(gain.max()),
+            "nats a chunk, gain at scale 1, validation": float(plain),
             "log Z, by draws of the base": low.value,
             "log Z, by draws of the base: standard error": low.stderr,
             "log Z, by draws of the base: effective draws": low.ess,
@@ -216,12 +218,12 @@ class Run:
 
     def show(self, base: CausalDensity, fresh: Tensor, g: Any, generator: torch.Generator) -> None:
         """Texts before and after: draws of the base, and draws chosen by their weights."""
-        self.shown["before"] = self.text.read(fresh[:SHOWN])
+        self.shown["draws of the base"] = self.text.read(fresh[:SHOWN])
         groups = fresh[: SHOWN * LIVELY].unflatten(0, (-1, LIVELY))
         p = torch.stack([values_of(g, group).softmax(0) for group in groups])
         chosen = torch.multinomial(p, 1, generator=generator).squeeze(1)
         after = groups[torch.arange(len(groups), device=groups.device), chosen]
-        self.shown["after"] = self.text.read(after)
+        self.shown[f"one of {LIVELY} draws, chosen by the energy"] = self.text.read(after)
 
 
 def scaled(g: nn.Module, scale: float) -> Callable[[Tensor], Tensor]:
@@ -256,11 +258,9 @@ def ranked(real: Tensor, drawn: Tensor) -> float:
 
 def records(run: Run, found: dict[str, Values]) -> list[Record]:
     data = f"{run.text.name}, chunks of {run.length}"
-    known = NANOGPT if run.text.name == "tinyshakespeare" else None
+    known = {("tinyshakespeare", "causal", "bits a character, test"): NANOGPT}
     return [
-        summarise(
-            data, SYSTEMS[system], metric, [value], known if metric == "bits a character, test" else None
-        )
+        summarise(data, SYSTEMS[system], metric, [value], known.get((run.text.name, system, metric)))
         for system, values in found.items()
         for metric, value in values.items()
     ]
@@ -285,26 +285,39 @@ def measured(run: Run, systems: list[str]) -> dict[str, Values]:
 
 def save(run: Run, found: dict[str, Values], args: Any, out: Path) -> None:
     """The results of one text and length, and what was drawn."""
-    name = f"text-{run.text.name.replace(' ', '-')}-{run.length}"
+    part = "" if "energy" in args.systems else f"-{'-'.join(args.systems)}"
+    name = f"text-{run.text.name.replace(' ', '-')}-{run.length}{part}"
     about = {"size": run.size._asdict()} | run.settings
     spent = sum(run.settings["seconds in all"].values())
-    write(name, about, records(run, found), args.device, spent, out, quick=args.quick)
-    lines = [line for title, texts in run.shown.items() for line in (f"== {title} ==", *texts, "")]
-    replace_bytes(out / f"{name}{'-quick' if args.quick else ''}.txt", "\n".join(lines).encode())
+    texts = {
+        "texts": {part: [each.replace("\n", "⏎") for each in found] for part, found in run.shown.items()}
+    }
+    write(name, about, records(run, found), args.device, spent, out, quick=args.quick, curves=texts)
 
 
 def parsed() -> Any:
     parser = arguments(__doc__)
     parser.add_argument("--data", help="folder of text/ (default: $CTEM_DATA)")
     parser.add_argument("--what", nargs="+", choices=tuple(FILES), default=["tinyshakespeare"], help="texts")
-    parser.add_argument("--length", nargs="+", type=int, help="of chunks (default: 128 256, with --quick 32)")
-    parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--length", nargs="+", type=int, help="of chunks (default: 128, with --quick 32)")
+    parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), help=f"(default: {' '.join(MAIN)})")
     parser.add_argument("--seconds", type=float, help="of the whole call (default: 240, with --quick 45)")
     args = parser.parse_args()
-    args.length = args.length or ([32] if args.quick else [128, 256])
+    args.length = args.length or [32 if args.quick else 128]
+    args.systems = args.systems or list(SYSTEMS if args.quick else MAIN)
     args.seconds = args.seconds or (45.0 if args.quick else 240.0)
     args.what = [MADE_UP] if args.quick else args.what
     return args
+
+
+def warm_up(run: Run) -> None:
+    """A few steps and draws before any clock runs, because a GPU's first are slow."""
+    for kind in (CausalDensity, MaskedDensity):
+        b = kind(run.text.space, **run.options()).to(run.device)
+        b.body.precision = "bf16"
+        rows = run.text.train[: run.size.batch]
+        train(b, sequence_loss, rows, replace(run.size.recipe, steps=3))
+    torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -319,7 +332,9 @@ def main() -> None:
             for length in args.length:
                 print(f"{name}, chunks of {length}: {share:.1f} s for each system", flush=True)
                 text = load_text(name, length, args.data, args.device)
-                run = Run(text, copy.copy(size), share, args.device)
+                run = Run(text, size, share, args.device)
+                if run.cuda:
+                    warm_up(run)
                 found = measured(run, args.systems)
                 failed += run.settings.get("failed", [])
                 save(run, found, args, out)

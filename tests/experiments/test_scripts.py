@@ -11,6 +11,7 @@ pytestmark = pytest.mark.long
 SCRIPTS = [
     "binary.nats",
     "energies.referee",
+    "images.labelled",
     "images.mnist",
     "paper.figures",
     "paper.mixed",
@@ -35,6 +36,7 @@ SCRIPTS = [
     "tables.nats --systems CTEM --jobs 2",
     "tables.samples --titanic",
     *(["tables.samples --systems CTEM"] if find_spec("xgboost") else []),  # an extra that tests do without
+    "text.energy",
 ]
 
 
@@ -47,6 +49,8 @@ def settings_of_torch():
 
 
 @pytest.mark.filterwarnings("ignore:log Z rests on")  # quick runs have few draws
+@pytest.mark.filterwarnings("ignore:max_time. still improving")
+@pytest.mark.filterwarnings("ignore:X. without .label.")
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # matplotlib asks a tensor
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"

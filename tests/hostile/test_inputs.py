@@ -21,9 +21,7 @@ N = 120
 MESSAGE = (
     r"^(X|columns?|kinds|given|event|n_samples|n_draws|n|method|sample_weight|Input|max_time|width|missing"
 )
-MESSAGE += (
-    r"|members|orders|learning_rate|weight_decay|effort|objective|unknown|checkpoint|batch_size|max_steps"
-)
+MESSAGE += r"|members|orders|learning_rate|weight_decay|effort|unknown|checkpoint|batch_size|max_steps"
 MESSAGE += r"|table\.parquet)\b"
 
 

@@ -112,7 +112,7 @@ BOMBS = {
     ),
     "no columns": lambda h, t, m: h["schema"].update(columns=[]),
     "a column twice": lambda h, t, m: h["schema"].update(columns=h["schema"]["columns"] * 2),
-    "another objective": lambda h, t, m: h["settings"].update(objective="pairwise"),
+    "another effort": lambda h, t, m: h["settings"].update(effort="swift"),
 }  # fmt: skip
 
 

@@ -205,7 +205,7 @@ class _Referee:
             self.chains = chains_for(self.f, self.space, budget.levels, budget.moves, self.generator)
             if self.space.n_states <= MAX_STATES:
                 drawn = draw_rows(self.f, self.space, base, budget.chains, self.generator, method="exact")
-                self.own, self.effective = drawn.x, float(budget.chains)
+                self.own, self.effective = drawn.X, float(budget.chains)
                 return self.own
             log_w, x = self.chains.up(base, budget.chains)
             found = annealed_side(log_w, "low")

@@ -86,7 +86,7 @@ def info(model: Path, as_json: bool) -> None:
     cut = f"{facts['still_improving']}\n" if facts["still_improving"] else ""
     Console().print(
         f"{facts['rows']} rows · {facts['steps']} steps in {facts['seconds']:.0f} s · {_seed_in_words(fitted)}\n"
-        f"{facts['objective']}, effort {facts['effort']} · {quality_in_words(fitted)}\n"
+        f"effort {facts['effort']} · {quality_in_words(fitted)}\n"
         f"{cut}made {origin['created']} by ctem {origin['ctem']}, torch {origin['torch']}\n"
         f"data {origin['data_sha256'][:16]}…",
         highlight=False,

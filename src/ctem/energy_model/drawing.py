@@ -17,7 +17,7 @@ from ctem.samplers.diagnostics import chain_diagnostics
 from ctem.samplers.sampler import evaluated
 from ctem.spaces import MAX_STATES, Space
 
-__all__ = ["WAYS", "Drawn", "Draws", "draw_rows"]
+__all__ = ["WAYS", "Draws", "draw_rows"]
 
 WAYS = ("exact", "resampling", "chain")
 CANDIDATES = 64  # draws of the proposal for every row
@@ -29,33 +29,16 @@ FOLLOWED = 64  # chains that diagnostics look at
 class Draws(NamedTuple):
     """Rows, and how far they can be trusted.
 
-    >>> Draws(torch.zeros(3, 1), "exact", 1.0, math.inf, None, None).method
-    'exact'
-    """
-
-    X: Any  # (n, …) in the user's units
-    method: str  # "exact", "resampling" or "chain"
-    acceptance: float  # of the chains' proposals; 1 without chains
-    weights_ess: (
-        float  # effective number of proposal draws that the rows, or the starts of chains, were chosen from
-    )
-    r_hat: Tensor | None  # (d,) of a chain: near 1 when chains agree
-    ess: Tensor | None  # (d,) of a chain: effective draws of 64 chains, 200 states each
-
-
-class Drawn(NamedTuple):
-    """The same of encoded rows.
-
-    >>> Drawn(torch.zeros(3, 1), "exact").acceptance
+    >>> Draws(torch.zeros(3, 1), "exact").acceptance
     1.0
     """
 
-    x: Tensor  # (n, d)
-    method: str
-    acceptance: float = 1.0
-    weights_ess: float = math.inf
-    r_hat: Tensor | None = None
-    ess: Tensor | None = None
+    X: Any  # (n, …) in the user's units; encoded ones (n, d) from ``draw_rows``
+    method: str  # "exact", "resampling" or "chain"
+    acceptance: float = 1.0  # of the chains' proposals
+    weights_ess: float = math.inf  # effective draws that the rows, or the starts of chains, were chosen from
+    r_hat: Tensor | None = None  # (d,) of a chain: near 1 when chains agree
+    ess: Tensor | None = None  # (d,) of a chain: effective draws of 64 chains, 200 states each
 
 
 def draw_rows(
@@ -68,8 +51,8 @@ def draw_rows(
     method: str = "auto",
     steps: int = 500,
     diagnostics: bool = False,
-) -> Drawn:
-    """n rows of exp f.
+) -> Draws:
+    """n encoded rows of exp f.
 
     "exact" draws among all states of a finite space. "resampling" takes draws of the proposal, 64 for every row, and
     chooses among them by exp f/q. "chain" goes on from there by ``steps`` moves: MALA on real columns, whose step
@@ -79,7 +62,7 @@ def draw_rows(
     >>> from ctem.spaces import Category
     >>> from ctem.bases import FittedBase
     >>> space = Space([Category(2)])
-    >>> draw_rows(lambda x: 99 * x[:, 0], space, FittedBase(space), 3, torch.Generator().manual_seed(0)).x.T
+    >>> draw_rows(lambda x: 99 * x[:, 0], space, FittedBase(space), 3, torch.Generator().manual_seed(0)).X.T
     tensor([[1., 1., 1.]])
     """
     if method not in ("auto", *WAYS):
@@ -90,7 +73,7 @@ def draw_rows(
             f"method: 'exact' needs a finite space of at most {MAX_STATES} states; got {space!r}."
         )
     if finite and method in ("auto", "exact"):
-        return Drawn(_among_all_states(f, space, n, generator), "exact")
+        return Draws(_among_all_states(f, space, n, generator), "exact")
     start, ess = _resampled(f, proposal, n, generator)
     if method == "resampling" or (method == "auto" and ess >= n):
         if ess < n:
@@ -100,7 +83,7 @@ def draw_rows(
                 UserWarning,
                 stacklevel=4,
             )
-        return Drawn(start, "resampling", weights_ess=ess)
+        return Draws(start, "resampling", weights_ess=ess)
     return _chains(f, space, start, steps, generator, diagnostics)._replace(weights_ess=ess)
 
 
@@ -130,7 +113,7 @@ def _resampled(
 
 def _chains(
     f: LogPotential, space: Space, start: Tensor, steps: int, generator: torch.Generator, diagnostics: bool
-) -> Drawn:
+) -> Draws:
     adapted = Adapted(lambda step: MALA(space, step), step=0.1) if space.reals else None
     half = max(1, steps // 2)
     x = run(moves(space, adapted), f, start, half, generator).x
@@ -138,10 +121,9 @@ def _chains(
     thin = max(1, half // KEPT) if diagnostics else None
     result = run(sampler, f, x, half, generator, thin=thin)
     if result.trace is None:
-        return Drawn(result.x, "chain", result.acceptance)
+        return Draws(result.x, "chain", result.acceptance)
     trace = result.trace[:, :FOLLOWED].clone()
-    trace[..., list(space.angles)] = trace[
-        ..., list(space.angles)
-    ].cos()  # an angle has no place to start from
+    angles = list(space.angles)
+    trace[..., angles] = trace[..., angles].cos()  # an angle has no place to start from
     mixed = chain_diagnostics(trace)
-    return Drawn(result.x, "chain", result.acceptance, r_hat=mixed.r_hat, ess=mixed.ess)
+    return Draws(result.x, "chain", result.acceptance, r_hat=mixed.r_hat, ess=mixed.ess)

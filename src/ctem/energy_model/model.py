@@ -22,7 +22,7 @@ from ctem.bases import FittedBase, Pool
 from ctem.energies import LogPotential, grad_log_density
 from ctem.energy_model.constants import Box, box_around, compute_log_z
 from ctem.energy_model.defaults import checked_recipe, default_kernel, default_net, find_rule
-from ctem.energy_model.drawing import BATCH, Drawn, Draws, draw_rows
+from ctem.energy_model.drawing import BATCH, Draws, draw_rows
 from ctem.energy_model.files import load, save
 from ctem.energy_model.network import Shaped, tilted
 from ctem.matching.kernels import Kernel
@@ -217,9 +217,9 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             how: dict[str, Any] = {"method": method, "steps": steps, "diagnostics": diagnostics}
             rows = owner == k
             drawn = draw_rows(self.potential(k), self.space, self.base_, int(rows.sum()), generator, **how)
-            x[rows], worst = drawn.x.to(x), _worse(worst, drawn)
+            x[rows], worst = drawn.X.to(x), _worse(worst, drawn)
         X = self.space.decode(x)
-        return X if not diagnostics or worst is None else Draws(X, *worst[1:])
+        return X if not diagnostics or worst is None else worst._replace(X=X)
 
     def potential(self, member: int = 0) -> LogPotential:
         """f of encoded rows (n, d) as a function: for the samplers, the constants and the losses of this library."""
@@ -373,7 +373,7 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
         return torch.Generator(self.device_).manual_seed(seed)
 
 
-def _worse(one: Drawn | None, other: Drawn) -> Drawn:
+def _worse(one: Draws | None, other: Draws) -> Draws:
     """Of two sets of draws the numbers that promise less."""
     if one is None or one.r_hat is None or other.r_hat is None or one.ess is None or other.ess is None:
         return other if one is None or other.weights_ess < one.weights_ess else one

@@ -80,7 +80,6 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             ("dmy", "mdy" or "ymd") and na (more marks of missing cells).
         rules: sentences on what columns have to do with each other, beside what is found: "state from city" and
             "start <= end" are kept, "not state", "not state from city" and "not start <= end" are not.
-        objective: "anyorder", the only one. The paper's, an energy of complete rows, is ``ctem.EnergyModel``.
         effort: "quick", "default" or "best": how large the networks are and how long they learn.
         energy: what g is, learned against draws of b and kept if it gains on held-out rows: "trees" (boosted, the
             pooled form of the paper's comparisons), "networks" (the paper's, with its loss), "both" (trees, then
@@ -142,7 +141,6 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         unknown: str = "reserve",
         reading: Mapping[str, Any] | None = None,
         rules: Sequence[str] | None = None,
-        objective: str = "anyorder",
         effort: str = "default",
         energy: str | None = "auto",
         width: int | None = None,
@@ -164,7 +162,6 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.unknown = unknown
         self.reading = reading
         self.rules = rules
-        self.objective = objective
         self.effort = effort
         self.energy = energy
         self.width = width
@@ -517,12 +514,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
                 for column, nats, share in learned
             ],
             "rows": self.n_samples_seen_,
-            "objective": self.objective,
             "effort": self.effort,
             "settings": asdict(self.settings_),
             "independent_score": self.independent_score_,
             "held_out": self.held_out_.summary(),
-            "level": getattr(self.density_, "level", None),
+            "level": self.density_.level,
             "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
             "steps": history.step[-1] if history.step else 0,
             "best_step": history.best_step,

@@ -65,7 +65,6 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
     True
     """
 
-    estimator_: CTEM
     indicated_: tuple[str, ...]
     _intervals: Intervals
 
@@ -85,7 +84,6 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags = self.density().__sklearn_tags__().input_tags
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -99,12 +97,10 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         fitted = density.fit(X)
         frame = fitted.as_frame(X)
         gaps = {name: cells.missing.any() for name, cells in frame.columns.items()}
-        self.estimator_, self.indicated_ = fitted, tuple(name for name, gap in gaps.items() if gap)
+        self._adopt(fitted)
+        self.indicated_ = tuple(name for name, gap in gaps.items() if gap)
         parts = held_out_parts(self._table, frame, fitted.seed_, CALIBRATING)
         self._intervals = Intervals(self._table, parts)
-        self.n_features_in_ = fitted.n_features_in_
-        if hasattr(fitted, "feature_names_in_"):
-            self.feature_names_in_ = fitted.feature_names_in_
         return self
 
     def transform(self, X: Any, return_std: bool = False) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import OutlierMixin
-from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from ctem.estimators.estimator import CTEM
@@ -37,7 +36,6 @@ class CTEMOutlier(OutlierMixin, AroundCTEM):  # type: ignore[misc]
     (10, array([ 1, -1]))
     """
 
-    estimator_: CTEM
     offset_: float
 
     @taking_settings
@@ -45,20 +43,12 @@ class CTEMOutlier(OutlierMixin, AroundCTEM):  # type: ignore[misc]
         self.estimator = estimator
         self.contamination = contamination
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags = self.density().__sklearn_tags__().input_tags
-        return tags
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None) -> CTEMOutlier:
         """Fit the density, as ``CTEM.fit`` does, and set the threshold."""
         share: Any = self.contamination
         if not isinstance(share, int | float | np.number) or not 0 < share <= 0.5:
             raise ValueError(f"contamination: expected a share in (0, 0.5]; got {share!r}.")
-        self.estimator_ = self.density().fit(X, sample_weight=sample_weight, X_val=X_val)
-        self.n_features_in_ = self.estimator_.n_features_in_
-        if hasattr(self.estimator_, "feature_names_in_"):
-            self.feature_names_in_ = self.estimator_.feature_names_in_
+        self._adopt(self.density().fit(X, sample_weight=sample_weight, X_val=X_val))
         self.offset_ = self._threshold(self.score_samples(X), sample_weight)
         return self
 

@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from sklearn.base import BaseEstimator, clone
+from sklearn.utils import Tags
 
 from ctem.estimators.estimator import CTEM
 
@@ -49,6 +50,12 @@ class AroundCTEM(BaseEstimator):  # type: ignore[misc]
     """
 
     estimator: CTEM | None
+    estimator_: CTEM
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = self.density().__sklearn_tags__().input_tags
+        return tags
 
     def density(self) -> CTEM:
         """The density to fit: a clone of the one that was given, or a new one, with the settings that were given."""
@@ -57,3 +64,9 @@ class AroundCTEM(BaseEstimator):  # type: ignore[misc]
         return density.set_params(
             **{name: value for name, value in settings.items() if value is not DEFAULTS[name]}
         )
+
+    def _adopt(self, fitted: CTEM) -> None:
+        """Keep a fitted density, and the names of its columns as scikit-learn does."""
+        self.estimator_, self.n_features_in_ = fitted, fitted.n_features_in_
+        if hasattr(fitted, "feature_names_in_"):
+            self.feature_names_in_ = fitted.feature_names_in_

@@ -15,7 +15,6 @@ from ctem.densities.anyorder.settings import EFFORTS
 __all__ = ["KEPT", "check_arguments", "check_count", "plain_arguments"]
 
 MOST = 2**31 - 1  # of anything that is counted
-OBJECTIVES = ("anyorder",)
 ENERGIES = ("auto", "trees", "networks", "both", None)
 UNKNOWN = ("reserve", "refuse")
 SUCH_AS = {"kinds": "{'city': 'category'}", "reading": "{'dates': 'dmy'}"}
@@ -24,7 +23,6 @@ KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that
     "missing",
     "unknown",
     "reading",
-    "objective",
     "effort",
     "energy",
     "width",
@@ -42,17 +40,12 @@ KEPT = (  # written as they are; where a fit kept its checkpoint belongs to that
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Refuse what cannot be fitted with, by the name of the argument.
 
-    >>> check_arguments({"objective": "anyorder", "effort": "swift", "energy": None})
+    >>> check_arguments({"effort": "swift", "energy": None})
     Traceback (most recent call last):
     ...
     ValueError: effort: expected one of ('quick', 'default', 'best'); got 'swift'.
     """
-    known_values = ("objective", OBJECTIVES), ("effort", EFFORTS), ("energy", ENERGIES), ("unknown", UNKNOWN)
-    if arguments["objective"] == "pairwise":
-        raise ValueError(
-            "objective: 'pairwise' is gone; ctem.EnergyModel is the paper's method, on any space."
-        )
-    for name, known in known_values:
+    for name, known in (("effort", EFFORTS), ("energy", ENERGIES), ("unknown", UNKNOWN)):
         if arguments[name] not in known:
             raise ValueError(f"{name}: expected one of {known}; got {arguments[name]!r}.")
     for name in NUMBERS:
@@ -88,7 +81,7 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     >>> plain_arguments({"width": np.uint8(200)})
     {'width': 200}
     """
-    return {name: each.item() if isinstance(each, np.generic) else each for name, each in arguments.items()}
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
 
 
 def check_count(name: str, value: Any) -> None:

@@ -62,9 +62,9 @@ def memory_bytes(memory: str | float) -> int:
     (2000000000, 1000000000)
     """
     units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    found = re.fullmatch(r"\s*([0-9.eE+]+)\s*([kmgt]?)i?b?\s*", str(memory), re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9.eE+]+)\s*([kmgt]?)i?b?\s*", str(memory), re.IGNORECASE)
     try:
-        value = float(found[1]) * units[found[2].lower()] if found else 0.0
+        value = float(match[1]) * units[match[2].lower()] if match else 0.0
     except ValueError:
         value = 0.0
     if not 0 < value < 2**60:
@@ -78,11 +78,11 @@ def sample_limit(memory: str | float, row_bytes: float, columns: int) -> int:
     >>> sample_limit("100MB", row_bytes=120.0, columns=15)
     108108
     """
-    each = 1.25 * row_bytes + EACH * columns + BESIDE
-    limit = int(memory_bytes(memory) / each)
+    row = 1.25 * row_bytes + EACH * columns + BESIDE
+    limit = int(memory_bytes(memory) / row)
     if limit < FEWEST:
         raise ValueError(
-            f"memory: expected at least {FEWEST * each / 1e6:.0f}MB for {columns} columns of these types, which is "
+            f"memory: expected at least {FEWEST * row / 1e6:.0f}MB for {columns} columns of these types, which is "
             f"{FEWEST} rows; got {memory!r}."
         )
     return min(limit, MOST)
@@ -278,10 +278,10 @@ def _fill(
             if len(x):
                 bucket = _bucket(numbers[chosen], span, seed, len(ends))
                 order = np.argsort(bucket, kind="stable")
-                found, first, counts = np.unique(bucket[order], return_index=True, return_counts=True)
+                buckets, first, counts = np.unique(bucket[order], return_index=True, return_counts=True)
                 within = np.arange(len(order)) - np.repeat(first, counts)
                 rows[place[bucket[order]] + within] = x[order]
-                place[found] += counts
+                place[buckets] += counts
             advance(len(batch.table))
 
 

@@ -197,7 +197,7 @@ def tilt_bracket(g: LogPotential, draws: Tensor, rows: Tensor, batch_size: int =
         lower = log mean e^g over draws of b,     upper = −log mean e^{−g} over rows of ρ = b e^g / Z
 
     The second is as good as the rows: held-out data if the model is right, or draws of ρ. Far apart, or crossed, they
-    say that the draws are too few or that the rows are not of ρ. The base itself is not evaluated.
+    show that the draws are too few or that the rows are not of ρ. The base itself is not evaluated.
 
     Arguments:
         g: what an energy adds to log b.

@@ -68,10 +68,7 @@ def write_report(
 def _origin(model: CTEM, findings: Findings, seed: int) -> dict[str, Any]:
     """Where the numbers come from; no path and no name of a machine."""
     arguments = model.get_params(deep=False)
-    settings = {
-        key: arguments[key] for key in ("missing", "objective", "effort", "max_steps", "max_time", "kinds")
-    }
-    level = getattr(model.density_, "level", None)
+    settings = {key: arguments[key] for key in ("missing", "effort", "max_steps", "max_time", "kinds")}
     whose = "the rows of" if findings.same_rows else "not the rows of"
     return {
         "ctem": __version__,
@@ -84,7 +81,7 @@ def _origin(model: CTEM, findings: Findings, seed: int) -> dict[str, Any]:
         "settings": _list({key: value for key, value in settings.items() if value is not None}),
         "networks and training": _list(asdict(model.settings_)),
         "seconds of training": f"{model.density_.history.seconds:,.1f}",
-        "noise level of real columns": "—" if level is None else f"{level:.3g}",
+        "noise level of real columns": f"{model.density_.level:.3g}",
     }
 
 

@@ -9,8 +9,6 @@ from ctem.report.charts import heat
 from ctem.report.findings import Findings
 from ctem.report.markup import name_of, tag, text
 
-__all__ = ["dependence_map", "missing", "privacy"]
-
 MAPPED = 24  # columns in the map, at most
 NAMED = 6  # columns of a pattern that are named
 HIDDEN = (
@@ -21,11 +19,7 @@ STATE = "A gap is a value to the model, which it scores and draws as any other."
 
 
 def missing(findings: Findings) -> tuple[str, str] | None:
-    """Which cells are missing together.
-
-    >>> missing.__name__
-    'missing'
-    """
+    """Which cells are missing together."""
     if not findings.patterns:
         return None
     gaps = STATE if findings.gaps_are_values else HIDDEN
@@ -51,11 +45,7 @@ def _names(columns: tuple[str, ...]) -> str:
 
 
 def dependence_map(findings: Findings) -> str:
-    """Mutual information of all pairs as two tables of shades, real beside sampled; nothing for few or many columns.
-
-    >>> dependence_map.__name__
-    'dependence_map'
-    """
+    """Mutual information of all pairs as two tables of shades, real beside sampled; nothing for few or many columns."""
     d = len(findings.marginals)
     if not 3 <= d <= MAPPED:
         return ""
@@ -80,11 +70,7 @@ def dependence_map(findings: Findings) -> str:
 
 
 def privacy(findings: Findings) -> tuple[str, str] | None:
-    """What the model gives away of the rows of its fit.
-
-    >>> privacy.__name__
-    'privacy'
-    """
+    """What the model gives away of the rows of its fit."""
     if (audit := findings.privacy) is None:
         return None
     about = tag(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from ctem.estimators.estimator import CTEM
 from ctem.report.axes import Listed, display_text, lay_out
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
 from ctem.report.patterns import Pattern, missing_patterns
-from ctem.report.privacy import Privacy, audit
+from ctem.report.privacy import Privacy, audit, is_of_fit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.outliers import Outlier, find_outliers
@@ -25,10 +24,10 @@ from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.display import displayed_frame
 from ctem.tables.io.frame import Frame
-from ctem.tables.io.rows import chunks, taken
+from ctem.tables.io.rows import taken
 from ctem.training import History
 
-__all__ = ["ColumnFacts", "Findings", "Mean", "Scores", "Strange", "examine"]
+__all__ = ["ColumnFacts", "Mean", "Scores", "Strange", "examine"]
 
 LARGEST = 20_000  # rows that are scored; a random choice of a larger table
 PAIRED = 4_000  # rows in the dependence of pairs
@@ -96,12 +95,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything a report shows, from ``examine``.
-
-    >>> import inspect
-    >>> "marginals" in inspect.signature(Findings).parameters
-    True
-    """
+    """Everything a report shows, from ``examine``."""
 
     rows: int
     looked_at: int
@@ -154,7 +148,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
     table, whole = TableDensity(model.schema_, model.density_), displayed_frame(model.as_frame(X))
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(whole, seed)
-    frame, same = taken(whole, chosen), _fingerprint(table, whole) == model.data_hash_
+    frame, same = taken(whole, chosen), is_of_fit(model, whole)
     sampled = table.sample(n_samples, generator)
     scores = [_scores(table, frame, "rows of the fit" if same else "rows of the table")]
     if held_out is not None:
@@ -195,15 +189,8 @@ def _chosen(frame: Frame, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(n, LARGEST, replace=False))
 
 
-def _fingerprint(table: TableDensity, frame: Frame) -> str:
-    digest = hashlib.sha256()
-    for part in chunks(frame):
-        digest.update(table.encode(part)[0].cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Realism | None:
-    real, drawn = (table.encode(each)[0].cpu().numpy() for each in (frame, sampled))
+    real, drawn = (table.encode(rows)[0].cpu().numpy() for rows in (frame, sampled))
     return realism(real, drawn, seed)
 
 

@@ -32,7 +32,7 @@ from ctem.tables.answers.breaches import Breach, breaches
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, blind, blind_rows, unseen_rows
 from ctem.tables.io.frame import Frame
-from ctem.tables.io.rows import taken
+from ctem.tables.io.rows import chunks, taken
 from ctem.tables.schema import Schema
 
 __all__ = ["Exposed", "Privacy", "audit"]
@@ -186,12 +186,18 @@ class _Judged(NamedTuple):
     rows: NDArray[np.int64]
 
 
+def is_of_fit(model: CTEM, frame: Frame) -> bool:
+    """Whether these are the very rows of the fit."""
+    digest = hashlib.sha256()
+    for part in chunks(frame):
+        digest.update(model.schema_.encode(part).x.numpy().tobytes())
+    return digest.hexdigest() == model.data_hash_
+
+
 def _folds(model: CTEM, table: TableDensity, frame: Frame) -> Iterator[_Part]:
     """One part for each network that the density uses."""
-    x = model.schema_.encode(frame).x
-    same = hashlib.sha256(x.numpy().tobytes()).hexdigest() == model.data_hash_
     held = model.held_out_
-    if not same or any(fold.member == EVERY for fold in held.folds):
+    if not is_of_fit(model, frame) or any(fold.member == EVERY for fold in held.folds):
         raise ValueError(
             "holdout: expected rows that were not in the fit, unless X is the very table of a fit without X_val; "
             f"got {len(frame)} rows of X, fit had {model.n_samples_seen_}."
@@ -210,8 +216,8 @@ def _judged(part: _Part, n: int, rng: np.random.Generator) -> _Judged:
     unseen = taken(part.unseen, rng.permutation(len(part.unseen))[:size])
     generator = torch.Generator(table.device).manual_seed(int(rng.integers(2**31)))
     drawn = Frame(part.seen.table_type, table.sample(n, generator))
-    all_seen = _encoded(schema, taken(part.seen, rows[:NEIGHBOURS]))
-    x, away = _encoded(schema, drawn), _encoded(schema, unseen)
+    all_seen = schema.encode(taken(part.seen, rows[:NEIGHBOURS])).x
+    x, away = schema.encode(drawn).x, schema.encode(unseen).x
     same = min(len(all_seen), len(away))  # as many rows on both sides
     near, far = (_nearest(schema, x, side[:same], 1)[:, 0] for side in (all_seen, away))
     attacked = rows[:n]
@@ -264,10 +270,6 @@ def _log_ratio(table: TableDensity, frame: Frame) -> Vector:
     return table.log_prob(frame) - table.independent(frame)
 
 
-def _encoded(schema: Schema, frame: Frame) -> Tensor:
-    return schema.encode(frame).x
-
-
 def _nearest(schema: Schema, a: Tensor, b: Tensor, count: int) -> Tensor:
     """Distances of rows a to their ``count`` nearest rows of b, (n, count)."""
     count = min(count, len(b))
@@ -304,8 +306,8 @@ def _copied(schema: Schema, frame: Frame, seen: Frame) -> NDArray[np.bool_]:
 
     Rows with gaps do not count: samples have none, and rows without values are alike whatever a model gives away.
     """
-    known = {row.tobytes() for row in _encoded(schema, seen).numpy()}
-    x = _encoded(schema, frame)
+    known = {row.tobytes() for row in schema.encode(seen).x.numpy()}
+    x = schema.encode(frame).x
     columns = [j for j in range(schema.space.dim) if j not in schema.parents]
     whole = x[~x[:, columns].isnan().any(1)]
     return np.array([row.tobytes() in known for row in whole.numpy()], bool)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ctem.persistence.sealed import part
 from ctem.spaces import as_rows
 from ctem.training.adamw import AdamW
 from ctem.training.borrowed import each_add_, each_mul_, each_sub
@@ -373,22 +374,18 @@ class _Run:
             _named("generator", s): g.get_state() for s, g in zip(self.shards, self.generators, strict=True)
         }
         state[_named("dropout", self.team.rank)] = self.dropout.state
-        for each in self.team.gathered(state):
-            tensors |= each
+        for part_of_state in self.team.gathered(state):
+            tensors |= part_of_state
         plan = [self.steps, self.planned_at, self.planned_from, self.warmup, self.late]
         return tensors, {"step": self.step, "history": asdict(self.history), "plan": plan}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Undo ``snapshot``."""
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-        self.f.load_state_dict(part("model."))
+        self.f.load_state_dict(part(tensors, "model."))
         if self.average is not None:
-            self.average.load_state_dict(part("average."))
-        self.best = part("best.") or None
-        self.optimizer.restore(part("adam."))
+            self.average.load_state_dict(part(tensors, "average."))
+        self.best = part(tensors, "best.") or None
+        self.optimizer.restore(part(tensors, "adam."))
         for shard, generator in zip(self.shards, self.generators, strict=True):
             generator.set_state(tensors[_named("generator", shard)])
         self.dropout.state = tensors[_named("dropout", self.team.rank)]

@@ -21,16 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = [
-    "MOST_APART",
-    "ApartProbabilities",
-    "Counted",
-    "Paired",
-    "Weights",
-    "placed",
-    "slots_of",
-    "weighed",
-]
+__all__ = ["MOST_APART", "ApartProbabilities", "Counted", "placed", "slots_of", "weighed"]
 
 MOST_APART = 2**17 - 1  # labels that share the code
 
@@ -79,24 +70,14 @@ class Counted(Protocol):
 
 
 class Weights(Protocol):
-    """What labels that are shown add about codes to what a network predicts.
-
-    >>> from ctem.tables.relations.pair_keeper import ShrunkCodes
-    >>> Weights in ShrunkCodes.__mro__ or hasattr(ShrunkCodes, "log_weights")
-    True
-    """
+    """What labels that are shown add about codes to what a network predicts."""
 
     def log_weights(self, slot: NDArray[np.int64]) -> Tensor:
         """log of how much likelier every code is with each label than by the network, (n, codes)."""
 
 
 class Paired(Protocol):
-    """Counts of the codes of one column with the labels of another.
-
-    >>> from ctem.tables.relations.pair_keeper import CodeCounts
-    >>> hasattr(CodeCounts, "shrunk")
-    True
-    """
+    """Counts of the codes of one column with the labels of another."""
 
     @property
     def given(self) -> int:

@@ -161,9 +161,9 @@ class NumberHead(nn.Module):
         near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
         cell = _cell(near.detach().asinh() / ENDS_B, self.lengths[4])
         log_b = self.moving.log_prob(_cdf(near), cell, parts.moving) + _log_density(near)
-        each = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
+        moving = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
         fixed = (log_a + log_normal(t)).unsqueeze(-1)
-        return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
+        return (torch.cat([fixed, moving], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
 
     def cdf(self, t: Tensor, out: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """The mass below q numbers t (…, q), from coefficients (…, size) and a prediction, its mean and spread (…).
@@ -176,8 +176,8 @@ class NumberHead(nn.Module):
         u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
         fixed = self.fixed.cdf(torch.special.ndtr(t), parts.fixed).unsqueeze(-1)
         moving = self.moving.cdf(_cdf(u[..., 0]), parts.moving).unsqueeze(-1)
-        each = torch.cat([fixed, moving, torch.special.ndtr(u[..., 1:])], -1)
-        return (each * parts.log_weight.exp().unsqueeze(-2)).sum(-1)
+        below = torch.cat([fixed, moving, torch.special.ndtr(u[..., 1:])], -1)
+        return (below * parts.log_weight.exp().unsqueeze(-2)).sum(-1)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """log ρ of a number each (…, n) from ``found / scale + start`` (…, size, n), for training.

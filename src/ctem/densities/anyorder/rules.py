@@ -93,13 +93,13 @@ def keep_labels(log_p: Tensor, within: list[Within], named: Named | None) -> Ten
     >>> keep_labels(log_p, [], Named(torch.tensor([2]), torch.tensor([0.9]))).exp()
     tensor([[0.0667, 0.0333, 0.9000]])
     """
-    found = log_p
+    kept = log_p
     for allowed, share in within:
-        found = torch.where(share.isnan().unsqueeze(1), found, _weighed(found, allowed, share.nan_to_num()))
+        kept = torch.where(share.isnan().unsqueeze(1), kept, _weighed(kept, allowed, share.nan_to_num()))
     if named is None:
-        return found
+        return kept
     chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
-    return torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), found)
+    return torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), kept)
 
 
 def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
@@ -129,14 +129,14 @@ def with_cell(tied: TiedParts | None, named: Named, inside: Tensor, members: int
     """
     inside = torch.minimum(inside, named.share)
     share = ((named.share - inside) / (1 - inside)).clamp(0, 1 - LEAST)
-    found = inside.new_zeros(members, len(inside), 1, COEFFICIENTS)
-    found[..., 0] = torch.logit(share.double()).to(inside.dtype).unsqueeze(1)
-    found[..., 1:3] = -math.inf
+    cell = inside.new_zeros(members, len(inside), 1, COEFFICIENTS)
+    cell[..., 0] = torch.logit(share.double()).to(inside.dtype).unsqueeze(1)
+    cell[..., 1:3] = -math.inf
     known, ends = named.known.unsqueeze(1), named.value.unsqueeze(1)
     if tied is None:
-        return TiedParts(found, known, ends)
+        return TiedParts(cell, known, ends)
     return tied._replace(
-        found=torch.cat([tied.found, found], -2),
+        found=torch.cat([tied.found, cell], -2),
         known=torch.cat([tied.known & ~known, known], -1),
         ends=torch.cat([tied.ends, ends], -2),
     )

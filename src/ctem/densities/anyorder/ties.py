@@ -116,8 +116,8 @@ class TiedParts(NamedTuple):
         at = t.unsqueeze(-1)
         exact = ((at - low) / (high - low).clamp_min(1e-12)).clamp(0, 1).unsqueeze(-1)
         u = (at.unsqueeze(-1) - ((low + high) / 2).unsqueeze(-1)) * (-log_spread).exp() - shift
-        each = torch.cat([exact.expand_as(u[..., :1]), torch.special.ndtr(u)], -1).flatten(-2)
-        return (torch.cat([each, below.unsqueeze(-1)], -1) * _with_rest(weight).softmax(-1)).sum(-1)
+        inside = torch.cat([exact.expand_as(u[..., :1]), torch.special.ndtr(u)], -1).flatten(-2)
+        return (torch.cat([inside, below.unsqueeze(-1)], -1) * _with_rest(weight).softmax(-1)).sum(-1)
 
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""

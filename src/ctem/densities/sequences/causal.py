@@ -69,7 +69,7 @@ class CausalDensity(nn.Module):
         """
         known = torch.empty(n, 0, device=generator.device) if given is None else given.to(generator.device)
         known, was = known.expand(n, -1), self.training
-        sizes = pieces(n, 2 * self.body.depth * self.space.dim * self.body.width, generator.device)
+        sizes = pieces(n, self.body.depth * self.space.dim * self.body.width, generator.device)
         self.eval()
         drawn = torch.cat([self._continued(part, generator) for part in known.split(sizes)])
         self.train(was)

@@ -16,7 +16,7 @@ __all__ = ["Precision", "Transformer", "pieces", "sequence_loss", "token_count"]
 Precision = Literal["float32", "bf16"]
 SPREAD = 0.4  # standard deviation of the initial weights, times the root of the width: GPT-2's .02 at 400
 SLOWEST = 10_000.0  # positions of a turn of the slowest pair of features, over 2π
-CPU_CELLS, GPU_CELLS = 2**26, 2**32  # numbers of a layer's features, or of all keys and values, held at once
+CPU_CELLS, GPU_CELLS = 2**26, 2**31  # numbers of a layer's features, or of all keys, held at once
 
 
 class Memory:
@@ -141,7 +141,7 @@ class Transformer(nn.Module):
 
 
 class Trained(Protocol):
-    """A density that says how it is trained."""
+    """A density that knows how it is trained."""
 
     def loss(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss of rows x (n, length)."""

@@ -69,10 +69,10 @@ class Boosting:
         ]
         rows, target = np.concatenate([data, drawn]), np.repeat([1, 0], [len(data), len(drawn)])
         even = data_weight is None and drawn_weight is None
-        found = self._learned(
+        trees = self._learned(
             HistGradientBoostingClassifier, rows, target, None if even else np.concatenate(weights)
         )
-        return found.shifted(math.log(len(drawn) / len(data)))
+        return trees.shifted(math.log(len(drawn) / len(data)))
 
     def log_mean(self, rows: Matrix, weight: Matrix) -> Trees:
         """h ≈ log E[weight | row] for rows (n, d) with nan where a cell is hidden."""
@@ -116,20 +116,20 @@ def free_threads() -> int:
     >>> free_threads() >= 1
     True
     """
-    cores, own = os.cpu_count() or 1, torch.get_num_threads()
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1, min(own, round(cores - max(load - own, 0.0))))
+    return max(1, min(threads, round(cores - max(load - threads, 0.0))))
 
 
 def _extracted(model: Any, order: Sequence[int], known: dict[int, Matrix]) -> Trees:
     """The trees of a fitted model up to the best held-out loss, for columns in their own order."""
     best = int(np.argmax(model.validation_score_))
-    predictors = [each[0] for each in model._predictors[:best]]
+    predictors = [predictor[0] for predictor in model._predictors[:best]]
     thresholds: list[Any] = [None] * len(order)
     for place, j in enumerate(order):
         thresholds[j] = None if j in known else model._bin_mapper.bin_thresholds_[place]
-    found = [_tree(each, order, known, thresholds) for each in predictors]
-    splits, values, weights = map(list, zip(*found, strict=True)) if found else ([], [], [])
+    trees = [_tree(predictor, order, known, thresholds) for predictor in predictors]
+    splits, values, weights = map(list, zip(*trees, strict=True)) if trees else ([], [], [])
     bias = float(np.ravel(model._baseline_prediction)[0])
     return Trees.build(thresholds, splits, values, weights, bias)
 

@@ -80,14 +80,14 @@ class TiltedDensity(AnyOrderDensity):
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n rows: draws of b, each accepted with probability e^{g − ceiling} / Z."""
-        found: list[Tensor] = []
-        while (need := n - sum(map(len, found))) > 0:
+        accepted: list[Tensor] = []
+        while (need := n - sum(map(len, accepted))) > 0:
             drawn = self.snap(
                 self.plain.sample(math.ceil(SPARE * need / self.energy.acceptance) + 1, generator)
             )
             u = torch.rand(len(drawn), generator=generator, dtype=torch.float64, device=drawn.device)
-            found.append(drawn[u.log() < self.energy(drawn) - self.energy.ceiling])
-        return torch.cat(found)[:n]
+            accepted.append(drawn[u.log() < self.energy(drawn) - self.energy.ceiling])
+        return torch.cat(accepted)[:n]
 
     def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """x with its missing cells drawn given the others: of several draws of b one, by its weight."""

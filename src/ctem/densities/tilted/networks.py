@@ -71,12 +71,12 @@ class Networks(nn.Module):
 
     def at(self, x: Tensor, j: int, values: Tensor) -> Tensor:
         """g with column j at each of some values (q,), the other cells as in x: (n, q), float64."""
-        found = []
+        parts = []
         for part in x.split(max(1, ROWS // len(values))):
             rows = part.repeat_interleave(len(values), 0)
             rows[:, j] = values.to(rows).repeat(len(part))
-            found.append(self(rows).view(len(part), -1))
-        return torch.cat(found)
+            parts.append(self(rows).view(len(part), -1))
+        return torch.cat(parts)
 
     def shares(self, x: Tensor) -> Tensor:
         """What each column adds to g(x): how far g falls when its value is a typical one, (n, d), float64."""
@@ -90,7 +90,7 @@ class Networks(nn.Module):
 
     @classmethod
     def of_tensors(
-        cls, found: Mapping[str, Tensor], sizes: Sequence[int], options: Mapping[str, int]
+        cls, tensors: Mapping[str, Tensor], sizes: Sequence[int], options: Mapping[str, int]
     ) -> Networks:
         """The networks that ``tensors`` wrote; anything else is refused.
 
@@ -100,13 +100,13 @@ class Networks(nn.Module):
         """
         net = cls(sizes, **options)
         known = {name: (value.shape, value.dtype) for name, value in net.tensors().items()}
-        if known != {name: (value.shape, value.dtype) for name, value in found.items()}:
+        if known != {name: (value.shape, value.dtype) for name, value in tensors.items()}:
             raise ValueError("energy: expected the weights of the networks that its header describes.")
-        if not all(bool(value.isfinite().all()) for value in found.values()) or bool(
-            (found["scale"] <= 0).any()
+        if not all(bool(value.isfinite().all()) for value in tensors.values()) or bool(
+            (tensors["scale"] <= 0).any()
         ):
             raise ValueError("energy: expected finite weights, and scales > 0.")
-        net.load_state_dict(dict(found))
+        net.load_state_dict(dict(tensors))
         return net.eval().requires_grad_(False)
 
 

@@ -121,8 +121,8 @@ class Trees:
 
     def __call__(self, x: Tensor) -> Tensor:
         """g(x), float64 of shape (n,)."""
-        found = [self._values(part).sum(1, dtype=torch.float64) for part in self._split(x)]
-        return torch.cat(found) + self.bias
+        sums = [self._values(part).sum(1, dtype=torch.float64) for part in self._split(x)]
+        return torch.cat(sums) + self.bias
 
     def shares(self, x: Tensor) -> Tensor:
         """What each column adds to g(x) − centre, float64 of shape (n, d): its splits on the way to the leaves.
@@ -153,9 +153,9 @@ class Trees:
         total, mass = (inside * weight * value).sum(-1), (inside * weight).sum(-1)  # (t, s, 2)
         change = total / mass - (total.sum(-1) / mass.sum(-1)).unsqueeze(-1)
         by_leaf = (inside * change.nan_to_num().unsqueeze(-1)).sum(2)  # (t, s, LEAVES)
-        found = self.value.new_zeros(self.count, self.dim, LEAVES)
+        by_column = self.value.new_zeros(self.count, self.dim, LEAVES)
         index = self.column.long().unsqueeze(-1).expand(-1, -1, LEAVES)
-        return found.scatter_add(1, index, by_leaf.float()).transpose(1, 2).reshape(-1, self.dim)
+        return by_column.scatter_add(1, index, by_leaf.float()).transpose(1, 2).reshape(-1, self.dim)
 
     def profile(self, x: Tensor, j: int) -> Tensor:
         """g at every bin of column j, the other cells as in x: (n, bins), float64."""
@@ -163,12 +163,12 @@ class Trees:
         asking, rest = here.asking(j)
         if not asking.count:
             return here(x).unsqueeze(1).expand(-1, here.bins[j])
-        own, found = asking.tables[j], []
-        for part in x.split(max(1, CELLS // (asking.count * len(own)))):
+        table, sums = asking.tables[j], []
+        for part in x.split(max(1, CELLS // (asking.count * len(table)))):
             left = asking._reached(part, (i for i in asking.tables if i != j))
-            leaf = _lowest(left.unsqueeze(1) & own) + asking.offsets
-            found.append(asking.flat_value[leaf].sum(-1, dtype=torch.float64))
-        return torch.cat(found) + rest(x).unsqueeze(1)
+            leaf = _lowest(left.unsqueeze(1) & table) + asking.offsets
+            sums.append(asking.flat_value[leaf].sum(-1, dtype=torch.float64))
+        return torch.cat(sums) + rest(x).unsqueeze(1)
 
     def at(self, x: Tensor, j: int, values: Tensor) -> Tensor:
         """g with column j at each of some values (q,), the other cells as in x: (n, q), float64."""
@@ -198,15 +198,15 @@ class Trees:
         column, leaves = self.column.cpu().numpy(), self.leaves.cpu().numpy()
         goes = np.unpackbits(self.right.cpu().numpy(), axis=-1).astype(bool)  # (t, s, BINS)
         real = leaves.any(-1)
-        found = {}
+        tables = {}
         for j in np.unique(column[real]).tolist():
             bins = self.bins[j]
             table = np.full((bins, self.count), -1, np.int32)
             for t, s in zip(*np.nonzero(real & (column == j)), strict=True):
                 left, right = leaves[t, s]
                 table[:, t] &= ~np.where(goes[t, s, :bins], left, right)
-            found[j] = torch.from_numpy(table).to(self.value.device)
-        return found
+            tables[j] = torch.from_numpy(table).to(self.value.device)
+        return tables
 
     @cached_property
     def flat_value(self) -> Tensor:
@@ -236,7 +236,7 @@ class Trees:
         return {name: getattr(self, name) for name in NAMES}
 
     @classmethod
-    def of_tensors(cls, found: Mapping[str, Tensor], sizes: Sequence[int], bias: float) -> Trees:
+    def of_tensors(cls, tensors: Mapping[str, Tensor], sizes: Sequence[int], bias: float) -> Trees:
         """The trees that ``tensors`` wrote, for rows whose columns have these sizes (0: numbers); others are refused.
 
         >>> trees = Trees.build([[0.5]], [], [], [], bias=0.0)
@@ -244,9 +244,9 @@ class Trees:
         0
         """
         kinds = dict(zip(NAMES, KINDS, strict=True))
-        if set(found) != set(NAMES) or any(found[name].dtype != kinds[name] for name in NAMES):
-            raise ValueError(f"trees: expected arrays {NAMES} of their types; got {sorted(found)}.")
-        trees = cls(**{name: found[name] for name in NAMES}, bias=bias)
+        if set(tensors) != set(NAMES) or any(tensors[name].dtype != kinds[name] for name in NAMES):
+            raise ValueError(f"trees: expected arrays {NAMES} of their types; got {sorted(tensors)}.")
+        trees = cls(**{name: tensors[name] for name in NAMES}, bias=bias)
         trees._check(sizes)
         return trees
 

@@ -13,7 +13,7 @@ from ctem.tables.answers.missingness import Missingness
 from ctem.tables.io.frame import TableType
 from ctem.tables.schema import Schema
 
-__all__ = ["Fitted", "Origin"]
+__all__ = ["Origin"]
 
 
 class Origin(NamedTuple):
@@ -43,9 +43,6 @@ class Fitted:
         origin: seed, rows, hash and the score of independent columns.
         held_out: how the held-out rows of the fit did.
         missingness: where cells are missing, or None.
-
-    >>> sorted(Fitted.__dataclass_fields__)[:3]
-    ['arguments', 'density', 'held_out']
     """
 
     arguments: Mapping[str, Any]

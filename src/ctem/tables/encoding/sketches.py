@@ -14,7 +14,6 @@ each occurs.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, read_frame
 
-__all__ = ["ColumnSketch", "Sketch", "completed", "rank_error", "row_keys"]
+__all__ = ["ColumnSketch", "Sketch", "completed", "row_keys"]
 
 LISTED = 10_000  # different values of a column that are counted one by one
 SLACK = 1.25  # of the sample that are in memory at most, while rows stream by
@@ -49,15 +48,6 @@ def _mix(z: Keys) -> Keys:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def rank_error(n: int, confidence: float = 0.99) -> float:
-    """By how much quantiles of n sampled rows may be off in rank, all at once, with this confidence.
-
-    >>> round(rank_error(2**20), 4)
-    0.0016
-    """
-    return math.sqrt(math.log(2 / (1 - confidence)) / (2 * n))
 
 
 @dataclass(frozen=True)

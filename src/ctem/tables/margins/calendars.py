@@ -45,15 +45,15 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) 
     """
     if lattice.type != "moment" or lattice.width > DAY or len(X) < FEWEST:
         return smooth
-    found: Rhythm | None = None
+    best: Rhythm | None = None
     some = X if len(X) <= ROWS else np.sort(np.random.default_rng(0).choice(X, ROWS, replace=False))
     for period in (DAY, WEEK) if lattice.width <= COARSEST else (WEEK,):
         if not _fits(period, lattice.width):
             continue
         rhythm = _rhythm(smooth, X, lattice, period)
-        if len(rhythm.edges) > 2 and _better(rhythm, found, some, lattice):
-            found = rhythm
-    return smooth if found is None else found.fit(even)
+        if len(rhythm.edges) > 2 and _better(rhythm, best, some, lattice):
+            best = rhythm
+    return smooth if best is None else best.fit(even)
 
 
 def _rhythm(smooth: MonotoneMap, X: Vector, lattice: Lattice, period: float) -> Rhythm:

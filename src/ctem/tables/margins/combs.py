@@ -62,22 +62,22 @@ class Comb:
         low, high = _edges(smooth, values, steps[0])
         before = np.concatenate([low[:1], high[:-1]])
         low = np.where(low - before < 1e-6 * (high - low), before, low)  # neighbours touch, to rounding
-        own, mass = np.zeros(len(values), np.int64), high - low
+        which, mass = np.zeros(len(values), np.int64), high - low
         for k, step in enumerate(steps[1:], 1):
             on = _on(values, step)
             below, above = (np.clip(edge, low[0], high[-1]) for edge in _edges(smooth, values, step))
-            own[on], mass[on] = k, (above - below)[on]
-        total = np.bincount(own, mass, len(steps))
-        total[0] = high[-1] - low[0] - (high - low)[own > 0].sum()  # with the cells between values
-        share = np.bincount(own, counts, len(steps)) / counts.sum()
-        kinds = np.bincount(own[counts > 0], minlength=len(steps))
-        return cls(counts, low, high, own, mass / total[own], share, kinds)
+            which[on], mass[on] = k, (above - below)[on]
+        total = np.bincount(which, mass, len(steps))
+        total[0] = high[-1] - low[0] - (high - low)[which > 0].sum()  # with the cells between values
+        share = np.bincount(which, counts, len(steps)) / counts.sum()
+        kinds = np.bincount(which[counts > 0], minlength=len(steps))
+        return cls(counts, low, high, which, mass / total[which], share, kinds)
 
     def left_out(self, alpha: float) -> float:
         """Mean log-probability of every row given the others, if the smooth map weighs as much as ``alpha`` rows."""
         seen = self.counts > 0
-        counts, mass, own = self.counts[seen], self.mass[seen], self.own[seen]
-        weight = (alpha * self.share + self.kinds)[own] - (counts == 1)
+        counts, mass, which = self.counts[seen], self.mass[seen], self.own[seen]
+        weight = (alpha * self.share + self.kinds)[which] - (counts == 1)
         n = counts.sum()
         rows = np.maximum(counts - 2, 0) + weight * mass
         with np.errstate(
@@ -88,11 +88,11 @@ class Comb:
     def knots(self, alpha: float) -> tuple[Vector, Vector]:
         """Where pieces of F meet, and F there (``ctem.tables.margins.preferred``)."""
         window, weight = self.high[-1] - self.low[0], alpha * self.share + self.kinds
-        each = window / (self.counts.sum() + alpha)
-        mass = each * (self.counts - (self.counts > 0) + weight[self.own] * self.mass)
+        unit = window / (self.counts.sum() + alpha)
+        mass = unit * (self.counts - (self.counts > 0) + weight[self.own] * self.mass)
         before = np.concatenate([self.low[:1], self.high[:-1]])
         fine = window - (self.high - self.low)[self.own > 0].sum()
-        top = self.low[0] + np.cumsum(each * weight[0] * (self.low - before) / fine + mass)
+        top = self.low[0] + np.cumsum(unit * weight[0] * (self.low - before) / fine + mass)
         knots, first = np.unique(np.stack([self.low, self.high], 1), return_index=True)
         heights = np.stack([top - mass, top], 1).ravel()[first]
         heights[[0, -1]] = knots[[0, -1]]
@@ -108,14 +108,14 @@ def coarser_steps(values: Vector, counts: Places, width: float) -> list[float]:
     place = values / width
     if not bool((np.abs(place - np.rint(place)) < OFF * np.maximum(1.0, np.abs(place) * 1e-9)).all()):
         return []
-    found, left, last = list[float](), counts.astype(np.float64), 0
+    steps, left, last = list[float](), counts.astype(np.float64), 0
     for times in MULTIPLES:
         on = _on(values, times * width)
         rows, fine = left[on].sum(), last % times == 0
         if fine and rows >= FEWEST and rows > (1 + 1 / times) / 2 * left.sum():
-            found.insert(0, times * width)
+            steps.insert(0, times * width)
             left, last = np.where(on, 0.0, left), times
-    return found
+    return steps
 
 
 def countable(ends: tuple[float, float], step: float) -> bool:

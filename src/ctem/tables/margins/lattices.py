@@ -224,13 +224,13 @@ def _float_lattice(distinct: Vector, n: int) -> Lattice:
     if len(distinct) > (1 - TIED) * n or len(distinct) < 2:
         return Lattice("float", decimals=_written_decimals(distinct))
     core = _core(distinct)
-    found = _core_lattice(core)
-    if found.width and float((np.diff(core) < found.width / 2).mean()) > CLOSER:
+    lattice = _core_lattice(core)
+    if lattice.width and float((np.diff(core) < lattice.width / 2).mean()) > CLOSER:
         decimals = _decimals(core, np.float64)
         rounded = core if decimals < 0 else np.unique(np.round(core, decimals))  # 0.1 + 0.2 is 0.3
-        if float((np.diff(rounded) < found.width / 2).mean()) > CLOSER:
+        if float((np.diff(rounded) < lattice.width / 2).mean()) > CLOSER:
             return Lattice("float", decimals=_written_decimals(distinct))
-    return found
+    return lattice
 
 
 def _written_decimals(distinct: Vector) -> int:

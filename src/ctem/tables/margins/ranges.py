@@ -52,15 +52,15 @@ def fit_ranges(smooth: Smooth, other: Map, X: Vector) -> Map:
     >>> round(float(high - low), 2)
     0.1
     """
-    found = _blocked(smooth, X) if len(X) >= FEWEST else smooth
-    if found is smooth:
+    blocked = _blocked(smooth, X) if len(X) >= FEWEST else smooth
+    if blocked is smooth:
         return other
     rng = np.random.default_rng(0)
     some = X if len(X) <= ROWS else np.sort(rng.choice(X, ROWS, replace=False))
     fold = rng.permutation(len(some)) % FOLDS
     gain = np.concatenate([_gain(smooth, other, some[fold != k], some[fold == k]) for k in range(FOLDS)])
     error = float(gain.std()) / math.sqrt(len(gain))
-    return found if gain.mean() > max(GAIN, ERRORS * error) else other
+    return blocked if gain.mean() > max(GAIN, ERRORS * error) else other
 
 
 def _gain(smooth: Smooth, other: Map, X: Vector, left_out: Vector) -> Vector:

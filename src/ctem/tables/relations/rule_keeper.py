@@ -75,32 +75,32 @@ class RuleKeeper:
         """The value of encoded column j that rules name, by the first of them that knows one."""
         if not self.naming.get(name := self.names.get(j, "")):
             return None
-        own, numbers = self.quantities[name], _Numbers(self.quantities, x, visible)
+        quantity, numbers = self.quantities[name], _Numbers(self.quantities, x, visible)
         value, share = np.full(len(x), np.nan), np.full(len(x), np.nan)
         for rule in self.naming[name]:
             if not numbers.any(rule.columns) or not np.isnan(value).any():
                 continue
-            found, odds = own.rounded(rule.named(numbers)), rule.shares(numbers)
-            odds = self._of_part(rule, own, j, odds)
-            fresh = np.isnan(value) & ~np.isnan(found)
-            value, share = np.where(fresh, found, value), np.where(fresh, odds, share)
-        place = self._placed(own, value, j).to(x.device)
+            implied, odds = quantity.rounded(rule.named(numbers)), rule.shares(numbers)
+            odds = self._of_part(rule, quantity, j, odds)
+            fresh = np.isnan(value) & ~np.isnan(implied)
+            value, share = np.where(fresh, implied, value), np.where(fresh, odds, share)
+        place = self._placed(quantity, value, j).to(x.device)
         return Named(place, torch.from_numpy(np.nan_to_num(share)).to(x))
 
-    def _of_part(self, rule: KeptRule, own: Quantity, j: int, share: Vector) -> Vector:
+    def _of_part(self, rule: KeptRule, quantity: Quantity, j: int, share: Vector) -> Vector:
         """The share of one encoded column of the target: whether the value is a frequent one, then which number."""
-        if len(own.owner) == 1:
+        if len(quantity.owner) == 1:
             return share
         return (
             np.full_like(share, rule.agree)
-            if j == own.owner[0]
+            if j == quantity.owner[0]
             else np.minimum(share / rule.agree, rule.agree)
         )
 
-    def _placed(self, own: Quantity, value: Vector, j: int) -> Tensor:
+    def _placed(self, quantity: Quantity, value: Vector, j: int) -> Tensor:
         """Codes, or the ends of cells, of values in encoded column j."""
-        real = not isinstance(own.codec, Labels) and j == own.owner[-1]
-        return own.ends(value).float() if real else torch.from_numpy(own.codes(value))
+        real = not isinstance(quantity.codec, Labels) and j == quantity.owner[-1]
+        return quantity.ends(value).float() if real else torch.from_numpy(quantity.codes(value))
 
     def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
         """What rules leave for a listed column j that others follow from: the values that would name what these hold.
@@ -112,9 +112,9 @@ class RuleKeeper:
         rules = [
             rule for rule in self._listed_takers(name) if numbers.any([*rule.columns, rule.target], name)
         ]
-        found = [self._within(rule, name, numbers, x) for rule in rules]
+        sets = [self._within(rule, name, numbers, x) for rule in rules]
         span = self._span(name, numbers) if name in self.quantities else None
-        return found if span is None else [*found, self._between(name, *span, x)]
+        return sets if span is None else [*sets, self._between(name, *span, x)]
 
     def paired(self, j: int) -> Sequence[Paired]:
         """What was counted of the codes of column j with other columns, the best first."""
@@ -131,10 +131,10 @@ class RuleKeeper:
         if span is None:
             return None
         low, high, share = span
-        own = self.quantities[name]
+        quantity = self.quantities[name]
         ends = (
-            np.nan_to_num(own.limit(low, True), nan=-np.inf),
-            np.nan_to_num(own.limit(high, False), nan=np.inf),
+            np.nan_to_num(quantity.limit(low, True), nan=-np.inf),
+            np.nan_to_num(quantity.limit(high, False), nan=np.inf),
         )
         return Bounds(*(torch.from_numpy(part).to(x) for part in (*ends, share)))
 
@@ -155,9 +155,9 @@ class RuleKeeper:
 
     def _between(self, name: str, low: Vector, high: Vector, share: Vector, x: Tensor) -> Within:
         """The codes of a column that lie in a span: of labels, or of frequent values and the rest, which always may."""
-        own = self.quantities[name]
-        listed = own.listed if isinstance(own.codec, Labels) else own.atoms
-        slack = ALIKE * own.width
+        quantity = self.quantities[name]
+        listed = quantity.listed if isinstance(quantity.codec, Labels) else quantity.atoms
+        slack = ALIKE * quantity.width
         first, last = np.nan_to_num(low, nan=-np.inf)[:, None], np.nan_to_num(high, nan=np.inf)[:, None]
         with np.errstate(invalid="ignore"):
             allowed = ~((listed < first - slack) | (listed > last + slack))
@@ -171,20 +171,20 @@ class RuleKeeper:
         return self.taking[name] if listed else []
 
     def _within(self, rule: KeptRule, name: str, numbers: _Numbers, x: Tensor) -> Within:
-        own, target = self.quantities[name], self.quantities[rule.target]
+        taken, target = self.quantities[name], self.quantities[rule.target]
         others = [column for column in (*rule.columns, rule.target) if column != name]
         shown = np.stack([numbers[column] for column in others], 1)
         cases, case = np.unique(np.nan_to_num(shown, nan=np.inf), axis=0, return_inverse=True)
-        k, known = len(own.listed), np.isfinite(cases).all(1)
+        k, known = len(taken.listed), np.isfinite(cases).all(1)
         known &= len(cases) * k <= MOST  # else it would take too long, and the rule does not apply
         allowed, decided = np.ones((len(cases), k), bool), np.zeros(len(cases), bool)
         for some in np.array_split(np.flatnonzero(known), max(1, len(cases) * k // MOST_CASES)):
             every = {column: np.repeat(cases[some, i], k) for i, column in enumerate(others)}
-            every[name] = np.tile(own.listed, len(some))
-            found = target.rounded(rule.named(every)).reshape(-1, k)
+            every[name] = np.tile(taken.listed, len(some))
+            implied = target.rounded(rule.named(every)).reshape(-1, k)
             with np.errstate(invalid="ignore"):
-                right = np.abs(found - cases[some, -1:]) <= ALIKE * target.width
-            allowed[some], decided[some] = right | np.isnan(found), right.any(1)
+                right = np.abs(implied - cases[some, -1:]) <= ALIKE * target.width
+            allowed[some], decided[some] = right | np.isnan(implied), right.any(1)
         share = np.where(decided, rule.share, np.nan)[case.reshape(-1)]
         chosen = torch.from_numpy(allowed[case.reshape(-1)]).to(x.device)
         return Within(chosen, torch.from_numpy(share).to(x))

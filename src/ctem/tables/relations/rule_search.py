@@ -37,7 +37,7 @@ PER_KEY = {
     "number": 5.0,
 }  # rows a key, at least: fewer would be learned by heart
 OF_TWO = 3.0  # the same of two columns
-OFTEN = 200  # rows a key from which on networks learn what a listed column says of another
+OFTEN = 200  # rows a key from which on networks learn how a listed column determines another
 BANDED = 0.25  # changes of value a key, below which neighbours of a number determine its value
 SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
 CLOSED = 400  # rows that are made to test what a rule means for others
