@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
+from ctem.densities.choices import choose
 from ctem.densities.contexts import Contexts
 
 __all__ = ["Asked", "Chain", "Conditional", "Conditionals", "Drawn", "Probabilities"]
@@ -109,7 +110,7 @@ class Probabilities:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A code for each row, (n,)."""
-        return torch.multinomial(self.log_p.exp(), 1, generator=generator).squeeze(1).to(self.log_p.dtype)
+        return choose(self.log_p.exp(), generator).to(self.log_p.dtype)
 
     def rows(self, index: Tensor) -> Probabilities:
         """Those of these rows."""

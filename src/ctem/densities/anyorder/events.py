@@ -26,6 +26,7 @@ from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.numbers import FAR
 from ctem.densities.chain import Conditional
+from ctem.densities.choices import choose
 
 __all__ = ["Event", "Particles", "Probability", "conditioned", "draw_allowed", "estimate", "resampled"]
 
@@ -254,7 +255,7 @@ def draw_allowed(law: Conditional, allowed: Tensor, generator: torch.Generator) 
         return _draw_within(law, allowed.to(law.found), generator)
     values, log_p = law.table()
     log_p = log_p + allowed
-    place = torch.multinomial(log_p.softmax(1), 1, generator=generator).squeeze(1)
+    place = choose(log_p.softmax(1), generator)
     return values[place], log_p.logsumexp(1)
 
 
@@ -271,7 +272,7 @@ def _draw_within(law: NumberDensity, intervals: Tensor, generator: torch.Generat
     share = (1 - DEFENCE) * (log_height + width.log() - log_total).exp().nan_to_num() + DEFENCE * (
         even / even.sum(1, keepdim=True)
     )
-    cell = torch.multinomial(share, 1, generator=generator)
+    cell = choose(share, generator).unsqueeze(1)
     u = torch.rand(cell.shape, generator=generator, dtype=nodes.dtype, device=nodes.device)
     wide = width.gather(1, cell)
     value = (nodes.gather(1, cell) + u * wide).squeeze(1)

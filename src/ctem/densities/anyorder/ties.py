@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ctem.densities.anyorder.numbers import FAR
+from ctem.densities.choices import choose
 
 __all__ = ["FormulaValues", "Tie", "TiedParts", "Ties", "Units"]
 
@@ -127,7 +128,7 @@ class TiedParts(NamedTuple):
     def draw(self, other: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row (n,) of one member: of a tied part, or ``other`` (n,), which is drawn from ρ₀."""
         weight, shift, log_spread = self._coefficients()
-        part = torch.multinomial(_with_rest(weight)[0].softmax(-1), 1, generator=generator)
+        part = choose(_with_rest(weight)[0].softmax(-1), generator).unsqueeze(-1)
         low, high = self.ends.nan_to_num().unsqueeze(-1).unbind(-2)
         u = torch.rand(low.shape, generator=generator, dtype=low.dtype, device=low.device)
         xi = torch.randn(shift[0].shape, generator=generator, dtype=low.dtype, device=low.device)
