@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ctem.bases import ProductBase
 from ctem.energies import MLPs, Tilted, grad_log_density
@@ -111,33 +111,15 @@ def comparison_kernels(base: ProductBase, rates: Sequence[float]) -> list[Kernel
     return [*(Product(a, b) for a, b in zip(real, discrete, strict=True)), real[-1], Redraw(base)]
 
 
-class MeanNet(nn.Module):
-    """1/K Σ_k g_k of several networks.
-
-    >>> from ctem.spaces import Real
-    >>> MeanNet(MLPs(Space([Real()]), members=3, width=8))(torch.zeros(5, 1)).shape
-    torch.Size([5])
-    """
-
-    def __init__(self, nets: MLPs):
-        super().__init__()
-        self.nets, self.space = nets, nets.space
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.nets(x).mean(0)
-
-
 class PairwiseDensity:
-    """The mean of K normalised energies on complete encoded rows x (n, d), or their geometric mean, normalised.
+    """The mean of K normalised energies on complete encoded rows x (n, d).
 
-        ρ(x) = 1/K Σ_k exp(log b(x) + g_k(x) − log Z_k)    or    ρ(x) = exp(log b(x) + 1/K Σ_k g_k(x) − log Z)
-
-    The slope of the second is the mean of the members' slopes, each with the same weight everywhere.
+        ρ(x) = 1/K Σ_k exp(log b(x) + g_k(x) − log Z_k)
 
     Arguments:
         net: the trained g_k.
         base: b.
-        log_zs: log Z_k of every member, each with its standard error; or one, of the geometric mean.
+        log_zs: log Z_k of every member, each with its standard error.
         history: of the training.
         settings: what it was made by, for the record.
 
@@ -162,7 +144,6 @@ class PairwiseDensity:
     ):
         self.net, self.base, self.space = net.eval(), base, base.space
         self.log_zs, self.history, self.settings = list(log_zs), history, dict(settings)
-        self.geometric = len(log_zs) == 1 < net.members
         values = [log_z.value for log_z in log_zs]
         self._log_z = torch.tensor(values, dtype=torch.float64, device=base.log_table.device)
 
@@ -177,16 +158,16 @@ class PairwiseDensity:
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log ρ, float64, shape (n,)."""
-        return self._mean(self.log_prob_each(x))
+        return self.log_prob_each(x).logsumexp(0) - math.log(self.net.members)
 
     def log_prob_each(self, x: Tensor) -> Tensor:
-        """log ρ_k of every member, float64, shape (members, n); up to a constant each for the geometric mean."""
+        """log ρ_k of every member, float64, shape (members, n)."""
         with torch.no_grad():
             return torch.cat([self._each(part) for part in x.split(BATCH // self.net.members + 1)], dim=1)
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns, zero elsewhere, (n, d)."""
-        grad = grad_log_density(lambda rows: self._mean(self._each(rows)), x, BATCH // self.net.members + 1)
+        grad = grad_log_density(lambda rows: self._each(rows).logsumexp(0), x, BATCH // self.net.members + 1)
         return torch.where(self.base.is_real, grad, 0.0)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -202,16 +183,13 @@ class PairwiseDensity:
             x[mine] = self._chains(k, len(mine), generator)
         return x
 
-    def _mean(self, each: Tensor) -> Tensor:
-        return each.mean(0) if self.geometric else each.logsumexp(0) - math.log(self.net.members)
-
     def _each(self, x: Tensor) -> Tensor:
         """log ρ_k (members, n), differentiable in x."""
         return (self.net(x) + self.base.log_prob(x)).double() - self._log_z.unsqueeze(1)
 
     def _chains(self, k: int, n: int, generator: torch.Generator) -> Tensor:
         """Where n chains of member k end (n, d)."""
-        f = Tilted(self.base, MeanNet(self.net) if self.geometric else self.net.member(k))
+        f = Tilted(self.base, self.net.member(k))
         draws = self.base.sample(CANDIDATES * n, generator)
         with torch.no_grad():
             g = torch.cat([f.g(part) for part in draws.split(BATCH)]).view(n, CANDIDATES)
@@ -272,7 +250,6 @@ def fit_pairwise(
     rule: Rule = log_score,
     recipe: Recipe = RECIPE,
     log_z_draws: int = DRAWS,
-    geometric: bool = False,
     weights: Tensor | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
@@ -290,7 +267,6 @@ def fit_pairwise(
         rule: ℓ of a gap.
         recipe: how long and how fast; its seed and weight decay are replaced.
         log_z_draws: of the importance sampling, where log Z needs it.
-        geometric: the geometric mean of the members instead of the arithmetic one.
         weights: of the rows (n,).
         checkpoint: a killed fit resumes from files CHECKPOINT.0, CHECKPOINT.1, …, one for each weight decay.
         progress: show a bar.
@@ -326,8 +302,7 @@ def fit_pairwise(
         tried.append((history.best_loss, i, net, history))
     _, i, net, history = min(tried, key=lambda one: one[:2])
     generator = torch.Generator(x.device).manual_seed(seed)
-    parts = [MeanNet(net)] if geometric else [net.member(k) for k in range(net.members)]
-    potentials = [Tilted(base, part) for part in parts]
+    potentials = [Tilted(base, net.member(k)) for k in range(net.members)]
     log_zs = [constant(f, generator, log_z_draws) for f in potentials]
     settings = {
         "seed": seed,

@@ -8,7 +8,7 @@ import torch
 
 from ctem import MLP, Category, Ordinal, ProductBase, Real, Recipe, Space, log_score, pair_loss
 from ctem.benchmarks.targets import grid
-from ctem.energies import MLPs, Tilted, grad_log_density
+from ctem.energies import MLPs, Tilted
 from ctem.matching.kernels import Mixture
 from ctem.partition import log_z_enumerate, log_z_grid
 from experiments.paper import pairwise
@@ -270,17 +270,3 @@ def test_what_cannot_be_fitted_is_refused_by_name():
     }.items():
         with pytest.raises(ValueError, match=word):
             call()
-
-
-def test_the_geometric_mean_is_normalised_and_its_slope_is_the_mean_of_slopes():
-    space, g = Space([Real(), Real()]), torch.Generator().manual_seed(0)
-    x = torch.randn(200, 2, generator=g)
-    recipe = Recipe(steps=20, evaluate_every=10)
-    density = fit_pairwise(space, x, width=8, folds=3, weight_decays=[1.0], recipe=recipe, geometric=True)
-    assert (len(density.log_zs), density.net.members) == (1, 3)
-    assert log_z_grid(lambda rows: density.log_prob(rows), space, (-8.0, 8.0)).value == pytest.approx(
-        0, abs=1e-4
-    )
-    slopes = [grad_log_density(Tilted(density.base, density.net.member(k)), x) for k in range(3)]
-    assert torch.allclose(density.grad_log_prob(x), torch.stack(slopes).mean(0), atol=1e-5)
-    assert density.sample(7, g).shape == (7, 2)
