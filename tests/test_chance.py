@@ -111,6 +111,33 @@ def test_a_column_that_is_alone_has_its_margin_whatever_is_shown_and_tells_nothi
     torch.testing.assert_close(fitted.log_prob(x), fitted.log_prob(x, [0, 1]) + margin)
 
 
+def test_training_without_the_outputs_of_a_column_that_is_alone_is_the_same(fitted):
+    """Conditionals and gradients are those of a network that computes all of its outputs."""
+    x, generator = dependent_rows(40, seed=1).expand(3, -1, -1), seeded()
+    shown = torch.rand(x.shape, generator=generator) < 0.5
+    level, short, whole = torch.full((3, 40, 1), 1e-3), fitted.net, copy.deepcopy(fitted.net)
+    whole.believe(Worth.of_all(3))
+    hidden = shown & torch.tensor([True, True, False])
+    found, expected = short.log_conditionals(x, shown, level), whole.log_conditionals(x, hidden, level)
+    torch.testing.assert_close(found[..., :2], expected[..., :2])
+    torch.testing.assert_close(found[..., 2], fitted.base.column_log_prob(x)[..., 2])
+    for log_p, net in ((found, short), (expected, whole)):
+        net.zero_grad()
+        log_p[..., :2].sum().backward()
+    for one, other in zip(short.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+    short.zero_grad()
+
+
+def test_no_pass_is_made_for_a_column_that_is_alone(fitted, monkeypatch):
+    x, asked = dependent_rows(50, seed=1), torch.tensor([True, True, False]).expand(50, 3)
+    monkeypatch.setattr(AnyOrderNet, "trunk", lambda *_: pytest.fail("the networks were asked"))
+    at = AtLevel(fitted.net, fitted.level)
+    margin = fitted.base.column_log_prob(x)[:, 2]
+    torch.testing.assert_close(at.given(x, asked, 2).log_prob(x[:, 2]), margin)
+    assert set(at.draw(x, asked, 2, seeded()).tolist()) <= set(map(float, range(30)))
+
+
 def test_networks_that_learned_by_heart_are_worse_without_shares(fitted):
     """The test above could pass if nothing had been learned by heart; so it is looked for."""
     x, net = dependent_rows(2000, seed=1), copy.deepcopy(fitted.net)

@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 import ctem
 from ctem.benchmarks.lattices import Ising, Potts, RandomIsing
 from ctem.benchmarks.targets import Banana, GaussianMixture, LabelledRing, TwoGaussians
-from ctem.checking import Budget, Side, check, from_arrays, from_energy
+from ctem.checking import Budget, Side, check, from_arrays, from_energy, stein
+from ctem.checking.potential import Counted
+from ctem.checking.stein import stein_test
 from ctem.checking.verdict import judged_sides
 from ctem.cli import app
 from ctem.energies import MLP
+from ctem.partition import log_z_enumerate, log_z_strip
 from ctem.samplers import Langevin, run
 from ctem.spaces import Angle, Category, Ordinal, Real, Space
 
@@ -220,3 +223,85 @@ def test_the_command_line_says_what_the_function_says(tmp_path, monkeypatch):
     assert wrong.exit_code == 1
     assert len(json.loads(wrong.output)["faults"]) == 2
     assert "expected MODULE:NAME" in CliRunner().invoke(app, ["check", "energy_of_mine"]).output
+
+
+def test_a_lattice_is_certified_by_transfer_matrices_on_a_torus_and_open_and_either_way():
+    torus = Ising(6, 0.4407)
+    found = check(torus, torus.space, lattice=(6, 6), claimed=torus.log_z, device="cpu")
+    assert (found.verdict, found.method, found.faults) == ("certified", "transfer matrix", ())
+    assert found.value == pytest.approx(torus.log_z, abs=1e-4)
+    potts = Potts(4, 3, 0.9)
+    assert check(potts, potts.space, lattice=(4, 4), device="cpu").value == pytest.approx(
+        potts.log_z, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("lattice", [(2, 7), (7, 2), (3, 4), (4, 3)])
+def test_a_strip_with_random_couplings_is_what_enumeration_says(lattice):
+    height, width = lattice
+    space, g = Space([Category(2)] * (height * width)), torch.Generator().manual_seed(0)
+    down, across = torch.randn(height - 1, width, generator=g), torch.randn(height, width - 1, generator=g)
+    field = torch.randn(height, width, generator=g)
+
+    def f(x):
+        s = x.unflatten(-1, lattice)
+        pairs = (s[:, 1:] * s[:, :-1] * down).sum((1, 2)) + (s[:, :, 1:] * s[:, :, :-1] * across).sum((1, 2))
+        return pairs + (s * field).sum((1, 2))
+
+    exact = log_z_enumerate(f, space).value
+    assert log_z_strip(f, space, lattice, g).value == pytest.approx(exact, abs=1e-4)
+
+
+def test_a_lattice_that_f_does_not_have_is_refused():
+    far = Ising(5, 0.3)
+    with pytest.raises(ValueError, match="sum of terms of neighbouring rows"):
+        check(lambda x: far(x) + x[:, 0] * x[:, 12], far.space, lattice=(5, 5), device="cpu")
+    with pytest.raises(ValueError, match="of 25 sites"):
+        check(far, far.space, lattice=(5, 4), device="cpu")
+    with pytest.raises(ValueError, match="can be listed"):
+        check(Ising(16, 0.3), Ising(16, 0.3).space, lattice=(16, 16), device="cpu")
+
+
+def test_stein_sees_another_temperature_and_passes_the_right_one():
+    g = torch.Generator().manual_seed(0)
+    for right, wrong in (
+        (Ising(5, 0.3), Ising(5, 0.15)),
+        (RandomIsing(30, 3, 0.3, 0), RandomIsing(30, 3, 0.3, 1)),
+    ):
+        f = Counted(right, right.space)
+        for system, rejected in ((right, False), (wrong, True)):
+            x = torch.as_tensor(system.sample(800, 0, 60)).float()
+            assert stein_test(f, right.space, x, g).rejects == rejected
+    normal, space = Counted(lambda x: -(x**2).sum(-1) / 2, Space([Real()] * 4)), Space([Real()] * 4)
+    x = torch.randn(800, 4, generator=g)
+    assert not stein_test(normal, space, x, g).rejects
+    assert stein_test(normal, space, 1.5 * x, g).rejects
+    assert stein_test(normal, Space([Real(), Category(3)]), x[:, :2], g) is None
+
+
+def test_the_mean_of_the_stein_kernel_is_zero_under_the_law():
+    space, g = Space([Category(2)] * 4), torch.Generator().manual_seed(0)
+    W = torch.randn(4, 4, generator=g)
+    f, x = Counted(lambda x: ((x @ W) * x).sum(-1), space), space.states(torch.float32)
+    p = f(x).double().softmax(0)
+    assert float(p @ stein._of_bits(f, x) @ p) == pytest.approx(0.0, abs=1e-10)
+
+
+def test_an_energy_with_the_interface_of_torchebm_is_taken_with_its_gradient():
+    class GaussianModel(
+        torch.nn.Module
+    ):  # forward(x) is the energy of rows, (n,), as torchebm.core.BaseModel's
+        def __init__(self, precision):
+            super().__init__()
+            self.register_buffer("precision", precision)
+
+        def forward(self, x):
+            return 0.5 * ((x @ self.precision) * x).sum(-1)
+
+        def gradient(self, x):
+            return x @ self.precision
+
+    model = GaussianModel(torch.diag(torch.tensor([1.0, 0.5, 2.0, 1.0])))
+    found = check(from_energy(model), Space([Real()] * 4), budget=QUICK, device="cpu")
+    assert found.verdict == "bracketed"
+    assert found.low <= 2 * math.log(2 * math.pi) <= found.high

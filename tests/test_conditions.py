@@ -5,11 +5,14 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import chi2_contingency, ks_2samp
 from sklearn.metrics import accuracy_score
 from small import EXACT, SMALL
 
 from ctem import CTEM, Ordinal
+from ctem.tables.answers.density import TableDensity
+from ctem.tables.answers.events import conditional_probability
 
 BIG = 6000
 FUZZED = 50
@@ -118,7 +121,7 @@ def test_probabilities_of_labels_are_brute_force_sums():
     p /= p.sum()  # what is kept for values that were never seen is not drawn
     for said in ({"u": ["0", "2"]}, {"v": ["1"], "w": ["0", "3"]}, {"u": ["1"], "v": ["0"], "w": ["1", "2"]}):
         found = model.probability(said, n_draws=8192)
-        assert abs(found.value - p[fits(states, said)].sum()) < 3 * found.stderr + 1e-6
+        assert abs(found.value - p[fits(states, said)].sum()) < 3 * found.of_draws + 1e-6
         assert found.ess > 1000
 
 
@@ -132,14 +135,14 @@ def test_probabilities_of_numbers_are_integrals():
         ends = np.unique([low, *inside, high or 60])
         density = np.exp(model.score_samples(pd.DataFrame({"city": city, "rain": ends})))
         found = model.probability({"city": city, "rain": (low, high)}, n_draws=2048)
-        assert abs(found.value - np.trapezoid(density, ends)) < 3 * found.stderr + 1e-4 * found.value
+        assert abs(found.value - np.trapezoid(density, ends)) < 3 * found.of_draws + 1e-4 * found.value
 
 
 def test_whole_numbers_add_up(model):
     years = [model.probability({"age": year}, n_draws=512) for year in (39, 40, 41)]
     together = model.probability({"age": (39, 41)}, n_draws=512)
     listed = model.probability({"age": [39, 40, 41]}, n_draws=512)
-    noise = np.sqrt(sum(one.stderr**2 for one in years) + together.stderr**2)
+    noise = np.sqrt(sum(one.of_draws**2 for one in years) + together.of_draws**2)
     assert abs(sum(one.value for one in years) - together.value) < 4 * noise
     assert listed.value == pytest.approx(together.value, rel=1e-6)
 
@@ -147,7 +150,7 @@ def test_whole_numbers_add_up(model):
 def test_the_standard_error_is_the_spread_of_repeated_estimates(model):
     given = {"rain": (1.0, 4.0), "city": ["Oslo"]}
     found = [model.probability(given, n_draws=256, random_state=seed) for seed in range(12)]
-    spread, said = np.std([one.value for one in found], ddof=1), np.mean([one.stderr for one in found])
+    spread, said = np.std([one.value for one in found], ddof=1), np.mean([one.of_draws for one in found])
     assert 0.45 < spread / said < 1.8  # five standard errors of a standard deviation of twelve
 
 
@@ -156,9 +159,9 @@ def test_draws_end_once_the_standard_error_is_below_the_tolerance(model):
     whole = model.probability(given, random_state=0, tolerance=0)
     for tolerance in (0.2, 0.05):
         found = model.probability(given, random_state=0, tolerance=tolerance)
-        assert found.stderr <= tolerance * min(found.value, 1 - found.value)
+        assert found.of_draws <= tolerance * min(found.value, 1 - found.value)
         assert found.ess < whole.ess / 2
-        assert abs(found.value - whole.value) < 4 * np.hypot(found.stderr, whole.stderr)
+        assert abs(found.value - whole.value) < 4 * np.hypot(found.of_draws, whole.of_draws)
     with pytest.raises(ValueError, match=r"tolerance: expected a share.*got 2"):
         model.probability(given, tolerance=2)
 
@@ -171,8 +174,8 @@ def test_conditional_probabilities_are_ratios(model):
     )
     found = model.probability(event, given, n_draws=1024)
     ratio = both.value / whole.value
-    noise = ratio * np.hypot(both.stderr / both.value, whole.stderr / whole.value)
-    assert abs(found.value - ratio) < 4 * np.hypot(noise, found.stderr)
+    noise = ratio * np.hypot(both.of_draws / both.value, whole.of_draws / whole.value)
+    assert abs(found.value - ratio) < 4 * np.hypot(noise, found.of_draws)
 
 
 def test_given_values_are_shown_as_in_log_density(model):
@@ -180,13 +183,13 @@ def test_given_values_are_shown_as_in_log_density(model):
     known = row[["city", "age", "rain", "born"]].iloc[0].to_dict()
     log_p = [model.log_density(row.assign(size=k), ["size"], list(known))[0] for k in range(4)]
     found = model.probability({"size": [1, 2]}, known)
-    assert abs(found.value - np.exp(log_p[1]) - np.exp(log_p[2])) < 3 * found.stderr + 1e-5
+    assert abs(found.value - np.exp(log_p[1]) - np.exp(log_p[2])) < 3 * found.of_draws + 1e-5
 
 
 def test_rare_events_have_a_relative_error(model):
     found = model.probability({"age": (75, 80), "rain": (None, 0.5), "city": ["Bergen"]})
     assert 0 < found.value < 1e-3
-    assert found.stderr < 0.3 * found.value
+    assert found.of_draws < 0.3 * found.value
     assert len(model.sample(50, given={"age": (75, 80), "city": ["Bergen"]})) == 50
 
 
@@ -406,3 +409,36 @@ def test_a_constant_column_meets_a_condition_or_nothing_does():
     assert model.probability({"one": (8, 9)}).value == 0
     with pytest.raises(ValueError, match="column 'one' was always"):
         model.sample(1, given={"one": (8, 9)})
+
+
+def test_the_error_of_a_probability_knows_how_far_the_networks_disagree(model):
+    given = {"age": (30, 40), "city": ["Oslo"]}
+    found = model.probability(given, tolerance=0)
+    table, kind = TableDensity(model.schema_, model.density_), model.table_type_
+    alone = [
+        conditional_probability(table.of_member(k), kind, given, {}, 8192, torch.Generator().manual_seed(k))
+        for k in range(model.settings_.members)
+    ]
+    spread = np.std([one.value for one in alone], ddof=1) / np.sqrt(len(alone))
+    noise = np.hypot.reduce([one.of_draws for one in alone])
+    assert found.stderr == pytest.approx(np.hypot(found.networks, found.of_draws))
+    assert abs(found.networks - spread) < 4 * noise
+    more = model.probability(given, n_draws=32_768, tolerance=0)
+    assert more.of_draws < 0.8 * found.of_draws
+    assert more.networks > found.networks / 3
+
+
+def test_what_all_networks_say_has_no_error_but_that_of_its_draws():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    one = CTEM(**SMALL | {"members": 1, "orders": 1}).fit(X)
+    found = one.probability({"x0": (0, None)})
+    assert (found.networks, found.stderr) == (0.0, found.of_draws)
+
+
+def test_an_event_and_its_opposite_add_up_to_one(model):
+    for event, other in (
+        ({"age": (None, 40)}, {"age": (41, None)}),
+        ({"city": ["Oslo"]}, {"city": ["Bergen", "Røros"]}),
+    ):
+        one, two = (model.probability(said, given={"rain": (0.5, None)}) for said in (event, other))
+        assert abs(one.value + two.value - 1) < 4 * np.hypot(one.of_draws, two.of_draws) + 1e-3

@@ -15,6 +15,9 @@ import pytest
 
 import ctem
 from ctem.datasets import TABLES, load_penguins, load_table
+from ctem.tables.encoding.sketches import ColumnSketch, completed, rows_of_cells
+from ctem.tables.io.frame import read_frame
+from ctem.tables.schema import Schema
 
 KINDS = {  # what a person says → kinds that agree
     "number": ("real", "ordinal"),
@@ -358,3 +361,38 @@ def test_traps_are_taken_for_what_a_person_would_say(name):
     X = pd.DataFrame({name: cells, "beside": RNG.normal(size=N)})
     column = ctem.inspect(X).columns[0]
     assert agrees(word, column, X[name]), column
+
+
+def test_values_of_their_own_stand_out_by_the_weights_of_their_rows():
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random(2000) < 0.004, 5.0, rng.normal(5, 2, 2000))
+    frame, often = read_frame(X[:, None]), np.where(X == 5.0, 30.0, 1.0)
+    plain, weighted = (Schema.fit(frame, weights=each) for each in (None, {"x0": often}))
+    assert plain.columns["x0"].codec.atoms == ()
+    assert weighted.columns["x0"].codec.atoms == (5.0,)
+    even = Schema.fit(frame, weights={"x0": np.ones(2000)})
+    assert even.to_json() == plain.to_json()
+
+
+def test_rare_labels_have_the_weight_of_their_rows():
+    labels = np.array([f"label {k:04}" for k in range(1200)])
+    frame = read_frame(pd.DataFrame({"city": np.concatenate([labels, labels]), "n": np.arange(2400.0)}))
+    weight = np.where(np.arange(2400) % 2 == 0, 3.0, 1.0)
+    codec = Schema.fit(frame, {"city": "category"}, weights={"city": weight}).columns["city"].codec
+    share = np.array(codec.shares)[np.array(codec.codes) == 0]
+    values = np.array(codec.values)[np.array(codec.codes) == 0]
+    heavy = np.array([int(value[-4:]) % 2 == 0 for value in values])
+    assert share[heavy].min() == pytest.approx(3 * share[~heavy].max())
+
+
+def test_rare_labels_of_a_sample_have_the_counts_of_the_table():
+    """A label that the sample missed is added once: it does not count as often as one that it met once by chance."""
+    often = {f"label {k:04}": 1 + 99 * (k < 300) for k in range(600)}
+    sample = read_frame(pd.DataFrame({"city": [f"label {k:04}" for k in range(300)]}))
+    sketch = ColumnSketch(0, None, None, often)
+    frame = completed(sample, {"city": sketch})
+    cells = frame.columns["city"]
+    weights = {"city": rows_of_cells(cells, sketch)}
+    codec = Schema.fit(frame, {"city": "category"}, weights=weights).columns["city"].codec
+    rare = {v: s for v, s, c in zip(codec.values, codec.shares, codec.codes, strict=True) if c == 0}
+    assert rare["label 0299"] == pytest.approx(100 * rare["label 0599"])

@@ -203,3 +203,38 @@ def test_a_lattice_whose_points_are_too_many_to_list_takes_nothing_from_values_t
     found = nats()
     monkeypatch.setattr(preferred, "coarser_steps", lambda *_: [])
     assert found > nats() - 0.05
+
+
+OF_THEIR_OWN = {
+    "an age in a third of the rows": lambda rng, n: often(rng, 0.33, 20, rng.normal(40, 12, n).round()),
+    "no rain": lambda rng, n: often(rng, 0.5, 0, rng.gamma(2, 2, n).round(1)),
+    "no cigarette": lambda rng, n: often(rng, 0.5, 0, rng.gamma(2, 5, n).round()).astype(int),
+    "two neighbours": lambda rng, n: often(rng, 0.2, 11, often(rng, 0.2, 10, rng.normal(12, 8, n).round())),
+    "a ceiling": lambda rng, n: np.minimum(rng.exponential(30, n).round(), 60),
+    "quarters": lambda rng, n: often(rng, 0.2, 5, (rng.normal(5, 3, n) * 4).round() / 4),
+    "a day of all days": lambda rng, n: often(rng, 0.2, 15_000, rng.normal(15_100, 40, n).round()).astype("M8[D]"),
+}  # fmt: skip
+
+
+def often(rng, share, value, others):
+    return np.where(rng.random(len(others)) < share, value, others)
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+@pytest.mark.parametrize("seed", range(3))
+def test_values_of_their_own_and_the_cells_of_all_others_add_up_to_one(name, seed):
+    """Their share is the atom's; what the continuous part has in all cells but theirs must be all of the rest."""
+    X = OF_THEIR_OWN[name](np.random.default_rng(seed), 3000)
+    (inferred,) = Schema.fit(read_frame(pd.DataFrame({"x": X}))).columns.values()
+    codec = inferred.codec
+    assert len(codec.atoms) >= 1 + (name == "two neighbours")
+    points = codec.seen[0] + codec.lattice.width * torch.arange(-3000, 6000, dtype=torch.float64)
+    others = codec._atom(codec.lattice.snap(points)) == 0
+    low, high = (points + side * codec.lattice.width / 2 for side in (-1, 1))
+    if hasattr(codec.transform, "edges"):
+        low, high = (edge.clamp(*codec.transform.edges) for edge in (low, high))
+    mass = torch.special.ndtr(codec.transform(high)) - torch.special.ndtr(codec.transform(low))
+    assert float(mass[others].sum()) == pytest.approx(1, abs=1e-6)
+    x = torch.special.ndtri(torch.linspace(1e-6, 1 - 1e-6, 20_001, dtype=torch.float64))
+    drawn = codec.decode(torch.stack([torch.zeros_like(x), x], 1))
+    assert not (codec._atom(torch.from_numpy(codec.lattice.measure(drawn))) > 0).any()

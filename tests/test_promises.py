@@ -37,3 +37,25 @@ def test_the_page_counts_as_the_tests_do(what, monkeypatch):
     if fresh:
         sys.modules.pop(name)
     assert f"{found} {what}" in PAGE
+
+
+def test_every_promise_names_a_test():
+    promises = [
+        line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| promise")
+    ]
+    assert len(promises) > 20
+    assert not [line for line in promises if not re.search(r"tests/[a-z_/]+\.py", line)]
+
+
+def test_numbers_of_long_tests_are_those_that_they_try():
+    for words, path, number in (
+        ("1000 fuzzed tables", "test_fuzz.py", "max_examples=1000"),
+        ("10,000, in", "test_crafted_headers.py", "pytest.param(10_000"),
+        (
+            "three made-up tables",
+            "test_p_values.py",
+            'QUICKLY = ("heavy tails", "gaps", "a value of its own")',
+        ),
+    ):
+        assert words in PAGE
+        assert number in (ROOT / "tests" / path).read_text(encoding="utf8")

@@ -47,6 +47,7 @@ CLASSES = 10
 WEIGHT = 0.1  # of the label's nats beside those of a pixel
 SURE = 0.95  # probability from which on the network's own answer is taken for a label
 COMPLETE = 0.25  # share of a batch whose pixels are all visible, for the label alone
+ALONE = 0.3  # of the seconds, before labels are guessed
 SHARE = 0.25  # of a batch that has labels, at least
 BINS = 15  # of the calibration error
 
@@ -128,10 +129,11 @@ class JointLoss:
 
     Arguments:
         shape: of an image.
-        guess: whether labels that are missing are guessed.
+        guess: moment of ``time.perf_counter`` from which on missing labels are guessed: not before the known ones are
+            learned, since a wrong guess teaches itself.
     """
 
-    def __init__(self, shape: tuple[int, int], guess: bool):
+    def __init__(self, shape: tuple[int, int], guess: float = math.inf):
         self.shape, self.guess = shape, guess
 
     def __call__(self, net: LabelledNet, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -158,7 +160,7 @@ class JointLoss:
         """Labels (n,), and whether they are known or sure."""
         known = ~x[:, -1].isnan()
         y = x[:, -1].nan_to_num().long()
-        if not (training and self.guess):
+        if not training or time.perf_counter() < self.guess:
             return y, known
         with torch.no_grad():
             every = torch.ones_like(x[:, :-1], dtype=torch.bool)
@@ -289,8 +291,9 @@ class Run:
         each = torch.where(known, share / known.sum().clamp_min(1), (1 - share) / (~known).sum().clamp_min(1))
         held = self.rows.valid[:2000].clone()
         held[:, -1] = math.nan
-        loss = JointLoss((self.side, self.side), guess=0 < self.count < len(x))
-        deadline = time.perf_counter() + self.seconds
+        began = time.perf_counter()
+        guess = began + ALONE * self.seconds if 0 < self.count < len(x) else math.inf
+        loss, deadline = JointLoss((self.side, self.side), guess), began + self.seconds
         if self.args.device.startswith("cuda"):
             torch.backends.cudnn.benchmark = True
         history = train(self.net, loss, x, self.size.recipe, held_out=held, weights=each, deadline=deadline)

@@ -34,6 +34,7 @@ SCRIPTS = [
     "tables.nats --margins",
     "tables.nats --systems CTEM",
     "tables.nats --systems CTEM --jobs 2",
+    "tables.p_values",
     "tables.samples --titanic",
     *(["tables.samples --systems CTEM"] if find_spec("xgboost") else []),  # an extra that tests do without
     "text.energy",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ctem.checking.potential import Counted
 from ctem.checking.sides import Chains
+from ctem.checking.stein import Stein
 from ctem.samplers.sampler import evaluated
 from ctem.spaces import Space
 
@@ -66,6 +67,18 @@ def missing_mode(space: Space, x: Tensor, own: Tensor, effective: float, seed: i
     return (
         f"The samples miss a mode: a cluster with {wanted[k]:.0%} of the rows that annealing from a wide base finds "
         f"has {share[k]:.1%} of them. A chain that stays in the modes where it began gives such samples."
+    )
+
+
+def not_of(found: Stein | None) -> str | None:
+    """Samples that a Stein operator tells from the potential."""
+    if found is None or not found.rejects:
+        return None
+    times = found.value / found.deviation
+    return (
+        f"The samples are not of this log-potential: their kernelised Stein discrepancy is {found.value:.3g}, "
+        f"{times:.0f} standard deviations of what samples of it have by chance. Another temperature, a chain that was "
+        "stopped too soon or an approximate sampler give such samples."
     )
 
 

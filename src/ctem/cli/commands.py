@@ -371,6 +371,9 @@ def check(
     claimed: Annotated[float | None, typer.Option(help="A log Z that is claimed.")] = None,
     train: Annotated[Path | None, typer.Option(help="Rows that it was fitted to.")] = None,
     test: Annotated[Path | None, typer.Option(help="Rows that it was not fitted to.")] = None,
+    lattice: Annotated[
+        tuple[int, int] | None, typer.Option(help="Height and width, if neighbouring rows alone are coupled.")
+    ] = None,
     budget: Annotated[
         Literal["quick", "default", "long"], typer.Option(help="How much to spend.")
     ] = "default",

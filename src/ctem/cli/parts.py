@@ -142,9 +142,10 @@ def _run(count: int, rows: int, crew: Crew, make: Callable[[], Callable[[int], i
     """Do all parts; an error if they do not add up to the rows."""
     with bar(rows, crew.quiet) as advance:
         done = 0
-        for each in spread(count, make, crew.workers) if crew.engine == "ray" else map(make(), range(count)):
-            advance(each)
-            done += each
+        parts = spread(count, make, crew.workers) if crew.engine == "ray" else map(make(), range(count))
+        for answered in parts:
+            advance(answered)
+            done += answered
     if done != rows:
         raise ValueError(f"expected {rows} rows in all parts; got {done}.")
 

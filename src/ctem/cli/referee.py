@@ -24,6 +24,7 @@ def check(
     claimed: float | None,
     train: Path | None,
     test: Path | None,
+    lattice: tuple[int, int] | None,
     budget: str,
     output: Path | None,
     as_json: bool,
@@ -36,8 +37,15 @@ def check(
     if not isinstance(where, Space):
         raise ValueError(f"--space: expected a ctem.Space, or a potential with one; got {where!r}.")
     rows = {"samples": samples, "train": train, "test": test}
-    read = {name: None if path is None else _numbers(path) for name, path in rows.items()}
-    verdict = referee(f, where, budget=budget, claimed=claimed, random_state=seed, device=device, **read)
+    read: dict[str, Any] = {name: None if path is None else _numbers(path) for name, path in rows.items()}
+    options: dict[str, Any] = {
+        "budget": budget,
+        "claimed": claimed,
+        "lattice": lattice,
+        "random_state": seed,
+        "device": device,
+    }
+    verdict = referee(f, where, **options | read)
     if output is not None:
         verdict.save(output)
     print(json.dumps(verdict.to_json(), indent=1, ensure_ascii=False) if as_json else verdict)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
+from ctem.densities.choices import choose
 from ctem.densities.contexts import Contexts
 
 __all__ = ["Asked", "Chain", "Conditional", "Conditionals", "Drawn", "Probabilities"]
@@ -109,7 +110,7 @@ class Probabilities:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A code for each row, (n,)."""
-        return torch.multinomial(self.log_p.exp(), 1, generator=generator).squeeze(1).to(self.log_p.dtype)
+        return choose(self.log_p.exp(), generator).to(self.log_p.dtype)
 
     def rows(self, index: Tensor) -> Probabilities:
         """Those of these rows."""
@@ -376,11 +377,12 @@ def _kinds(terms: Sequence[_Term]) -> Tensor | None:
 
 def _together(terms: Iterable[_Term], rows: int) -> Iterator[list[_Term]]:
     """Terms that are asked for in one pass: of at most so many rows, or one."""
-    some: list[_Term] = []
+    some, count = list[_Term](), 0
     for term in terms:
-        if some and sum(len(member.asked.x) for member in [*some, term]) > rows:
+        count += len(term.asked.x)
+        if some and count > rows:
             yield some
-            some = []
+            some, count = [], len(term.asked.x)
         some.append(term)
     if some:
         yield some

@@ -75,6 +75,8 @@ def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any
 
 
 def _header(model: Any) -> Header:
+    kind = type(model.base)
+    base = None if model.base is None else kind.__name__ if kind in (ProductBase, FittedBase) else "own"
     rule = next((name for name, known in RULES.items() if model.rule in (name, known)), "own")
     return {
         "ctem": __version__,
@@ -84,17 +86,13 @@ def _header(model: Any) -> Header:
         "rule": rule,
         "kernel": None if model.kernel is None else kernel_record(model.kernel),
         "fitted_kernel": None if model.kernel_ is None else kernel_record(model.kernel_),
-        "base": None if model.base is None else _base_name(model.base),
+        "base": base,
         "net": _net_record(model),
         "seed": model.seed_,
         "box": model.box_,
         "log_zs": [{k: _number(v) for k, v in log_z._asdict().items()} for log_z in model.log_zs_],
         "histories": [{k: _number(v) for k, v in asdict(h).items()} for h in model.histories_],
     }
-
-
-def _base_name(base: Any) -> str:
-    return type(base).__name__ if type(base) in (ProductBase, FittedBase) else "own"
 
 
 def _net_record(model: Any) -> dict[str, Any]:

@@ -217,7 +217,8 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         weights = None if data.weights is None else data.weights.double().cpu().numpy()
         independent = float(np.average(table.independent(data.frame), weights=weights))
         end = None if self.max_time is None else began + self.max_time
-        judged = check_held_out(table, data.frame, seed, data.kept, end, weights)
+        trained = data.settings.passes(density.history.step[-1] if density.history.step else 0)
+        judged = check_held_out(table, data.frame, seed, data.kept, end, weights, trained)
         holes = self._learn_gaps(data, seed, end)
         validate_data(self, data.table, skip_check_array=True)
         self.schema_, self.settings_, self.seed_ = data.schema, data.settings, seed
@@ -335,14 +336,15 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         Both are dicts name → condition, as in ``sample``; P(30 ≤ age ≤ 40, city Oslo or Bergen) is
         ``probability({"age": (30, 40), "city": ["Oslo", "Bergen"]})``. Importance sampling by the density's own
-        conditionals (``ctem.densities.anyorder.events``): the standard error is relative, however rare the event is.
+        conditionals (``ctem.densities.anyorder.events``): the standard error is relative, however rare the event is. It
+        also knows how far the networks disagree (``networks``), which more draws do not change.
 
         Arguments:
             event: conditions whose probability is asked for.
             given: conditions that hold; single values of a real column are given as they are.
             n_draws: about so many draws, at most.
             random_state: as in ``sample``.
-            tolerance: fewer draws if the standard error falls below this share of P, or of 1 − P where that is
+            tolerance: fewer draws if their standard error falls below this share of P, or of 1 − P where that is
                 smaller; 0 for all of them.
         """
         check_is_fitted(self)

@@ -37,8 +37,8 @@ def _columns(model: Any) -> list[list[Any]]:
     drawn = len(columns) <= MOST
     pictures = [_picture(model, j) if drawn else "" for j in range(len(columns))]
     return [
-        [each["name"], each["kind"], picture, each["reason"]]
-        for each, picture in zip(columns, pictures, strict=True)
+        [column["name"], column["kind"], picture, column["reason"]]
+        for column, picture in zip(columns, pictures, strict=True)
     ]
 
 

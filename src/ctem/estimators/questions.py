@@ -11,7 +11,7 @@ import torch
 from ctem.tables.answers.conditions import is_range
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.events import TableEvent, split_given
-from ctem.tables.answers.realism import ROWS, Realism, realism
+from ctem.tables.answers.realism import Realism, realism, rows_to_compare
 from ctem.tables.encoding.codecs import Constant, LeftOut
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, TableType
@@ -101,7 +101,8 @@ def table_realism(table: TableDensity, frame: Frame, generator: torch.Generator)
     >>> table_realism(model._table, model.as_frame(X[:3]), torch.Generator()) is None
     True
     """
-    real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * ROWS])
-    sampled = Frame(frame.table_type, table.sample(ROWS, generator))
+    rows = rows_to_compare(table.schema.space.dim)
+    real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * rows])
+    sampled = Frame(frame.table_type, table.sample(rows, generator))
     x, drawn = (table.schema.encode(each).x.numpy() for each in (real, sampled))
     return realism(x, drawn)

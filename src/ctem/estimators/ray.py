@@ -104,7 +104,7 @@ class _Scorer:
     def __call__(self, table: Any) -> Any:
         if self.name in table.column_names:
             raise ValueError(f"name: expected a new column; {self.name!r} is in the dataset.")
-        known = [each for each in self.model.table_type_.names if each in table.column_names]
+        known = [column for column in self.model.table_type_.names if column in table.column_names]
         values = import_module("pyarrow").array(self.model.score_samples(table.select(known)))
         return table.append_column(self.name, values)
 

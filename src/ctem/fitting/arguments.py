@@ -81,7 +81,7 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     >>> plain_arguments({"width": np.uint8(200)})
     {'width': 200}
     """
-    return {name: each.item() if isinstance(each, np.generic) else each for name, each in arguments.items()}
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
 
 
 def check_count(name: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from ctem.densities.anyorder.settings import Settings
 from ctem.fitting.learning import settings_for, weighted_rows
 from ctem.fitting.streaming import Pool, Span, held_out_span, shuffled, survey
 from ctem.tables.answers.density import find_device
-from ctem.tables.encoding.sketches import Sketch, completed
+from ctem.tables.encoding.sketches import Sketch, completed, rows_of_cells
 from ctem.tables.inference.kinds import kind_names
 from ctem.tables.inference.suspicions import remarks, unsure_dates
 from ctem.tables.io.files import read_path
@@ -133,7 +134,7 @@ def _whole(estimator: Any, arguments: Mapping[str, Any], X: Any, sample_weight: 
     frame, weights = weighted_rows(frame, sample_weight)
     if len(frame) < 2:
         raise ValueError(f"X: expected at least 2 rows (of weight > 0); got n_samples = {len(frame)}.")
-    schema = _schema(arguments, frame, len(frame))
+    schema = _schema(arguments, frame, len(frame), _by_column(frame, weights))
     x = schema.encode(frame).x.to(find_device(arguments["device"]))
     kept = None if X_val is None else _validation_rows(X_val, frame.table_type)
     return Intake(
@@ -158,7 +159,9 @@ def _streamed(
     """Rows of a large table, some in memory and the others on disk."""
     table, here = large.as_came(sketch.sample()), team()
     frame = _frame(estimator, arguments, table, sketch)
-    schema, sample = _schema(arguments, frame, sketch.rows), taken(frame, slice(0, len(table)))
+    stand_for = {name: rows_of_cells(cells, sketch.columns[name]) for name, cells in frame.columns.items()}
+    known = {name: each for name, each in stand_for.items() if each is not None}
+    schema, sample = _schema(arguments, frame, sketch.rows, known), taken(frame, slice(0, len(table)))
     held_out = Span(0, 0) if X_val is not None else held_out_span(sketch)
     is_held = held_out.of(sketch.sampled(), sketch.seed)
     kept = taken(sample, is_held) if X_val is None else _validation_rows(X_val, frame.table_type)
@@ -241,8 +244,19 @@ def _remarks(
     return (*remarks(frame.columns, kinds, rows), *unsure) if team().first else ()
 
 
-def _schema(arguments: Mapping[str, Any], frame: Frame, rows: int) -> Schema:
-    schema = Schema.fit(frame, **{name: arguments[name] for name in ("kinds", "missing", "unknown", "rules")})
+def _by_column(frame: Frame, weights: Tensor | None) -> dict[str, NDArray[np.float64]]:
+    """How many rows each cell of a column stands for, by weights of the rows; nothing without them."""
+    if weights is None:
+        return {}
+    each = (weights * (len(weights) / weights.sum())).numpy()
+    return dict.fromkeys(frame.columns, each)
+
+
+def _schema(
+    arguments: Mapping[str, Any], frame: Frame, rows: int, weights: Mapping[str, NDArray[np.float64]]
+) -> Schema:
+    wishes = {name: arguments[name] for name in ("kinds", "missing", "unknown", "rules")}
+    schema = Schema.fit(frame, **wishes, weights=weights)
     if arguments["verbose"] and team().first:
         print_columns([asdict(column) for column in schema.describe()], f"{rows} rows")
     return schema

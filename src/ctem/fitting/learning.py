@@ -25,7 +25,7 @@ from ctem.training.processes import team
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
 WEIGHED = 0.3  # share of ``max_time`` for the energy, at most
-ENDING = 0.95  # share of ``max_time`` after which the density should have been learned
+CHECK, MOST_CHECK = 0.04, 0.15  # share of ``max_time`` for what comes after, of few columns and of many
 PLANS = {
     "quick": Plan(rounds=1, draws=2.0, steps=500),
     "default": Plan(),
@@ -105,7 +105,8 @@ def fit_density(
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
     began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
-    limits = {"parents": schema.parents, "max_time": max_time and ENDING * max_time, "refresh": refresh}
+    ending = _ending(schema.space.dim)
+    limits = {"parents": schema.parents, "max_time": max_time and ending * max_time, "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     plan = _plan(arguments["effort"], arguments["energy"])
     if tilted and max_time is not None:
@@ -114,9 +115,18 @@ def fit_density(
         )
     density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
     if tilted and not density.history.interrupted:
-        until = None if max_time is None else began + ENDING * max_time
+        until = None if max_time is None else began + ending * max_time
         density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     return density
+
+
+def _ending(columns: int) -> float:
+    """The share of ``max_time`` after which the density should have been learned: many columns take long to score.
+
+    >>> _ending(columns=10), _ending(columns=500)
+    (0.95, 0.85)
+    """
+    return round(1 - min(CHECK + columns / 1000, MOST_CHECK), 3)
 
 
 def _energy_seconds(plan: Plan, density: AnyOrderDensity, rows: int, seed: int) -> float:

@@ -78,11 +78,11 @@ def sample_limit(memory: str | float, row_bytes: float, columns: int) -> int:
     >>> sample_limit("100MB", row_bytes=120.0, columns=15)
     108108
     """
-    each = 1.25 * row_bytes + EACH * columns + BESIDE
-    limit = int(memory_bytes(memory) / each)
+    row = 1.25 * row_bytes + EACH * columns + BESIDE
+    limit = int(memory_bytes(memory) / row)
     if limit < FEWEST:
         raise ValueError(
-            f"memory: expected at least {FEWEST * each / 1e6:.0f}MB for {columns} columns of these types, which is "
+            f"memory: expected at least {FEWEST * row / 1e6:.0f}MB for {columns} columns of these types, which is "
             f"{FEWEST} rows; got {memory!r}."
         )
     return min(limit, MOST)

@@ -15,6 +15,7 @@ from ctem.partition.sampled import (
     log_z_reverse_annealed,
     tilt_bracket,
 )
+from ctem.partition.strips import log_z_strip
 
 __all__ = [
     "Bracket",
@@ -27,5 +28,6 @@ __all__ = [
     "log_z_importance",
     "log_z_levels",
     "log_z_reverse_annealed",
+    "log_z_strip",
     "tilt_bracket",
 ]

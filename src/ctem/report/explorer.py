@@ -89,6 +89,8 @@ def why_not(model: CTEM) -> str:
         return 'with missing="state" a gap is a value, which this cannot show yet.'
     if len(model.schema_.columns) > MAX_COLUMNS:
         return f"the table has {len(model.schema_.columns)} columns, and this is for at most {MAX_COLUMNS}."
+    if density.net.classes is not None:
+        return "its networks are mixed with latent classes, which this cannot show yet."
     size = _bytes(density.net)
     if size > MAX_BYTES:
         room = f"a page carries at most {MAX_BYTES / 2**20:.0f} MB"

@@ -190,7 +190,7 @@ def _chosen(frame: Frame, seed: int) -> NDArray[np.int64]:
 
 
 def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Realism | None:
-    real, drawn = (table.encode(each)[0].cpu().numpy() for each in (frame, sampled))
+    real, drawn = (table.encode(rows)[0].cpu().numpy() for rows in (frame, sampled))
     return realism(real, drawn, seed)
 
 

@@ -92,7 +92,7 @@ def _levels(findings: Findings) -> str:
         return ""
     real, drawn = np.sort(findings.scores[0].each), np.sort(findings.sampled_scores)
     at = np.concatenate([real, drawn])
-    shares = [np.searchsorted(each, at, side="right") / len(each) for each in (real, drawn)]
+    shares = [np.searchsorted(values, at, side="right") / len(values) for values in (real, drawn)]
     apart = float(np.abs(shares[0] - shares[1]).max())
     if apart < max(LARGE, SURE * math.sqrt(1 / len(real) + 1 / len(drawn))):
         return ""

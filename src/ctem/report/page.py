@@ -18,6 +18,7 @@ __all__ = ["page"]
 
 Section = tuple[str, str, str, str]  # mark, title, words, content
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+ENDING = "Made by ctem. This file loads nothing from outside; no script runs but that of “Ask the model”."
 
 
 def page(findings: Findings, origin: Mapping[str, Any], seed: int, ask: Section | None = None) -> str:
@@ -47,7 +48,7 @@ def page(findings: Findings, origin: Mapping[str, Any], seed: int, ask: Section 
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>ctem report</title><style>{style}</style></head>\n"
         f"<body><header>{_opening(findings)}{tag('nav', links)}</header>\n"
-        f"<main>{body}{tag('footer', _ending())}</main></body></html>\n"
+        f"<main>{body}{tag('footer', ENDING)}</main></body></html>\n"
     )
 
 
@@ -122,7 +123,3 @@ def _realism_tile(findings: Findings) -> str:
     ceiling = f"real rows themselves: {findings.realism.ceiling:.2f}"
     caption = f"how well {findings.n_samples:,} samples pass for real rows, 1 at best ({ceiling})"
     return _tile(f"{findings.realism.samples:.2f}", None, caption)
-
-
-def _ending() -> str:
-    return "Made by ctem. This file loads nothing from outside; no script runs but that of “Ask the model”."

@@ -26,7 +26,7 @@ def energy_data(energy: Energy) -> Json:
     (['atoms', 'ceiling', 'logZ', 'partial', 'rounds'], 0.5)
     """
     return {
-        "rounds": [_trees(each) for each in energy.rounds],
+        "rounds": [_trees(trees) for trees in energy.rounds],
         "partial": _trees(energy.partial),
         "logZ": energy.log_z.value,
         "ceiling": energy.ceiling,

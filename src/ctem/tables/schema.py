@@ -109,6 +109,7 @@ class Schema:
         missing: str = "hidden",
         unknown: str = "reserve",
         rules: Sequence[str] | None = None,
+        weights: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> Schema:
         """Read the kind of every column off its values.
 
@@ -118,6 +119,7 @@ class Schema:
                 in columns where it occurs.
             unknown: "reserve", listed values keep some probability for those that were never seen; or "refuse".
             rules: sentences on rules that are kept, or not (``ctem.tables.relations.wishes``).
+            weights: of a column how many rows each of its cells stands for, by name; 1 where there is none.
         """
         if missing not in ("hidden", "state"):
             raise ValueError(f"missing: expected 'hidden' or 'state'; got {missing!r}.")
@@ -126,7 +128,7 @@ class Schema:
         requested = requested_kinds(frame, kinds)
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
-            name: infer_column(name, cells, requested.get(name), *how)
+            name: infer_column(name, cells, requested.get(name), *how, (weights or {}).get(name))
             for name, cells in frame.columns.items()
         }
         for name, words in readings(frame).items():

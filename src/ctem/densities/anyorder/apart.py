@@ -21,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.densities.choices import choose
+
 __all__ = ["MOST_APART", "ApartProbabilities", "Counted", "placed", "slots_of", "weighed"]
 
 MOST_APART = 2**17 - 1  # labels that share the code
@@ -146,7 +148,7 @@ class ApartProbabilities:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """An encoded number for each row, (n,)."""
-        code = torch.multinomial(self.log_p.exp(), 1, generator=generator).squeeze(1)
+        code = choose(self.log_p.exp(), generator)
         label = placed(self.counted.draw(generator).to(code.device), self.apart, self.log_p.dtype)
         return torch.where(code > 0, code.to(self.log_p.dtype), label)
 

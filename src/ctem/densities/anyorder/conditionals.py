@@ -76,20 +76,42 @@ class AtLevel(Conditionals):
 
     def several(self, asked: Sequence[Asked]) -> list[Conditional]:
         """``given`` of each question, by one pass: small tables have many small ones."""
+        passed = iter(self._trunks([each for each in asked if self._needs_networks(each.j)]))
+        return [
+            self._answer(next(passed), each) if self._needs_networks(each.j) else self._without_networks(each)
+            for each in asked
+        ]
+
+    def _trunks(self, asked: Sequence[Asked]) -> list[Trunk]:
+        """What the networks make of each question."""
+        if not asked:
+            return []
         x, visible = torch.cat([each.x for each in asked]), torch.cat([each.visible for each in asked])
         trunk = self.net.trunk(
             x.unsqueeze(0), visible.unsqueeze(0), self.level, self.asked, self.net.formula_values(x, visible)
         )
-        return [
-            self._answer(part, each)
-            for part, each in zip(trunk.split([len(each.x) for each in asked]), asked, strict=True)
-        ]
+        return trunk.split([len(each.x) for each in asked])
+
+    def _needs_networks(self, j: int) -> bool:
+        """Whether the networks are believed in anything about column j, or a rule or a formula is about it."""
+        tied = self.net.ties is not None and j in self.net.ties.targets
+        ruled = self.rules is not None and self.rules.about(j)
+        return self.net.worth.share[j] > 0 or tied or bool(ruled)
+
+    def _without_networks(self, asked: Asked) -> Conditional:
+        """The margin of a column, or what latent classes say."""
+        x, visible, j = asked
+        if self.net.space.sizes[j]:
+            return Probabilities(_mean(self._beside(x[None], visible[None], j)))
+        found, mean = x.new_zeros(1, len(x), self.net.numbers.size), torch.zeros_like(x[:, j])
+        return NumberDensity(self.net.numbers, found, mean, torch.ones_like(mean), share=0.0)
 
     def _answer(self, trunk: Trunk, asked: Asked) -> Conditional:
         j, rules = asked.j, self.rules if self.rules is not None and self.rules.about(asked.j) else None
         named = None if rules is None else rules.named(*asked)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
+            every = self.net.label_log_probs(trunk, j, self.asked)
+            log_p = _mean(self._mixed(every, asked.x[None], asked.visible[None], j))
             return Probabilities(log_p) if rules is None else self._kept(log_p, rules, asked, named)
         found, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
         if named is not None:
@@ -125,15 +147,25 @@ class AtLevel(Conditionals):
                 trunk = self.net.trunk(
                     x[None], visible[None], self.level, self.asked, self.net.formula_values(x, visible)
                 )
-                alone = self._mixed(_mean(self.net.label_log_probs(trunk, j, self.asked)), j)
+                every = self.net.label_log_probs(trunk, j, self.asked)
+                alone = _mean(self._mixed(every, x[None], visible[None], j))
             self.shrunk[pair.given, j] = pair.shrunk(alone.exp())
         return self.shrunk[pair.given, j]
 
-    def _mixed(self, log_p: Tensor, j: int) -> Tensor:
-        """Log-probabilities (…, k) of the values of a discrete column j, mixed with its margin."""
-        space = self.net.space
-        log_margin = self.base.log_table[space.discretes.index(j), : space.sizes[j]]
-        return mixed_column(self.net.worth.share[j], log_p, log_margin)
+    def _mixed(self, log_p: Tensor, x: Tensor, visible: Tensor, j: int) -> Tensor:
+        """Log-probabilities (members, n, k) of the values of a discrete column j, mixed with its margin.
+
+        Or with what latent classes say of rows x (1 or members, n, d), if there are any.
+        """
+        share = self.net.worth.share[j]
+        return log_p if share == 1.0 else mixed_column(share, log_p, self._beside(x, visible, j))
+
+    def _beside(self, x: Tensor, visible: Tensor, j: int) -> Tensor:
+        """What networks are mixed with: log-probabilities (1 or members, n, k) of the values of a discrete column j."""
+        if self.net.classes is not None:
+            return self.net.classes.log_probs(x, visible, j, self.asked)
+        log_margin = self.base.log_table[self.net.space.discretes.index(j), : self.net.space.sizes[j]]
+        return log_margin.expand(1, x.shape[1], -1)
 
     def draw(self, x: Tensor, visible: Tensor, j: int, generator: torch.Generator) -> Tensor:
         """A value of column j for each row, by one member, since a draw from a mean is a draw from a random part.
@@ -143,6 +175,8 @@ class AtLevel(Conditionals):
         """
         if self.rules is not None and self.rules.about(j):
             return self.given(x, visible, j).draw(generator)
+        if not self._needs_networks(j):
+            return self._without_networks(Asked(x, visible, j)).draw(generator)
         members, n = 1 if self.member is not None else self.net.members, len(x)
         dealt = torch.randperm(n, generator=generator, device=x.device)
         most = -(-n // members)
@@ -151,7 +185,8 @@ class AtLevel(Conditionals):
         formulas = None if formulas is None else formulas.rows(index.flatten())
         trunk = self.net.trunk(x[index], visible[index], self.level, self.asked, formulas)
         if self.net.space.sizes[j]:
-            log_p = self._mixed(self.net.label_log_probs(trunk, j, self.asked), j)
+            log_p = self.net.label_log_probs(trunk, j, self.asked)
+            log_p = self._mixed(log_p, x[index], visible[index], j)
             found: Conditional = Probabilities(log_p.flatten(0, 1))
         else:
             each, mean, spread, tied = self.net.number_coefficients(trunk, j, self.asked)
@@ -259,11 +294,14 @@ class NumberDensity:
         """A number within ±8 for each row, (n,): that of a random member, or of the margin."""
         if self.limits is not None:
             return self.limits.draw(replace(self, limits=None), generator)
+        margin = torch.empty_like(self.mean)
+        if self.share == 0.0:
+            return margin.normal_(generator=generator).clamp_(-FAR, FAR)
         drawn = self._draw(generator)
         if self.share == 1.0:
             return drawn
         own = torch.empty_like(drawn).uniform_(generator=generator) < self.share
-        return torch.where(own, drawn, torch.empty_like(drawn).normal_(generator=generator).clamp(-FAR, FAR))
+        return torch.where(own, drawn, margin.normal_(generator=generator).clamp_(-FAR, FAR))
 
     def _draw(self, generator: torch.Generator) -> Tensor:
         """That of a random member."""

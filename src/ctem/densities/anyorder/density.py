@@ -21,6 +21,7 @@ from ctem.densities.anyorder.conditionals import AtLevel, NumberDensity
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.rules import Rules
 from ctem.densities.chain import Chain
+from ctem.densities.choices import choose
 from ctem.training import History
 
 __all__ = ["AnyOrderDensity"]
@@ -165,7 +166,7 @@ class AnyOrderDensity:
         out = x.clone()
         with torch.no_grad():
             shares = torch.cat([self._shares(part) for part in self._split(x)], 1)
-            chosen = torch.multinomial(shares.T.exp().contiguous(), 1, generator=generator).squeeze(1)
+            chosen = choose(shares.T.exp(), generator)
             for c, order in enumerate(self.orders):
                 for rows in self._split((chosen == c).nonzero().squeeze(1)):
                     out[rows] = self.chain.fill(x[rows], generator, order)

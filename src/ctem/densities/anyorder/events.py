@@ -26,6 +26,7 @@ from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.numbers import FAR
 from ctem.densities.chain import Conditional
+from ctem.densities.choices import choose
 
 __all__ = ["Event", "Particles", "Probability", "conditioned", "draw_allowed", "estimate", "resampled"]
 
@@ -72,8 +73,11 @@ class Particles(NamedTuple):
 class Probability(NamedTuple):
     """A probability, its standard error, and the effective number of draws that it rests on.
 
-    >>> Probability(0.25, 0.01, 1000.0).value
-    0.25
+    ``networks`` is the part of the standard error by which the networks of the density disagree: more draws do not make
+    it smaller, more rows do. ``of_draws`` is the rest.
+
+    >>> round(Probability(0.25, 0.05, 1000.0, networks=0.04).of_draws, 6)
+    0.03
     >>> print(Probability(0.471133, 0.01156, 1242.1))
     0.471 ± 0.012, from 1242 effective draws
     >>> print(Probability(0.159463, 0.00068, 1892.0))
@@ -83,6 +87,14 @@ class Probability(NamedTuple):
     value: float
     stderr: float
     ess: float
+    networks: float = 0.0
+
+    @property
+    def of_draws(self) -> float:
+        """The standard error of the draws alone."""
+        if not self.networks:
+            return self.stderr
+        return math.sqrt(max(self.stderr**2 - self.networks**2, 0.0))
 
     def __str__(self) -> str:
         if not self.stderr:
@@ -254,7 +266,7 @@ def draw_allowed(law: Conditional, allowed: Tensor, generator: torch.Generator) 
         return _draw_within(law, allowed.to(law.found), generator)
     values, log_p = law.table()
     log_p = log_p + allowed
-    place = torch.multinomial(log_p.softmax(1), 1, generator=generator).squeeze(1)
+    place = choose(log_p.softmax(1), generator)
     return values[place], log_p.logsumexp(1)
 
 
@@ -271,7 +283,7 @@ def _draw_within(law: NumberDensity, intervals: Tensor, generator: torch.Generat
     share = (1 - DEFENCE) * (log_height + width.log() - log_total).exp().nan_to_num() + DEFENCE * (
         even / even.sum(1, keepdim=True)
     )
-    cell = torch.multinomial(share, 1, generator=generator)
+    cell = choose(share, generator).unsqueeze(1)
     u = torch.rand(cell.shape, generator=generator, dtype=nodes.dtype, device=nodes.device)
     wide = width.gather(1, cell)
     value = (nodes.gather(1, cell) + u * wide).squeeze(1)

@@ -7,7 +7,8 @@ much, they are hidden from the networks, which learn on. It decides how finely r
 orders of the columns the chain rule works best. In the second phase half of the rows rehearse those orders, near that
 resolution, while the learning rate falls to zero (``ctem.densities.anyorder.phases``). Every conditional of the density
 is the mean of the networks', mixed with the margin as far as out-of-fold rows ask for it
-(``ctem.densities.anyorder.shrinking``), and the density a mixture over the orders.
+(``ctem.densities.anyorder.shrinking``), and the density a mixture over the orders. Few rows of many labels are mixed
+with latent classes instead of the margins (``ctem.densities.anyorder.classes``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ctem.bases import ProductBase
+from ctem.densities.anyorder.classes import LatentClasses, few_rows_of_many_labels
 from ctem.densities.anyorder.conditionals import AtLevel
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.inputs import Inputs
@@ -142,6 +144,8 @@ def fit_anyorder(
         return AnyOrderDensity(net, level, orders, **about, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))
+    if few_rows_of_many_labels(space, x) and not history.interrupted:
+        _add_classes(net, x, data.weights, seed)
     level = _judged(net, data, chosen, seed)
     return AnyOrderDensity(net, level, orders, **about, history=history)
 
@@ -169,7 +173,16 @@ def _judged(net: AnyOrderNet, data: Split, objective: HiddenColumns, seed: int) 
     level = team().agreed(lambda: best_level(net.eval(), objective, data.held_out, seed))
     unseen = Unseen(data.unseen, level, objective, data.shared, seed)
     net.believe(team().agreed(lambda: found_worth(net, unseen)))
+    if min(net.worth.share) == 1.0:
+        net.classes = None
     return level
+
+
+def _add_classes(net: AnyOrderNet, x: Tensor, weights: Tensor, seed: int) -> None:
+    """Mix the networks with latent classes of rows x (n, d), which are the first that ``weights`` are of."""
+    heard = net.worth.heard
+    net.classes = LatentClasses.fit(net.base, x, weights[:, : len(x)], heard, seed)
+    team().align(net.classes)
 
 
 def _of_chance(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ class LabelHead(nn.Module):
 
     Arguments:
         base: the base b.
+        heard: which columns have values here; all of them when left out.
 
     >>> from ctem.spaces import Category, Real, Space
     >>> head = LabelHead(ProductBase(Space([Category(2), Real(), Category(3)])))
@@ -38,9 +40,10 @@ class LabelHead(nn.Module):
     member: Tensor | None  # which column a value is of, (values, d); None if every column has two
     is_real: Tensor
 
-    def __init__(self, base: ProductBase):
+    def __init__(self, base: ProductBase, heard: Sequence[bool] | None = None):
         super().__init__()
-        counts = torch.tensor([max(k - 1, 0) for k in base.space.sizes])
+        asked = [True] * base.space.dim if heard is None else heard
+        counts = torch.tensor([max(k - 1, 0) * here for k, here in zip(base.space.sizes, asked, strict=True)])
         start = counts.cumsum(0) - counts
         owner = torch.arange(len(counts)).repeat_interleave(counts)
         code = torch.arange(len(owner)) - start[owner] + 1
@@ -56,7 +59,7 @@ class LabelHead(nn.Module):
             "gain": gain,
             "member": None if bits else member,
         }
-        buffers["is_real"] = base.is_real
+        buffers["is_real"] = base.is_real | ~torch.tensor(asked, device=base.is_real.device)
         for name, value in buffers.items():
             placed = None if value is None else value.to(base.log_table.device)
             self.register_buffer(name, placed, persistent=False)

@@ -44,14 +44,25 @@ class Linear(nn.Module):
             return torch.addmm(bias[0], h[0], weight[0]).unsqueeze(0)
         return affine(h, weight, bias)
 
-    def stretched(self, h: Tensor, scale: Tensor, start: Tensor) -> Tensor:
-        """start + scale · outputs, of all members: the weights are multiplied, which are fewer than the outputs."""
-        return affine(h, self.weight * scale, torch.addcmul(start, self.bias, scale))
+    def stretched(self, h: Tensor, scale: Tensor, start: Tensor, outputs: Tensor | None = None) -> Tensor:
+        """start + scale · outputs, of all members: the weights are multiplied, which are fewer than the outputs.
 
-    def stretched_columns(self, h: Tensor, scale: Tensor, start: Tensor) -> Tensor:
+        ``outputs`` names some of them; all when left out.
+        """
+        weight, bias = self._some(outputs)
+        return affine(h, weight * scale, torch.addcmul(start, bias, scale))
+
+    def stretched_columns(
+        self, h: Tensor, scale: Tensor, start: Tensor, outputs: Tensor | None = None
+    ) -> Tensor:
         """The same, (members, outputs, n)."""
-        weight, bias = self.weight * scale, torch.addcmul(start, self.bias, scale)
-        return cast("Tensor", _Columns.apply(h, weight, bias))
+        weight, bias = self._some(outputs)
+        return cast("Tensor", _Columns.apply(h, weight * scale, torch.addcmul(start, bias, scale)))
+
+    def _some(self, outputs: Tensor | None) -> tuple[Tensor, Tensor]:
+        if outputs is None:
+            return self.weight, self.bias
+        return self.weight.index_select(-1, outputs), self.bias.index_select(-1, outputs)
 
 
 def affine(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, pad
 
 from ctem.bases import ProductBase
+from ctem.densities.anyorder.classes import LatentClasses
 from ctem.densities.anyorder.inputs import Inputs, Prediction
 from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body, Linear, affine
@@ -57,6 +58,38 @@ class Trunk(NamedTuple):
         return Trunk(self.h[:, part], self.mean[:, part], self.spread[:, part], formulas)
 
 
+class Heads(nn.Module):
+    """What training asks a network for: the conditionals of the columns that are heard, which have the other outputs.
+
+    >>> from ctem.spaces import Category, Real, Space
+    >>> heads = Heads(ProductBase(Space([Real(), Category(3), Real()])), (True, False, True), 4)
+    >>> heads.reals.tolist(), heads.of_labels.tolist(), heads.of_numbers.tolist()
+    ([0, 2], [], [0, 1, 2, 3, 4, 5, 6, 7])
+    """
+
+    reals: Tensor  # columns that are real
+    places: Tensor  # of them among all real columns
+    of_labels: Tensor  # their outputs
+    of_numbers: Tensor
+
+    def __init__(self, base: ProductBase, heard: Sequence[bool], size: int):
+        super().__init__()
+        sizes, reals, device = base.space.sizes, base.space.reals, base.log_table.device
+        self.labels = LabelHead(base, heard)
+        owner = [j for j, k in enumerate(sizes) for _ in range(1, k)]
+        places = [place for place, j in enumerate(reals) if heard[j]]
+        found = {
+            "reals": [reals[place] for place in places],
+            "places": places,
+            "of_labels": [i for i, j in enumerate(owner) if heard[j]],
+            "of_numbers": [place * size + i for place in places for i in range(size)],
+        }
+        for name, values in found.items():
+            self.register_buffer(
+                name, torch.tensor(values, dtype=torch.long, device=device), persistent=False
+            )
+
+
 class AnyOrderNet(nn.Module):
     """ρ(x_j | x_V) of every column j and any visible set V, by several networks that are trained as one program.
 
@@ -64,7 +97,7 @@ class AnyOrderNet(nn.Module):
     values (``LabelHead``) and densities around a prediction (``NumberHead``). Before training every conditional is that
     of the base, around a linear prediction. Tensors have the members as their first axis; a method that is asked for
     one ``member`` takes rows without it. How far the network is believed is in ``worth``: its answers are its own, and
-    ``AtLevel`` mixes them with the margins; but it does not see a column that is not heard.
+    ``AtLevel`` mixes them with the margins, or with latent ``classes``; but it does not see a column that is not heard.
 
     Arguments:
         base: the base.
@@ -86,6 +119,8 @@ class AnyOrderNet(nn.Module):
 
     reals: Tensor
     unheard: Tensor | None
+    classes: LatentClasses | None
+    heads: Heads | None  # where some columns are not heard
 
     def __init__(
         self,
@@ -112,7 +147,7 @@ class AnyOrderNet(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.inputs = Inputs(base, harmonics, correlation)
         self.labels, self.numbers = LabelHead(base), NumberHead()
-        self.ties = ties
+        self.ties, self.classes, self.heads = ties, None, None
         flags = 0 if ties is None else ties.size
         self.first = Linear(members, self.inputs.size + flags, width, generator)
         self.body = Body(members, width, blocks, dropout, generator)
@@ -129,7 +164,9 @@ class AnyOrderNet(nn.Module):
         """From now on, be worth this: columns that are not heard are hidden from the network."""
         device = self.base.log_table.device
         self.worth = worth
-        self.unheard = None if all(worth.heard) else ~torch.tensor(worth.heard, device=device)
+        some = not all(worth.heard)
+        self.unheard = ~torch.tensor(worth.heard, device=device) if some else None
+        self.heads = Heads(self.base, worth.heard, self.numbers.size) if some else None
 
     def log_conditionals(
         self, x: Tensor, visible: Tensor, level: Tensor, clear: Clear | None = None
@@ -163,6 +200,8 @@ class AnyOrderNet(nn.Module):
 
     def _log_conditionals(self, x: Tensor, h: Tensor, prediction: Prediction) -> Tensor:
         """Without ties."""
+        if self.heads is not None:
+            return self._of_heard(x, h, prediction, self.heads)
         out = torch.zeros_like(x)
         if len(self.labels.owner):
             score = self.of_labels.stretched(h, 1 / self.inputs.spread, self.labels.gain)
@@ -173,10 +212,26 @@ class AnyOrderNet(nn.Module):
             out = out.index_copy(-1, self.reals, log_p)
         return out
 
-    def _log_prob_of_numbers(self, t: Tensor, h: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-        head, count = self.numbers, len(self.space.reals)
+    def _of_heard(self, x: Tensor, h: Tensor, prediction: Prediction, heads: Heads) -> Tensor:
+        """The same, without a look at the outputs of columns that are not heard: these have their margins."""
+        out = torch.zeros_like(x)
+        if len(heads.labels.owner):
+            scale = 1 / self.inputs.spread[heads.of_labels]
+            score = self.of_labels.stretched(h, scale, heads.labels.gain, heads.of_labels)
+            out = heads.labels.log_prob_of_scores(x, score)
+        if len(heads.reals):
+            t = x.index_select(-1, heads.reals)
+            mean, spread = (part.index_select(-1, heads.places).view_as(t) for part in prediction)
+            log_p = self._log_prob_of_numbers(t, h, mean, spread, heads.of_numbers)
+            out = out.index_copy(-1, heads.reals, log_p)
+        return torch.where(cast("Tensor", self.unheard), self.base.column_log_prob(x), out)
+
+    def _log_prob_of_numbers(
+        self, t: Tensor, h: Tensor, mean: Tensor, spread: Tensor, outputs: Tensor | None = None
+    ) -> Tensor:
+        head, count = self.numbers, t.shape[-1]
         scale, start = (1 / head.scale).repeat(count), head.start.repeat(count)
-        scaled = self.of_numbers.stretched_columns(h, scale, start).unflatten(1, (count, -1))
+        scaled = self.of_numbers.stretched_columns(h, scale, start, outputs).unflatten(1, (count, -1))
         return head.log_prob_of_scaled(t.mT, scaled, mean.mT, spread.mT).mT
 
     def formula_values(self, x: Tensor, visible: Tensor) -> FormulaValues | None:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ctem.densities.choices import choose
+
 __all__ = ["FAR", "NumberHead", "Polygon", "log_normal"]
 
 FAR = 8.0  # no prediction is beyond, nor is a draw: decoding makes no sense there
@@ -87,7 +89,7 @@ class Polygon(nn.Module):
         ends = torch.cat([knots.new_zeros(1), knots, knots.new_ones(1)])
         padded = torch.cat([height[:, :1], height, height[:, -1:]], 1)
         mass = (padded[:, 1:] + padded[:, :-1]) / 2 * ends.diff()
-        cell = torch.multinomial(mass, 1, generator=generator)
+        cell = choose(mass, generator).unsqueeze(1)
         left, right = padded.gather(1, cell).squeeze(1), padded.gather(1, cell + 1).squeeze(1)
         u = torch.rand(left.shape, generator=generator, dtype=left.dtype, device=left.device)
         # invert u = (left t + (right − left) t²/2) / ((left + right)/2) in a form that is stable for left ≈ right
@@ -161,9 +163,9 @@ class NumberHead(nn.Module):
         near, log_spread = u[..., 0], parts.spread.log().unsqueeze(-2)
         cell = _cell(near.detach().asinh() / ENDS_B, self.lengths[4])
         log_b = self.moving.log_prob(_cdf(near), cell, parts.moving) + _log_density(near)
-        each = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
+        moving = torch.cat([log_b.unsqueeze(-1), log_normal(u[..., 1:])], -1) - log_spread
         fixed = (log_a + log_normal(t)).unsqueeze(-1)
-        return (torch.cat([fixed, each], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
+        return (torch.cat([fixed, moving], -1) + parts.log_weight.unsqueeze(-2)).logsumexp(-1)
 
     def cdf(self, t: Tensor, out: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """The mass below q numbers t (…, q), from coefficients (…, size) and a prediction, its mean and spread (…).
@@ -176,8 +178,8 @@ class NumberHead(nn.Module):
         u = (t.unsqueeze(-1) - parts.mean.unsqueeze(-2)) / parts.spread.unsqueeze(-2)
         fixed = self.fixed.cdf(torch.special.ndtr(t), parts.fixed).unsqueeze(-1)
         moving = self.moving.cdf(_cdf(u[..., 0]), parts.moving).unsqueeze(-1)
-        each = torch.cat([fixed, moving, torch.special.ndtr(u[..., 1:])], -1)
-        return (each * parts.log_weight.exp().unsqueeze(-2)).sum(-1)
+        below = torch.cat([fixed, moving, torch.special.ndtr(u[..., 1:])], -1)
+        return (below * parts.log_weight.exp().unsqueeze(-2)).sum(-1)
 
     def log_prob_of_scaled(self, t: Tensor, scaled: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
         """log ρ of a number each (…, n) from ``found / scale + start`` (…, size, n), for training.
@@ -190,7 +192,7 @@ class NumberHead(nn.Module):
     def draw(self, out: Tensor, mean: Tensor, spread: Tensor, generator: torch.Generator) -> Tensor:
         """A number within ±8 for each row of coefficients (n, size)."""
         parts = self._parts(out, mean, spread)
-        part = torch.multinomial(parts.log_weight.exp(), 1, generator=generator)
+        part = choose(parts.log_weight.exp(), generator).unsqueeze(1)
         fixed = torch.special.ndtri(self.fixed.draw(parts.fixed, generator)).unsqueeze(1)
         u = torch.randn(parts.mean.shape, generator=generator, dtype=out.dtype, device=out.device)
         u = torch.cat([_quantile(self.moving.draw(parts.moving, generator)).unsqueeze(1), u[:, 1:]], 1)

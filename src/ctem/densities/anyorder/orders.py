@@ -113,8 +113,8 @@ class _Terms:
             with torch.no_grad():
                 log_p = net.log_conditionals(x, visible, self.level, self.clear)
                 log_p = mixed(self.at.base, net.worth.share, x, log_p)
-            each = torch.where(self.observed, log_p, 0.0).double().mean((0, 1))
-            self.known[key] = each.tolist()
+            means = torch.where(self.observed, log_p, 0.0).double().mean((0, 1))
+            self.known[key] = means.tolist()
         return self.known[key][j]
 
     def total(self, order: Order) -> float:

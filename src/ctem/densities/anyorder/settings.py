@@ -110,6 +110,14 @@ class Settings:
         growth, steps = self.growth * (self.batch_size // rows), min(self.steps, LONGEST // reals)
         return replace(self, batch_size=rows, growth=growth, steps=steps)
 
+    def passes(self, steps: int) -> int:
+        """How many rows go through a network in so many steps, those of the second phase counted as of the first.
+
+        >>> Settings(members=2, batch_size=100).passes(steps=10)
+        2000
+        """
+        return steps * self.batch_size * self.members
+
     def changed(self, rows: int, **requested: Any) -> Settings:
         """With what is requested instead (None: nothing), and so few members that a fold has four rows.
 

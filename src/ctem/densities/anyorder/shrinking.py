@@ -22,11 +22,15 @@ nothing depends on it, and hiding it loses nothing. Let a column have share 0, s
 ``EVIDENCE`` / n nats about it, and the mean of K less than K times that. It is *alone* if it costs the others more: if
 to one network the other columns of unseen rows are so much less likely where its value is shown. Few rows leave much
 possible, and hide nothing.
+
+Where latent classes stand in for the margin, each network is compared with the mixture of the same number, which is
+blind to the same rows. Both are averaged, so that the share of one is the share of the mean.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -84,7 +88,8 @@ def found_worth(net: AnyOrderNet, unseen: Unseen) -> Worth:
     whole = torch.where(few, likely > NEARLY, rows * (gain - raw) < EVIDENCE)
     share = torch.where(few, likely, _of_mean(best, ask.judged))
     share = torch.where(useless & ~few | unheard, 0.0, torch.where(whole, 1.0, share))
-    nats = _Gains(nearly, _even(nearly)).at(torch.where(useless | unheard, 0.0, best)).clamp_min(0)
+    nats = _Gains(nearly, _even(nearly)).at(torch.where(useless | unheard, 0.0, best))
+    nats = (nats + ask.beyond_margins()).clamp_min(0)
     return net.worth._replace(share=tuple(share.tolist()), nats=tuple(nats.tolist()))
 
 
@@ -117,7 +122,8 @@ class _Asked:
         self.level = torch.full_like(rows[..., :1], unseen.level)
         self.log_margin = net.base.column_log_prob(self.x)
         self.objective, self.shared = unseen.objective, unseen.shared
-        self.judged = 1 if unseen.shared else net.members  # networks in the mean, for one that is judged
+        averaged = unseen.shared or net.classes is not None
+        self.judged = 1 if averaged else net.members  # networks in the mean, for one that is judged
         self.generator = torch.Generator(rows.device).manual_seed(unseen.seed)
 
     def random_sets(self) -> Tensor:
@@ -127,14 +133,37 @@ class _Asked:
 
     def given_nearly_all(self) -> Tensor:
         """``log_ratio`` of every column given all others but a few, (members or 1, n, d)."""
-        d, device = self.rows.shape[-1], self.rows.device
         out = self.rows.new_zeros(1 if self.shared else len(self.rows), *self.rows.shape[1:]).double()
+        for block, shown in self._nearly_all():
+            out[..., block] = self.log_ratio(shown)[..., block]
+        return out
+
+    def _nearly_all(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Blocks of columns, and what is shown where they are hidden."""
+        d, device = self.rows.shape[-1], self.rows.device
         for block in torch.randperm(d, generator=self.generator, device=device).chunk(min(d, BLOCKS)):
             shown = torch.ones(d, dtype=torch.bool, device=device)
             shown[block] = False
-            found = self.log_ratio(self._allowed(shown).expand_as(self.rows))
-            out[..., block] = found[..., block]
-        return out
+            yield block, self._allowed(shown).expand_as(self.rows)
+
+    def beyond_margins(self) -> Tensor | float:
+        """Mean nats that latent classes add to each margin, given nearly all others, (d,); 0 without any."""
+        if self.net.classes is None:
+            return 0.0
+        found = self.rows.new_zeros(self.rows.shape[-1]).double()
+        for block, shown in self._nearly_all():
+            log_ratio = self._averaged((self._beside(shown) - self.log_margin).double())
+            found[block] = log_ratio[..., block].mean((0, 1))
+        return found
+
+    def _beside(self, shown: Tensor) -> Tensor:
+        """log of what networks are mixed with, (members, n, d)."""
+        classes = self.net.classes
+        return self.log_margin if classes is None else classes.log_conditionals(self.x, shown & self.observed)
+
+    def _averaged(self, log_p: Tensor) -> Tensor:
+        """The mean over the members, (1, n, d), where all are asked about the same rows."""
+        return log_p.logsumexp(0, keepdim=True) - math.log(len(log_p)) if self.shared else log_p
 
     def _allowed(self, shown: Tensor) -> Tensor:
         """Without the continuous part of a column whose parent is hidden, which would give the parent away."""
@@ -143,11 +172,15 @@ class _Asked:
         return shown
 
     def log_ratio(self, shown: Tensor) -> Tensor:
-        """log net_j / b_j, (members, n, d), or (1, n, d) of their mean; nan for what is shown or missing."""
+        """log net_j / b_j, (members, n, d), or (1, n, d) of their means; nan for what is shown or missing.
+
+        b_j is the margin, or what latent classes say.
+        """
         with torch.no_grad():
             log_p = self.net.log_conditionals(self.x, shown & self.observed, self.level, self.clear)
-        found = torch.where(self.observed & ~shown, (log_p - self.log_margin).double(), math.nan)
-        return found.logsumexp(0, keepdim=True) - math.log(len(found)) if self.shared else found
+        found = self._averaged(log_p.double()) - self._averaged(self._beside(shown).double())
+        asked = (self.observed & ~shown)[: len(found)]
+        return torch.where(asked, found, math.nan)
 
     def lost_by(self, j: int) -> float:
         """Nats a row by which the others are less likely where column j is shown."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ctem.densities.anyorder.numbers import FAR
+from ctem.densities.choices import choose
 
 __all__ = ["FormulaValues", "Tie", "TiedParts", "Ties", "Units"]
 
@@ -116,8 +117,8 @@ class TiedParts(NamedTuple):
         at = t.unsqueeze(-1)
         exact = ((at - low) / (high - low).clamp_min(1e-12)).clamp(0, 1).unsqueeze(-1)
         u = (at.unsqueeze(-1) - ((low + high) / 2).unsqueeze(-1)) * (-log_spread).exp() - shift
-        each = torch.cat([exact.expand_as(u[..., :1]), torch.special.ndtr(u)], -1).flatten(-2)
-        return (torch.cat([each, below.unsqueeze(-1)], -1) * _with_rest(weight).softmax(-1)).sum(-1)
+        inside = torch.cat([exact.expand_as(u[..., :1]), torch.special.ndtr(u)], -1).flatten(-2)
+        return (torch.cat([inside, below.unsqueeze(-1)], -1) * _with_rest(weight).softmax(-1)).sum(-1)
 
     def at_values(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ at q numbers t (n, q) for each row, from log ρ₀ there (members, n, q)."""
@@ -127,7 +128,7 @@ class TiedParts(NamedTuple):
     def draw(self, other: Tensor, generator: torch.Generator) -> Tensor:
         """A number for each row (n,) of one member: of a tied part, or ``other`` (n,), which is drawn from ρ₀."""
         weight, shift, log_spread = self._coefficients()
-        part = torch.multinomial(_with_rest(weight)[0].softmax(-1), 1, generator=generator)
+        part = choose(_with_rest(weight)[0].softmax(-1), generator).unsqueeze(-1)
         low, high = self.ends.nan_to_num().unsqueeze(-1).unbind(-2)
         u = torch.rand(low.shape, generator=generator, dtype=low.dtype, device=low.device)
         xi = torch.randn(shift[0].shape, generator=generator, dtype=low.dtype, device=low.device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ctem.densities.choices import choose
 from ctem.densities.sequences.transformer import Transformer, pieces, token_count
 from ctem.spaces import Space
 
@@ -80,6 +81,6 @@ class CausalDensity(nn.Module):
         memories, x, new = self.body.memories(), known.float(), torch.cat([start, known.long()], 1)
         for _ in range(self.space.dim - known.shape[1]):
             p = self.head(self.body(new, memories)[:, -1]).float().softmax(-1)
-            new = torch.multinomial(p, 1, generator=generator)
+            new = choose(p, generator).unsqueeze(1)
             x = torch.cat([x, new.float()], 1)
         return x

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ctem.densities.choices import choose
 from ctem.densities.sequences.transformer import Transformer, pieces, token_count
 from ctem.spaces import Space
 
@@ -100,6 +101,6 @@ class MaskedDensity(nn.Module):
         visible = torch.zeros(x.shape, dtype=torch.bool, device=device)
         for j in order.unbind(1):
             p = self.logits(x, visible)[row, j].softmax(-1)
-            x[row, j] = torch.multinomial(p, 1, generator=generator).squeeze(1).float()
+            x[row, j] = choose(p, generator).float()
             visible[row, j] = True
         return x

@@ -53,10 +53,10 @@ class _Block(nn.Module):
         self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, h: Tensor, angle: Tensor, causal: bool, memory: Memory | None) -> Tensor:
-        """The next features (n, length, width); queries and keys are turned by their places, (length, half a head)."""
-        q, k, v = self.inputs(self.before(h)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        q, k = _turned(q, angle), _turned(k, angle)
+    def forward(self, h: Tensor, turn: Tensor, causal: bool, memory: Memory | None) -> Tensor:
+        """The next features (n, length, width); queries and keys are turned by their places."""
+        all_three = self.inputs(self.before(h)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        (q, k), v = _turned(all_three[:2], turn), all_three[2]
         first = memory is None or memory.filled == 0  # later positions come one at a time, and see all before
         if memory is not None:
             k, v = memory.extended(k, v)
@@ -67,9 +67,12 @@ class _Block(nn.Module):
         return h + dropout(self.outer(inside), drop, self.training)
 
 
-def _turned(h: Tensor, angle: Tensor) -> Tensor:
-    """h (…, length, width of a head) turned in pairs, so that products of two depend on how far apart they are."""
-    cos, sin = angle.cos().to(h.dtype), angle.sin().to(h.dtype)
+def _turned(h: Tensor, turn: Tensor) -> Tensor:
+    """h (…, length, width of a head) turned in pairs, so that products of two depend on how far apart they are.
+
+    A turn is the cosine and the sine of each pair's angle, (2, length, half of a head).
+    """
+    cos, sin = turn
     a, b = h.chunk(2, -1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
@@ -90,7 +93,7 @@ class Transformer(nn.Module):
     torch.Size([3, 4, 8])
     """
 
-    angles: Tensor
+    turns: Tensor
 
     def __init__(
         self,
@@ -112,7 +115,8 @@ class Transformer(nn.Module):
         self.causal, self.precision = causal, precision
         half = width // heads // 2
         speed = SLOWEST ** (-torch.arange(half) / half)
-        self.register_buffer("angles", torch.arange(length).unsqueeze(1) * speed, persistent=False)
+        angle = torch.arange(length).unsqueeze(1) * speed
+        self.register_buffer("turns", torch.stack([angle.cos(), angle.sin()]), persistent=False)
         with torch.random.fork_rng(
             devices=[]
         ):  # torch initialises from the global generator: leave it as it was
@@ -131,8 +135,9 @@ class Transformer(nn.Module):
         place = slice(start, start + x.shape[1])
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             h = self.code(x.long()) + self.place.weight[place]
+            turn = self.turns[:, place].to(torch.bfloat16 if self.precision == "bf16" else h.dtype)
             for k, block in enumerate(self.blocks):
-                h = block(h, self.angles[place], self.causal, None if memories is None else memories[k])
+                h = block(h, turn, self.causal, None if memories is None else memories[k])
             return self.last(h)
 
     def memories(self) -> list[Memory]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ctem.bases import ProductBase
 from ctem.densities.chain import Chain, Conditional, Conditionals, Probabilities
+from ctem.densities.choices import choose
 
 __all__ = ["Differences", "Nodes", "draw_between", "node_count", "quadrature_error"]
 
@@ -198,7 +199,7 @@ def draw_between(nodes: Tensor, log_p: Tensor, generator: torch.Generator) -> Te
     p = log_p.exp()
     width = nodes[1] - nodes[0]
     mass = (p[:, :-1] + p[:, 1:]) * width / 2
-    cell = torch.multinomial(mass, 1, generator=generator)
+    cell = choose(mass, generator).unsqueeze(1)
     left, right = p.gather(1, cell), p.gather(1, cell + 1)
     u = torch.rand(cell.shape, generator=generator, dtype=p.dtype, device=p.device)
     # invert u = (left t + (right − left) t²/2) / ((left + right)/2) in a form that is stable for left ≈ right

@@ -124,11 +124,11 @@ def free_threads() -> int:
 def _extracted(model: Any, order: Sequence[int], known: dict[int, Matrix]) -> Trees:
     """The trees of a fitted model up to the best held-out loss, for columns in their own order."""
     best = int(np.argmax(model.validation_score_))
-    predictors = [each[0] for each in model._predictors[:best]]
+    predictors = [predictor[0] for predictor in model._predictors[:best]]
     thresholds: list[Any] = [None] * len(order)
     for place, j in enumerate(order):
         thresholds[j] = None if j in known else model._bin_mapper.bin_thresholds_[place]
-    trees = [_tree(each, order, known, thresholds) for each in predictors]
+    trees = [_tree(predictor, order, known, thresholds) for predictor in predictors]
     splits, values, weights = map(list, zip(*trees, strict=True)) if trees else ([], [], [])
     bias = float(np.ravel(model._baseline_prediction)[0])
     return Trees.build(thresholds, splits, values, weights, bias)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ctem.densities.anyorder.density import AnyOrderDensity
+from ctem.densities.choices import choose
 from ctem.densities.presence import gaps
 from ctem.densities.tilted.energy import Energy
 
@@ -98,7 +99,7 @@ class TiltedDensity(AnyOrderDensity):
         for some in rows.split(max(1, ROWS // times)):
             drawn = self.plain.complete(x[some].repeat_interleave(times, 0), generator)
             log_weight = self.log_tilt(drawn).view(-1, times)
-            which = torch.multinomial(log_weight.softmax(1), 1, generator=generator).squeeze(1)
+            which = choose(log_weight.softmax(1), generator)
             out[some] = drawn.view(len(some), times, -1)[torch.arange(len(some), device=x.device), which]
         return out
 

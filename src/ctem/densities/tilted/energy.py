@@ -33,8 +33,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.presence import gaps
-from ctem.densities.tilted.boosting import Boosting
+from ctem.densities.tilted.boosting import Boosting, free_threads
 from ctem.densities.tilted.networks import Networks, compared
 from ctem.densities.tilted.trees import Trees
 from ctem.partition.log_z import LogZ, estimate
@@ -60,8 +61,15 @@ LEARNING = Recipe(
 STEP = 0.02  # seconds of a step of a network's training, about
 CELLS = 2**26  # of the rows and draws that trees learn from together, at most
 MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
-ROW_TREE = 5e-9  # seconds that a tree takes to learn from a cell, about
-TIMED = 512  # draws by which the time of one is judged
+ROW_TREE, TREE = (
+    2e-8,
+    5e-3,
+)  # seconds that a thread takes for a tree to learn from a cell, and for any tree; about
+TIMED, FEW_TIMED, BRIEF = (
+    512,
+    32,
+    0.2,
+)  # draws by which the time of one is judged; few, if these take such seconds
 FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
@@ -94,11 +102,15 @@ class Pace(NamedTuple):
 
     @classmethod
     def of(cls, base: Base, generator: torch.Generator) -> Pace:
-        """Measured by some draws."""
-        began, used = time.perf_counter(), time.process_time()
-        base.sample(TIMED, generator)
-        seconds, used = time.perf_counter() - began, time.process_time() - used
-        return cls(max(seconds / TIMED, 1e-9), max(1.0, seconds / max(used, 1e-9)))
+        """Measured by some draws, in one order: several orders of few rows would take several times as long."""
+        simple = base.altered(orders=base.orders[:1]) if isinstance(base, AnyOrderDensity) else base
+        for draws in (FEW_TIMED, TIMED):
+            began, used = time.perf_counter(), time.process_time()
+            simple.sample(draws, generator)
+            seconds, used = time.perf_counter() - began, time.process_time() - used
+            if seconds > BRIEF:
+                break
+        return cls(max(seconds / draws, 1e-9), max(1.0, seconds / max(used, 1e-9)))
 
 
 class Plan(NamedTuple):
@@ -137,8 +149,8 @@ class Plan(NamedTuple):
 
         Where too few rows would be left, it has one round, and half as many draws.
 
-        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most
-        793
+        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most < 1000
+        True
         >>> Plan().within(1.0, Pace(1e-3, 1.0), columns=10)[:2]
         (1, 2.0)
         """
@@ -146,7 +158,8 @@ class Plan(NamedTuple):
         most = min(self.most, int(seconds / (drawing + min(drawing, growing))))
         if most < FEWEST and self.rounds > 1:
             return self._replace(rounds=1, draws=self.draws / 2).within(seconds, pace, columns)
-        trees = min(self.trees, int(self.trees * seconds / (2 * most * growing))) if most else 0
+        growing = most * growing + (self.rounds + 1) * self.trees * TREE * pace.load
+        trees = min(self.trees, int(self.trees * seconds / (2 * growing)))
         fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self._all_rounds))
         steps = min(self.steps, int(seconds / 2 / (STEP * pace.load * max(self.networks, 1))))
         return self._replace(fresh=fresh, most=most, trees=trees, steps=steps)
@@ -154,13 +167,13 @@ class Plan(NamedTuple):
     def seconds(self, rows: int, pace: Pace, columns: int) -> float:
         """About how long all of it takes for a table of so many rows.
 
-        >>> round(Plan().seconds(1000, Pace(1e-3, 1.0), columns=10))
-        29
+        >>> 30 < Plan().seconds(1000, Pace(1e-3, 1.0), columns=10) < 60
+        True
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
         rows = min(rows, self.most)
         fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
-        steps = self.networks * self.steps * STEP * pace.load
+        steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
 
     @property
@@ -171,7 +184,8 @@ class Plan(NamedTuple):
     def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
         """Seconds that draws and trees take for each row of the data."""
         drawing = (1 + FRESH_SHARE) * self.draws * self._all_rounds * pace.draw
-        growing = (1 + self.draws) * (self.rounds + 1) * self.trees * ROW_TREE * columns * pace.load
+        cell = ROW_TREE * pace.load / free_threads()
+        growing = (1 + self.draws) * (self.rounds + 1) * self.trees * columns * cell
         return drawing, growing
 
 
@@ -349,6 +363,8 @@ def fit_energy(
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
     plan = plan.sized(len(sizes))
+    if until is not None and time.perf_counter() >= until:
+        return None
     if until is not None:
         pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
         plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))

@@ -254,7 +254,7 @@ def _fits_ends(codec: Numbers, natural: Sequence[float]) -> bool:
     ends = [end for end in (bounded.low, bounded.high) if math.isfinite(end)]
     low, high = bounded.edges
     margin = max(lattice.width / 2, TRIFLE * bounded.inner.scale)
-    known = all(any(_is_end(end, each, lattice) for each in natural) for end in ends)
+    known = all(any(_is_end(end, value, lattice) for value in natural) for end in ends)
     return known and low <= codec.seen[0] <= codec.seen[1] <= high and math.isclose(bounded.margin, margin)
 
 

@@ -22,6 +22,7 @@ from ctem.densities.anyorder.worth import NEVER, Worth
 from ctem.densities.residuals import MAX_SCORES
 from ctem.fitting.arguments import KEPT, check_arguments
 from ctem.partition import LogZ
+from ctem.persistence.models.classes import rebuilt_classes
 from ctem.persistence.models.consistency import (
     LARGEST,
     MOST_DRAWS,
@@ -141,6 +142,7 @@ def _any_order(
     record, dim, parents = header["density"], schema.space.dim, schema.parents
     net = _any_order_net(base, record["network"], tensors, schema.ties)
     net.believe(_worth(record["worth"], net))
+    net.classes = rebuilt_classes(base, net.members, record["classes"], part(tensors, "classes."))
     if not 1 <= len(record["orders"]) <= MOST_ORDERS:
         raise ValueError(f"orders: expected 1 to {MOST_ORDERS}; got {len(record['orders'])}.")
     orders = [list(order) for order in record["orders"]]

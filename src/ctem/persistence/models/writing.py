@@ -79,14 +79,10 @@ def _settings(model: Fitted) -> Header:
     seed = params["random_state"]
     kinds = {name: _kind_name(kind) for name, kind in (params["kinds"] or {}).items()}
     return {
-        **{key: _bare(params[key]) for key in KEPT},
-        "random_state": int(seed) if isinstance(seed, int) or hasattr(seed, "item") else None,
+        **{key: params[key] for key in KEPT},
+        "random_state": int(seed) if isinstance(seed, int) else None,
         "columns": kinds or None,
     }
-
-
-def _bare(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _kind_name(kind: Any) -> str | Header:
@@ -110,6 +106,7 @@ def _density(model: Fitted) -> Header:
         "orders": density.orders,
         "late": density.chain.late,
         "worth": density.net.worth._asdict(),
+        "classes": None if density.net.classes is None else density.net.classes.groups,
         "energy": _energy(density.energy) if isinstance(density, TiltedDensity) else None,
     }
 
@@ -145,6 +142,8 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     correlation = density.net.inputs.correlation
     if correlation is not None:
         tensors["correlation"] = correlation
+    if (classes := density.net.classes) is not None:
+        tensors |= {"classes.weight": classes.weight, "classes.chance": classes.chance}
     if isinstance(density, TiltedDensity):
         for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
             tensors |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}

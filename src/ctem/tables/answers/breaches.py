@@ -56,8 +56,8 @@ class _Rows:
 
     def __init__(self, schema: Schema, columns: Mapping[str, Cells]):
         made = {name: quantity_of(inferred.codec, ()) for name, inferred in schema.columns.items()}
-        self.quantities = {name: each for name, each in made.items() if each is not None}
-        self.numbers = {name: each.of_cells(name, columns[name]) for name, each in self.quantities.items()}
+        self.quantities = {name: known for name, known in made.items() if known is not None}
+        self.numbers = {name: known.of_cells(name, columns[name]) for name, known in self.quantities.items()}
 
     def of_rule(self, rule: KeptRule) -> Breach:
         """Rows that do not hold what a rule names."""

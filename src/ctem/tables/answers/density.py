@@ -32,10 +32,10 @@ from ctem.tables.schema import Schema
 __all__ = ["TableDensity", "find_device", "in_float32"]
 
 Vector = NDArray[np.float64]
-# draws beside which a surprise is rare or not: of all members, of one, and at least
-TYPICAL, OF_ONE, LEAST = 512, 128, 64
-TYPICAL_CELLS = 2**17  # of them: a row of many columns takes long
-OF_ONE_CELLS = 2**15  # the same of one member
+# draws beside which a surprise is rare or not: of all members, of one, and where not even half of them are affordable
+TYPICAL, OF_ONE, FEW = 512, 128, 64
+TYPICAL_PASSES = 2**18  # through a network that they take, at most: a row of many columns takes many
+OF_ONE_PASSES = 2**15  # the same of one member
 CELLS = 2**20  # that are encoded and answered at a time, at most
 CUDA_CELLS, CUDA_ROWS = 2**24, 2**19  # the same on a GPU where no gradient is wanted: what fills it
 ENCODED, ENCODING = 2**18, 2  # rows that a thread encodes while a GPU answers those before, and threads
@@ -88,6 +88,7 @@ class TableDensity:
     Arguments:
         schema: the columns.
         density: of encoded rows.
+        whole: the answers of all networks, where these are of one.
 
     >>> from ctem.densities.anyorder import AnyOrderNet
     >>> from ctem.bases import ProductBase
@@ -101,17 +102,25 @@ class TableDensity:
 
     schema: Schema
     density: AnyOrderDensity
+    whole: TableDensity | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the density lives."""
         return self.density.base.log_table.device
 
+    @property
+    def passes(self) -> int:
+        """How many rows go through a network to score one: of each column, in each order, by each member."""
+        density = self.density
+        members = density.net.members if density.member is None else 1
+        return density.space.dim * len(density.orders) * members
+
     def of_member(self, member: int) -> TableDensity:
         """The answers of one network alone, kept because they remember what is typical."""
         if member not in self._of_members:
             density = self.density.altered(member=member)
-            self._of_members[member] = TableDensity(self.schema, density)
+            self._of_members[member] = TableDensity(self.schema, density, self)
         return self._of_members[member]
 
     @cached_property
@@ -299,14 +308,28 @@ class TableDensity:
 
     @cached_property
     def _rarity(self) -> Rarity:
-        """How rare surprises are among those of rows that the density draws; of one member, in one of its orders."""
+        """How rare surprises are among those of rows that the density draws; of one member, in one of its orders.
+
+        Where columns are so many that even few draws would take long, all members judge the same ones, in one order.
+        How many there are follows from the model alone: held-out rows and new ones must have the same scores.
+        """
         density = self.density
         whole = density.member is None
-        most, cells = (TYPICAL, TYPICAL_CELLS) if whole else (OF_ONE, OF_ONE_CELLS)
-        rows = max(LEAST, min(most, cells // self.schema.space.dim))
-        drawing = density if whole else density.altered(member=density.member, orders=density.orders[:1])
-        drawn = drawing.sample(rows, torch.Generator(self.device).manual_seed(0))
+        most, passes = (TYPICAL, TYPICAL_PASSES) if whole else (OF_ONE, OF_ONE_PASSES)
+        affordable = passes // (self.schema.space.dim + self.passes)
+        simple = density.altered(member=density.member, orders=density.orders[:1])
+        if affordable < most // 2:
+            shared = (self if self.whole is None else self.whole)._few_drawn
+            return Rarity(surprises(self.schema, simple, shared).cpu().numpy())
+        drawing = density if whole else simple
+        drawn = drawing.sample(min(most, affordable), torch.Generator(self.device).manual_seed(0))
         return Rarity(surprises(self.schema, density, drawn).cpu().numpy())
+
+    @cached_property
+    def _few_drawn(self) -> Tensor:
+        """Some encoded rows that the networks draw in one order, whichever member is asked."""
+        simple = self.density.altered(orders=self.density.orders[:1])
+        return simple.sample(FEW, torch.Generator(self.device).manual_seed(0))
 
     def independent(self, frame: Frame) -> Vector:
         """log b(x) + log|dx/dX|: the log-density of independent columns."""

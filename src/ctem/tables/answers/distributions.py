@@ -203,8 +203,8 @@ class ColumnDistribution:
         inside = np.unique(values[(values >= low) & (values <= high)])
         step = float(np.diff(inside).min()) if len(inside) > 1 else 1.0
         all_steps = (high - low) / step + 1
-        each = max(1, int(np.ceil(all_steps / bins)))
-        edges = low - step / 2 + step * each * np.arange(int(np.ceil(all_steps / each)) + 1)
+        steps = max(1, int(np.ceil(all_steps / bins)))
+        edges = low - step / 2 + step * steps * np.arange(int(np.ceil(all_steps / steps)) + 1)
         return np.asarray(np.histogram(values, edges, weights=mass)[0]), np.asarray(edges, np.float64)
 
     def _repr_html_(self) -> str:
@@ -221,7 +221,7 @@ class ColumnDistribution:
         0    0.750  0.250
         """
         head, rows, more = self._first()
-        cells = [[str(each) for each in row if not isinstance(each, Picture)] for row in [head, *rows]]
+        cells = [[str(cell) for cell in row if not isinstance(cell, Picture)] for row in [head, *rows]]
         widths = [
             max(map(len, column)) for column in zip(*(row[: len(cells[-1])] for row in cells), strict=True)
         ]

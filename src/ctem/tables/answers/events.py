@@ -143,6 +143,12 @@ class TableEvent:
         self._check_met(drawn)
         return known
 
+    def _rough(self, generator: torch.Generator) -> float:
+        """P(conditions | known) by one pass."""
+        if not self.conditions:
+            return 1.0
+        return estimate([self._swarm(PASS, generator)]).value
+
     @property
     def _weighs_what_is_known(self) -> bool:
         """Whether rows with the known cells have another total weight than 1: an energy weighs them."""
@@ -226,7 +232,7 @@ def conditional_probability(
     """P(event | given) = P(event, ranges of given | values of given) / P(ranges of given | values of given).
 
     Each of the two is drawn until its standard error is below its part of the tolerance. An event that no value of a
-    column meets has probability 0.
+    column meets has probability 0. The standard error of the answer also knows how far the networks disagree.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
@@ -247,5 +253,33 @@ def conditional_probability(
         return Probability(0.0, 0.0, math.inf)
     part, whole = (compiled.probability(n, generator, error) for compiled in (inner, outer))
     value = min(part.value / whole.value, 1.0)
-    relative = np.hypot(part.stderr / part.value, whole.stderr / whole.value) if part.value else 0.0
-    return Probability(value, float(value * relative), min(part.ess, whole.ess))
+    ess = min(part.ess, whole.ess)
+    if not part.value:
+        return Probability(value, 0.0, ess)
+    of_draws = value * math.hypot(part.stderr / part.value, whole.stderr / whole.value)
+    networks = _disagreement(inner, outer, generator)
+    return Probability(value, math.hypot(of_draws, networks), ess, networks)
+
+
+def _disagreement(inner: TableEvent, outer: TableEvent, generator: torch.Generator) -> float:
+    """The standard error of P(inner) / P(outer) by which its networks disagree, or its orders if there is one network.
+
+    The networks were trained on different rows from different weights, so that the spread of their answers over √K is
+    the error of their mean. They draw with the same random numbers; what noise is left adds to the spread. An energy is
+    common to all of them, and plays no part.
+    """
+    density = inner.table.density
+    plain = density.plain if isinstance(density, TiltedDensity) else density
+    every = [plain.altered(member=k) for k in range(plain.net.members)]
+    if len(every) == 1:
+        every = [plain.altered(orders=[order]) for order in plain.orders]
+    if len(every) == 1 or not inner.conditions:
+        return 0.0
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator, device=generator.device))
+    answers = []
+    for each in every:
+        alone = torch.Generator(generator.device).manual_seed(seed)
+        table = TableDensity(inner.table.schema, each)
+        part, whole = (replace(event, table=table)._rough(alone) for event in (inner, outer))
+        answers.append(min(part / whole, 1.0) if whole else 0.0)
+    return float(np.std(answers, ddof=1)) / math.sqrt(len(answers))

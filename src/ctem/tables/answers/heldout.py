@@ -42,6 +42,7 @@ __all__ = [
     "check_held_out",
     "energy_held_out",
     "held_out_parts",
+    "judged_rows",
     "rank_p_values",
     "row_hashes",
     "unseen_rows",
@@ -53,7 +54,12 @@ HELD, MOST_HELD = 0.15, 20_000  # share of the rows that an energy does not see,
 CELLS = 2**17  # of them, at most: a row of many columns has many conditionals
 TIE = 1e-4  # nats
 STEP, GONE = 1 / 64, 2.0**50  # of encoded cells by which a network is chosen; what stands for a missing one
-AT_A_TIME = 256  # rows that are scored before the clock is looked at, where there is an end
+AT_A_TIME, PIECE = 256, 2**14  # rows that are scored before the clock is looked at, and passes that they take
+SHARE, LEARNING = (
+    0.15,
+    3,
+)  # of the training's work, for scoring; passes of scoring that one of training is worth
+LEAST, FREE = 300, 2**17  # rows that are scored, and passes that may be, however short the training was
 REPEATED = 5  # times that a held-out row is there, from which new rows like it are to be expected
 EVERY = -1  # the member of a fold that no network has seen
 PLAIN = ("rows", "log_density", "independent", "gain")
@@ -225,6 +231,7 @@ def check_held_out(
     held_out: Frame | None = None,
     until: float | None = None,
     weights: Vector | None = None,
+    trained: int | None = None,
 ) -> HeldOut:
     """The scores of the held-out rows of a fit to ``frame``.
 
@@ -235,16 +242,36 @@ def check_held_out(
         held_out: rows that no network has seen, instead of the folds.
         until: the time of ``time.perf_counter`` after which no further rows are scored; some always are.
         weights: of the rows of fit, (n,): new rows are then strange or not among rows that are drawn by them.
+        trained: rows that went through a network in training, by which it is chosen how many are scored.
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X).held_out_.rows
     20
     """
-    most = min(MOST, CELLS // table.schema.space.dim)
+    member = 0 if held_out is None else EVERY
+    most = judged_rows(blind(table, member), trained)
     if held_out is not None:
-        return _judged(table, [(EVERY, taken(held_out, slice(0, most)))])
+        return _judged(table, [(EVERY, taken(held_out, slice(0, most)))], until)
     return _judged(table, held_out_parts(table, frame, seed, most, weights), until)
+
+
+def judged_rows(table: TableDensity, trained: int | None = None) -> int:
+    """How many held-out rows are scored, after so many passes of training: a share of the work that these were.
+
+    It counts work, not seconds, so that the same seed gives the same scores.
+
+    >>> from ctem import CTEM
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
+    >>> judged_rows(TableDensity(model.schema_, model.density_), trained=0)
+    2000
+    """
+    most = min(MOST, CELLS // table.schema.space.dim)
+    if trained is None:
+        return most
+    affordable = max(FREE, SHARE * LEARNING * trained) / table.passes
+    return min(most, max(LEAST, int(affordable)))
 
 
 def held_out_parts(
@@ -276,7 +303,7 @@ def _drawn(rows: NDArray[np.int64], weight: Vector, rng: np.random.Generator) ->
 
 def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: float | None = None) -> HeldOut:
     found, alone, strange = list[Vector](), list[Vector](), list[Vector]()
-    parts = parts if until is None else _in_turn(parts)
+    parts = parts if until is None else _in_turn(table, parts)
     for member, part in parts:
         if found and until is not None and time.perf_counter() > until:
             break
@@ -299,9 +326,10 @@ def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: floa
     return HeldOut(len(gain), *means, stderr, folds)
 
 
-def _in_turn(parts: Sequence[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
+def _in_turn(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
     """Some rows of each member after the other, so that all of them count when the time is over."""
-    pieces = [[(member, piece) for piece in chunks(part, AT_A_TIME)] for member, part in parts]
+    few = max(1, min(AT_A_TIME, PIECE // blind(table, parts[0][0]).passes))
+    pieces = [[(member, piece) for piece in chunks(part, few)] for member, part in parts]
     return [piece for turn in zip_longest(*pieces) for piece in turn if piece is not None]
 
 

@@ -121,7 +121,7 @@ def _middle(cells: Sequence[Cells], upper: bool) -> Cells:
     >>> _middle([one, two], upper=False).values, _middle([one, two], upper=True).values
     (array([2, 6]), array([3, 6]))
     """
-    ranked = np.sort([each.values for each in cells], axis=0)
+    ranked = np.sort([column.values for column in cells], axis=0)
     low, high = ranked[(len(ranked) - 1) // 2], ranked[len(ranked) // 2]
     if low.dtype.kind == "f":
         middle = np.where(low == high, low, low / 2 + high / 2)

@@ -23,9 +23,9 @@ def spark(shares: Sequence[float] | Vector, width: int = 120, height: int = 26) 
     >>> spark([0.5, 0.5])[:4]
     '<svg'
     """
-    top, each = max(max(shares), 1e-300), width / len(shares)
+    top, wide = max(max(shares), 1e-300), width / len(shares)
     bars = "".join(
-        f'<rect x="{i * each:.1f}" y="{height * (1 - share / top):.1f}" width="{max(each - 0.5, 0.5):.1f}" '
+        f'<rect x="{i * wide:.1f}" y="{height * (1 - share / top):.1f}" width="{max(wide - 0.5, 0.5):.1f}" '
         f'height="{height * share / top:.1f}"/>'
         for i, share in enumerate(shares)
     )
@@ -54,7 +54,7 @@ def table_html(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str 
         ""
     ] * len(head)
     top = "".join(f"<th{left}>{escape(name)}</th>" for name, left in zip(head, style, strict=True))
-    cells = [[f"<td{left}>{_cell(each)}</td>" for each, left in zip(row, style, strict=True)] for row in kept]
+    cells = [[f"<td{left}>{_cell(cell)}</td>" for cell, left in zip(row, style, strict=True)] for row in kept]
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     below = f'<caption style="caption-side: bottom">{escape(caption)}</caption>' if caption else ""
     return f"<table>{below}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import narwhals as nw
@@ -132,7 +133,7 @@ class Outlier:
         'sex male, expected female (p 0.3)'
         """
         unlikely = [cell for cell in self.cells if cell.unseen or cell.p_value < LIKELY]
-        return "; ".join(map(str, (unlikely or sorted(self.cells, key=_likely)[:1])[:most]))
+        return "; ".join(map(str, (unlikely or sorted(self.cells, key=attrgetter("p_value"))[:1])[:most]))
 
 
 class Outliers(list[Outlier]):
@@ -310,10 +311,6 @@ def _timed(made: list[SuspiciousCell], codec: Codec, cells: Cells) -> list[Suspi
         replace(one, p_value=float(p), when=when) if p < one.p_value else one
         for one, p in zip(made, quiet, strict=True)
     ]
-
-
-def _likely(cell: SuspiciousCell) -> float:
-    return cell.p_value
 
 
 def _short(value: Any) -> str:

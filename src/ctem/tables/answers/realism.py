@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import RepeatedStratifiedKFold, cross_val_score
 
-__all__ = ["Realism", "realism"]
+__all__ = ["Realism", "realism", "rows_to_compare"]
 
-ROWS = 1000  # of each kind, at most
+ROWS, CELLS = 1000, 2**16  # of each kind, at most: each column of a drawn row takes a pass
 FEWEST = 50  # of each kind, at least
 FOLDS, REPEATS = 3, 3
 
@@ -30,6 +30,15 @@ class Realism(NamedTuple):
         return (
             f"samples pass for real rows with {self.samples:.2f} (real rows themselves: {self.ceiling:.2f})"
         )
+
+
+def rows_to_compare(columns: int) -> int:
+    """How many rows of each kind are compared, of so many encoded columns.
+
+    >>> rows_to_compare(columns=15), rows_to_compare(columns=500)
+    (1000, 131)
+    """
+    return min(ROWS, max(2 * FEWEST, CELLS // max(columns, 1)))
 
 
 def realism(real: NDArray[np.float32], sampled: NDArray[np.float32], seed: int = 0) -> Realism | None:

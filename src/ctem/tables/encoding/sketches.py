@@ -14,7 +14,6 @@ each occurs.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, read_frame
 
-__all__ = ["ColumnSketch", "Sketch", "completed", "rank_error", "row_keys"]
+__all__ = ["ColumnSketch", "Sketch", "completed", "row_keys", "rows_of_cells"]
 
 LISTED = 10_000  # different values of a column that are counted one by one
 SLACK = 1.25  # of the sample that are in memory at most, while rows stream by
@@ -49,15 +48,6 @@ def _mix(z: Keys) -> Keys:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def rank_error(n: int, confidence: float = 0.99) -> float:
-    """By how much quantiles of n sampled rows may be off in rank, all at once, with this confidence.
-
-    >>> round(rank_error(2**20), 4)
-    0.0016
-    """
-    return math.sqrt(math.log(2 / (1 - confidence)) / (2 * n))
 
 
 @dataclass(frozen=True)
@@ -185,6 +175,20 @@ def completed(frame: Frame, columns: Mapping[str, ColumnSketch]) -> Frame:
     """
     made = {name: _completed(cells, columns[name]) for name, cells in frame.columns.items()}
     return Frame(frame.table_type, made)
+
+
+def rows_of_cells(cells: Cells, seen: ColumnSketch) -> NDArray[np.float64] | None:
+    """How many rows of the table each label of its sample stands for, (n,); None where that is not known.
+
+    >>> cells = Cells("label", np.array([0, 0, 1]), np.zeros(3, bool), ("a", "b"))
+    >>> rows_of_cells(cells, ColumnSketch(0, None, None, {"a": 90, "b": 1}))
+    array([45., 45.,  1.])
+    """
+    if cells.type != "label" or seen.counts is None:
+        return None
+    there = np.bincount(cells.values[~cells.missing], minlength=len(cells.labels))
+    every = np.array([seen.counts.get(label, own) for label, own in zip(cells.labels, there, strict=True)])
+    return np.asarray((every / np.maximum(there, 1))[cells.values])
 
 
 def _completed(cells: Cells, seen: ColumnSketch) -> Cells:

@@ -97,7 +97,13 @@ def kind_names(requested: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def infer_column(
-    name: str, cells: Cells, requested: Column | None, state: bool, reserve: bool = False, named: bool = False
+    name: str,
+    cells: Cells,
+    requested: Column | None,
+    state: bool,
+    reserve: bool = False,
+    named: bool = False,
+    weights: NDArray[np.float64] | None = None,
 ) -> InferredColumn:
     """The codec of one column, fitted.
 
@@ -106,6 +112,8 @@ def infer_column(
         state: a missing cell is a value of its own, if there is one.
         reserve: listed values keep some probability for those that were never seen.
         named: leave out columns that name the rows, which an array without names cannot.
+        weights: how many rows each cell stands for, (n,): values of their own stand out by them, and rare labels have
+            their shares by them.
 
     >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
     >>> infer_column("n", cells, None, False).kind, infer_column("n", cells, Real(), False).reason
@@ -115,6 +123,8 @@ def infer_column(
     state = state and bool(cells.missing.any())
     distinct, counts = np.unique(known, return_counts=True)
     new = _unseen_mass(counts) if reserve else 0.0
+    if weights is not None:
+        counts = np.bincount(np.searchsorted(distinct, known), weights[~cells.missing], len(distinct))
     if len(distinct) == 0:
         return InferredColumn(Constant(cells.type, (), cells.unit, new), "constant", "always missing")
     declared = cells.declared and len(cells.labels) > 1
@@ -218,14 +228,14 @@ def _listed(
     """The values with codes, their counts, and a note."""
     if cells.type == "label":
         if cells.declared:
-            weights = np.zeros(len(cells.labels), np.int64)
+            weights = np.zeros(len(cells.labels), counts.dtype)
             weights[distinct] = counts
             unseen = int((weights == 0).sum())
             return cells.labels, weights, f" ({unseen} declared but unseen)" if unseen else ""
         order = sorted(range(len(distinct)), key=lambda i: cells.labels[int(distinct[i])])
         return tuple(cells.labels[int(distinct[i])] for i in order), counts[order], ""
     if cells.type == "bool":
-        return (False, True), np.array([int(counts[distinct == v].sum()) for v in (False, True)]), ""
+        return (False, True), np.array([counts[distinct == v].sum() for v in (False, True)]), ""
     low, high = distinct[0].item(), distinct[-1].item()
     whole = cells.type in ("int", "float") and low == int(low) and bool((distinct == np.rint(distinct)).all())
     span = int(high) - int(low) + 1 if whole else 0
@@ -235,7 +245,7 @@ def _listed(
         low, top = int(low) - room if low < 0 else max(0, int(low) - room), int(high)
         high = top if top in LAST else top + room
         every = np.arange(low, high + 1).astype(distinct.dtype)
-        weights = np.zeros(len(every), np.int64)
+        weights = np.zeros(len(every), counts.dtype)
         weights[np.searchsorted(every, distinct)] = counts
         return tuple(every.tolist()), weights, f", and any from {low} to {high} may come"
     return tuple(distinct.tolist()), counts, ""

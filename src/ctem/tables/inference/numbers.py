@@ -19,7 +19,7 @@ from ctem.tables.margins.bounds import Bounded, natural_ends, with_ends
 from ctem.tables.margins.calendars import with_rhythm
 from ctem.tables.margins.lattices import Lattice
 from ctem.tables.margins.monotone import MonotoneMap
-from ctem.tables.margins.preferred import PreferredValues
+from ctem.tables.margins.preferred import PreferredValues, without_cells
 from ctem.tables.margins.ranges import fit_ranges
 from ctem.tables.margins.rhythms import Rhythm, Smooth
 
@@ -34,6 +34,7 @@ MAX_ATOMS = 128
 FEW_WHOLE = 32  # values that a coarser lattice must have more of
 VAST = 1e308  # sums and differences of larger numbers overflow
 HEAVY = 20.0  # robust standard deviations from the median
+TOUCHING = 1e-6  # of a cell, between a value and the point of the lattice that it is
 
 
 def fit_numbers(
@@ -76,12 +77,21 @@ def fit_numbers(
         transform = _transform(rest, lattice, atoms.tolist())
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
-    cut = with_ends(transform, lattice, ends[:2], ends.requested)
+    free = (
+        without_cells(transform, _on_lattice(atoms, lattice), lattice.width) if lattice.width else transform
+    )
+    cut = with_ends(free, lattice, ends[:2], ends.requested)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new, (float(rest[0]), float(rest[-1])))
     why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
-    words = [why, *([] if cut is transform else [ends.in_words()]), *_codes_in_words(cells, distinct[codes])]
+    words = [why, *([] if cut is free else [ends.in_words()]), *_codes_in_words(cells, distinct[codes])]
     return codec, "; ".join(words)
+
+
+def _on_lattice(atoms: NDArray[np.float64], lattice: Lattice) -> NDArray[np.float64]:
+    """Those of them that are points of the lattice: the continuous part must not draw them."""
+    X = torch.from_numpy(atoms)
+    return atoms[((lattice.snap(X) - X).abs() <= TOUCHING * lattice.width).numpy()]
 
 
 def _transform(X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float]) -> Smooth | PreferredValues:

@@ -62,7 +62,7 @@ def suspicions(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> list[S
     >>> print(*suspicions({"age": cells}, {"age": "real"}))
     'age' holds 999 in 1 row, which looks like a code for missing: if it is one, reading={'na': ['999']} marks it.
     """
-    alone = [each for name, cells in columns.items() for each in _about(name, cells, kinds[name])]
+    alone = [odd for name, cells in columns.items() for odd in _about(name, cells, kinds[name])]
     return [
         *_names(columns),
         *alone,
@@ -107,10 +107,10 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
     >>> print(*remarks({"due": Cells("label", np.arange(10), np.zeros(10, bool), days)}, {"due": "category"}))
     'due' holds dates, but also '2023-02-31' in 1 row (row 9), which no calendar has: mark those with na, or make ...
     """
-    texts, apart = [str(each) for each in _names(columns)], list[str]()
+    texts, apart = [str(odd) for odd in _names(columns)], list[str]()
     for name, cells in columns.items():
         distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
-        mixed = [str(each) for each in _mixed(name, cells, distinct, counts, kinds[name], rows)]
+        mixed = [str(odd) for odd in _mixed(name, cells, distinct, counts, kinds[name], rows)]
         texts += mixed
         if kinds[name] in ("identifier", "text") and not mixed:
             apart.append(name)

@@ -139,7 +139,7 @@ def _parsed(name: str, names: list[str], delimiter: str, line: int, content: byt
             pa.csv.ReadOptions(column_names=names, block_size=len(content) + 1, use_threads=False),
             pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             pa.csv.ConvertOptions(
-                column_types={each: pa.string() for each in names}, null_values=[""], strings_can_be_null=True
+                column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True
             ),
         )
     except pa.ArrowInvalid as error:

@@ -337,7 +337,7 @@ def _opened(name: str, stream: Any, dialect: Dialect, stack: ExitStack) -> Sourc
 def _checked_source(
     name: str, names: list[str], rows: int | None, text: bool, batches: Iterable[Any]
 ) -> Source:
-    twice = [each for each in names if names.count(each) > 1]
+    twice = [column for column in names if names.count(column) > 1]
     if twice:
         raise ValueError(
             f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times. Rename them."

@@ -186,15 +186,15 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
     names = [_text_name(original) for original in originals]
     if len(set(names)) < len(names):
         raise _duplicates(names)
-    each = [
+    natives = [
         native.iloc[:, j] if backend == "pandas" else native[original] for j, original in enumerate(originals)
     ]
     read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": _read_arrow}[backend]
     if len(table) < LONG:
-        read_columns = list(map(read, names, each))
+        read_columns = list(map(read, names, natives))
     else:
         with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
-            read_columns = list(pool.map(read, names, each))
+            read_columns = list(pool.map(read, names, natives))
     fields = [
         Field(name, original if isinstance(original, str) else int(original), dtype)
         for name, original, (dtype, _) in zip(names, originals, read_columns, strict=True)

@@ -47,7 +47,7 @@ def _can_hold(dtype: Dtype, old: Cells, made: Cells) -> bool:
     """Whether a column is of a type for what fills it; one without values may be of any."""
     if not old.missing.all() or "object" in dtype:
         return True
-    if (old.type == "label" and not old.labels) or {"null", "Null"} & {str(each) for each in dtype.values()}:
+    if (old.type == "label" and not old.labels) or {"null", "Null"} & {str(word) for word in dtype.values()}:
         return False
     return old.type == made.type or {old.type, made.type} <= {"int", "float"}
 

@@ -62,7 +62,7 @@ def ahead(work: Callable[[Item], Made], items: Iterable[Item], workers: int) -> 
             waiting.append(pool.submit(work, item))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
-        yield from (each.result() for each in waiting)
+        yield from (answer.result() for answer in waiting)
 
 
 def indexed(table: Any, X: Any) -> Any:

@@ -23,7 +23,7 @@ def printable(text: Any) -> str:
     >>> print(printable("age\\x1b[2J\\u202e"))
     age\\x1b[2J\\u202e
     """
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(text))
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
 
 
 def note(text: str) -> None:

@@ -330,7 +330,7 @@ def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | N
         label if value is None else bool(value) for label, value in zip(labels.labels, known, strict=True)
     ]
     listed = list(dict.fromkeys([*parsed, True, False]))
-    codes = np.array([listed.index(each) for each in parsed])[np.where(gone, 0, labels.values)]
+    codes = np.array([listed.index(item) for item in parsed])[np.where(gone, 0, labels.values)]
     return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
 
 

@@ -75,7 +75,7 @@ def changed_each(value: Any, change: Callable[[Any], Any]) -> Any:
     (10, [20, 30])
     """
     if isinstance(value, tuple | list | set | frozenset):
-        return type(value)(changed_each(each, change) for each in value)
+        return type(value)(changed_each(item, change) for item in value)
     return change(value)
 
 

@@ -88,11 +88,11 @@ class Comb:
     def knots(self, alpha: float) -> tuple[Vector, Vector]:
         """Where pieces of F meet, and F there (``ctem.tables.margins.preferred``)."""
         window, weight = self.high[-1] - self.low[0], alpha * self.share + self.kinds
-        each = window / (self.counts.sum() + alpha)
-        mass = each * (self.counts - (self.counts > 0) + weight[self.own] * self.mass)
+        unit = window / (self.counts.sum() + alpha)
+        mass = unit * (self.counts - (self.counts > 0) + weight[self.own] * self.mass)
         before = np.concatenate([self.low[:1], self.high[:-1]])
         fine = window - (self.high - self.low)[self.own > 0].sum()
-        top = self.low[0] + np.cumsum(each * weight[0] * (self.low - before) / fine + mass)
+        top = self.low[0] + np.cumsum(unit * weight[0] * (self.low - before) / fine + mass)
         knots, first = np.unique(np.stack([self.low, self.high], 1), return_index=True)
         heights = np.stack([top - mass, top], 1).ravel()[first]
         heights[[0, -1]] = knots[[0, -1]]

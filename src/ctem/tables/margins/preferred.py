@@ -19,13 +19,14 @@ from torch import Tensor
 from ctem.tables.margins.combs import Comb, coarser_steps, countable, outer_ends, with_points
 from ctem.tables.margins.rhythms import Smooth, smooth_from_json
 
-__all__ = ["PreferredValues", "map_from_json"]
+__all__ = ["PreferredValues", "map_from_json", "without_cells"]
 
 MAX_VALUES = 20_000  # of a column that this is fitted to
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the smooth map against the counts, in rows per row
 GAIN = 0.01  # nats per row that it must be worth
 FURTHEST = 6.0  # |T(X)| of a value that counts: beyond, float64 cannot resolve neighbouring probabilities
 NARROWEST = 1e-14  # smooth probability of a cell that counts, for the same reason
+LEFT = 1e-9  # of the mass of a cell that is taken out: heights must rise
 
 Vector = NDArray[np.float64]
 
@@ -134,6 +135,34 @@ class PreferredValues:
         return {"inner": self.smooth.to_json(), **both, "ranges": self.ranges}
 
 
+def without_cells(inner: Smooth | PreferredValues, values: Vector, width: float) -> Smooth | PreferredValues:
+    """The map with next to no mass in the cells of some values, which are atoms and have a probability of their own.
+
+    What they had is spread over all others in proportion, so that the atoms and the cells of all others add up to 1.
+
+    >>> from ctem.tables.margins.monotone import MonotoneMap
+    >>> smooth = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
+    >>> edges = torch.tensor([-0.5, 0.5], dtype=torch.float64)
+    >>> bool(torch.special.ndtr(without_cells(smooth, np.array([0.0]), 1.0)(edges)).diff() < 1e-9)
+    True
+    """
+    smooth, steps = (inner.smooth, inner.knots) if isinstance(inner, PreferredValues) else (inner, ())
+    low, high = (smooth(torch.from_numpy(values + side * width / 2)) for side in (-1, 1))
+    near = (low.abs() < FURTHEST) & (high.abs() < FURTHEST)
+    cells = torch.special.ndtr(torch.stack([low, high], 1)[near])
+    cells = cells[cells[:, 1] - cells[:, 0] > NARROWEST]
+    if not len(cells):
+        return inner
+    ends = torch.special.ndtr(torch.tensor([-FURTHEST, FURTHEST], dtype=torch.float64))
+    knots = torch.cat([ends, cells.flatten(), torch.tensor(steps, dtype=torch.float64)]).unique()
+    knots = knots[_rising(knots.numpy())]
+    inside = ((knots[:-1, None] >= cells[:, 0]) & (knots[1:, None] <= cells[:, 1])).any(1)
+    mass = _before(inner, knots).diff() * torch.where(inside, LEFT, 1.0)
+    heights = torch.cat([ends[:1], ends[0] + (ends[1] - ends[0]) * mass.cumsum(0) / mass.sum()])
+    kept = _rising(heights.numpy())
+    return PreferredValues(smooth, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
+
+
 def map_from_json(data: Mapping[str, Any]) -> Smooth | PreferredValues:
     """The map that ``to_json`` wrote; anything else is refused.
 
@@ -152,6 +181,13 @@ def map_from_json(data: Mapping[str, Any]) -> Smooth | PreferredValues:
             "preferred values: expected increasing knots and heights in [0, 1] that begin and end together."
         )
     return PreferredValues(smooth_from_json(data["inner"]), knots, heights, bool(data.get("ranges", False)))
+
+
+def _before(inner: Smooth | PreferredValues, p: Tensor) -> Tensor:
+    """F of probabilities of the smooth map."""
+    if not isinstance(inner, PreferredValues):
+        return p
+    return torch.from_numpy(np.interp(p.numpy(), [0.0, *inner.knots, 1.0], [0.0, *inner.heights, 1.0]))
 
 
 def _cells(smooth: Smooth, X: Vector, width: float) -> tuple[Vector, NDArray[np.int64]]:

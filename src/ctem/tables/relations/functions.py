@@ -61,8 +61,8 @@ class Lookup:
     def shares(self, numbers: Sequence[Vector]) -> Vector:
         """How likely the value is that it names, for each row."""
         hits, rows = np.array([*self.hits, 0]), np.array([*self.rows, 0])
-        each = (hits + PRIOR * self.share) / (rows + PRIOR)
-        return np.asarray(each[self._places(numbers)])
+        share = (hits + PRIOR * self.share) / (rows + PRIOR)
+        return np.asarray(share[self._places(numbers)])
 
     def _places(self, numbers: Sequence[Vector]) -> NDArray[np.int64]:
         """Which key every row has; −1 for none."""

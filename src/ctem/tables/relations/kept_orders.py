@@ -98,9 +98,9 @@ def find_orders(
     [('x0', 'x1')]
     """
     made = {name: quantity_of(codec, ()) for name, codec in codecs.items()}
-    known = {name: each for name, each in made.items() if each is not None and each.kind != "label"}
+    known = {name: size for name, size in made.items() if size is not None and size.kind != "label"}
     n = min((len(cells[name]) for name in known), default=0)
-    values = {name: each.of_cells(name, cells[name])[:n] for name, each in known.items()}
+    values = {name: quantity.of_cells(name, cells[name])[:n] for name, quantity in known.items()}
     pairs = [pair for pair in wishes.orders if _comparable(*pair, known)]
     with np.errstate(all="ignore"):
         for a, b in combinations(list(known)[:MOST_COLUMNS], 2):

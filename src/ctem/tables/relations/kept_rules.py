@@ -151,11 +151,11 @@ def _sum(words: list[str], function: Affine) -> str:
     '60 · h − m + 0.5'
     """
     pairs = sorted(zip(function.factors, words, strict=True), key=lambda pair: pair[0] < 0)
-    each = [(factor, word if abs(factor) == 1 else f"{abs(factor):.6g} · {word}") for factor, word in pairs]
-    if function.constant or not each:
-        each.append((function.constant, f"{abs(function.constant):.6g}"))
-    first = ("−" if each[0][0] < 0 else "") + each[0][1]
-    return first + "".join(f" {'−' if factor < 0 else '+'} {word}" for factor, word in each[1:])
+    parts = [(factor, word if abs(factor) == 1 else f"{abs(factor):.6g} · {word}") for factor, word in pairs]
+    if function.constant or not parts:
+        parts.append((function.constant, f"{abs(function.constant):.6g}"))
+    first = ("−" if parts[0][0] < 0 else "") + parts[0][1]
+    return first + "".join(f" {'−' if factor < 0 else '+'} {word}" for factor, word in parts[1:])
 
 
 def _product(words: list[str], function: Product) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,9 +97,7 @@ class _Search:
         self.parts = [
             _View(*each, self.rows) for name in self.names for each in self._parts(name, cells[name])
         ]
-        self.codes = (
-            np.stack([view.codes for view in self.views], 1) if self.views else np.zeros((0, 0), np.int64)
-        )
+        self.codes = _compact([view.codes for view in self.views])
 
     def _parts(self, name: str, cells: Cells) -> Iterator[tuple[Term, Vector]]:
         """The parts of a column that vary and differ from it; moments in a zone have none."""
@@ -223,7 +222,7 @@ class _Search:
         """The value that most rows of every key hold, from all rows."""
         value = self.value[target]
         there = ~np.isnan(value) & ~np.any([np.isnan(view.value) for view in views], axis=0)
-        keys, key = np.unique(np.stack([view.value[there] for view in views], 1), axis=0, return_inverse=True)
+        keys, key = _distinct([view.value[there] for view in views])
         values, code = np.unique(value[there], return_inverse=True)
         cells, count = np.unique(key.reshape(-1) * len(values) + code, return_counts=True)
         order = np.lexsort((-count, cells // len(values)))
@@ -350,6 +349,22 @@ def _codes(value: Vector) -> Codes:
     codes, known = np.full(len(value), -1, np.int64), ~np.isnan(value)
     codes[known] = np.unique(value[known], return_inverse=True)[1].reshape(-1)
     return codes
+
+
+def _distinct(columns: list[Vector]) -> tuple[Vector, Codes]:
+    """The different rows of these columns, sorted, and which of them each row is."""
+    if len(columns) == 1:  # many times as fast
+        keys, key = np.unique(columns[0], return_inverse=True)
+        return keys[:, None], key
+    return np.unique(np.stack(columns, 1), axis=0, return_inverse=True)
+
+
+def _compact(columns: list[Codes]) -> NDArray[np.signedinteger[Any]]:
+    """Codes of several columns as one array (n, columns) of the smallest type, since they are compared very often."""
+    if not columns:
+        return np.zeros((0, 0), np.int64)
+    most = max(int(codes.max(initial=0)) for codes in columns)
+    return np.stack(columns, 1).astype(np.min_scalar_type(-1 - most))
 
 
 def _joined(each: list[Codes]) -> Codes:

@@ -65,7 +65,7 @@ def read_wishes(sentences: Sequence[str] | None, names: Collection[str]) -> Wish
             wishes["without"].append(_known(sentence, first, names))
         else:
             raise ValueError(f"rules: expected sentences such as {SUCH_AS}; got {sentence!r}.")
-    return Wishes(**{field: tuple(each) for field, each in wishes.items()})  # type: ignore[arg-type]
+    return Wishes(**{field: tuple(values) for field, values in wishes.items()})  # type: ignore[arg-type]
 
 
 def _known(sentence: str, name: str, names: Collection[str]) -> str:

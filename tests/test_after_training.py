@@ -1,0 +1,108 @@
+"""What comes after the training is planned: it takes a share of the training's work, and ends by ``max_time``."""
+
+import numpy as np
+import pytest
+import torch
+from small import SMALL
+
+from ctem import CTEM
+from ctem.densities.tilted.energy import FEW_TIMED, TIMED, Pace
+from ctem.tables.answers import heldout
+from ctem.tables.answers.density import FEW, OF_ONE_PASSES, TYPICAL, TYPICAL_PASSES, TableDensity
+from ctem.tables.answers.heldout import LEARNING, SHARE, check_held_out, judged_rows
+
+
+class Clock:
+    """A clock on which a row that is scored takes a second, and nothing else any time."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.scored, own = 0.0, list[int](), TableDensity.log_prob_and_surprise
+        monkeypatch.setattr(heldout.time, "perf_counter", lambda: self.now)
+
+        def timed(table, frame):
+            self.now += len(frame)
+            self.scored.append(len(frame))
+            return own(table, frame)
+
+        monkeypatch.setattr(TableDensity, "log_prob_and_surprise", timed)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """120 bits, and a model that knows little of them."""
+    X = (np.random.default_rng(0).random((600, 120)) < 0.3).astype(int)
+    return X, CTEM(**SMALL | {"max_steps": 2, "energy": None}).fit(X)
+
+
+@pytest.mark.parametrize("held_out", [False, True], ids=["folds", "X_val"])
+def test_scoring_ends_by_the_clock_whatever_the_held_out_rows(wide, held_out, monkeypatch):
+    X, model = wide
+    table, frame = TableDensity(model.schema_, model.density_), model.as_frame(X)
+    kept = model.as_frame(X[:300]) if held_out else None
+    clock = Clock(monkeypatch)
+    for seconds in (0.0, 60.0):
+        clock.now, clock.scored = 0.0, []
+        found = check_held_out(table, frame, model.seed_, kept, until=seconds)
+        assert found.rows == sum(clock.scored)
+        assert seconds < found.rows <= seconds + max(clock.scored)
+        few = heldout.PIECE // (table if held_out else table.of_member(0)).passes
+        assert max(clock.scored) <= max(1, few)
+
+
+def test_as_many_rows_are_scored_as_are_a_share_of_the_training(wide):
+    table = TableDensity(wide[1].schema_, wide[1].density_)
+    one = table.of_member(0)
+    assert table.passes == one.passes * table.density.net.members
+    most = judged_rows(table)
+    assert most == min(heldout.MOST, heldout.CELLS // 120)
+    rows = [judged_rows(one, trained) for trained in (0, 10**6, 2 * 10**6, 10**9)]
+    assert rows == sorted(rows)
+    assert (rows[0], rows[-1]) == (max(heldout.LEAST, heldout.FREE // one.passes), most)
+    for trained in (10**6, 2 * 10**6):
+        work = judged_rows(table, trained) * table.passes
+        assert work <= max(SHARE * LEARNING * trained, heldout.FREE, heldout.LEAST * table.passes)
+    assert judged_rows(TableDensity(wide[1].schema_, wide[1].density_), 0) >= heldout.LEAST
+
+
+def test_what_is_typical_of_many_columns_is_drawn_once_and_of_few_rows(wide, monkeypatch):
+    X, model = wide
+    drawn, own = [], type(model.density_).sample
+    monkeypatch.setattr(
+        type(model.density_), "sample", lambda self, n, *how: drawn.append(n) or own(self, n, *how)
+    )
+    table, frame = TableDensity(model.schema_, model.density_), model.as_frame(X[:5])
+    dear = type("Dear", (TableDensity,), {"passes": property(lambda self: 10**6)})
+    table = dear(table.schema, table.density)
+    monkeypatch.setattr("ctem.tables.answers.density.TableDensity", dear)
+    scores = [table.of_member(k).surprise(frame) for k in range(model.density_.net.members)]
+    assert drawn == [FEW]
+    assert np.isfinite(scores).all()
+
+
+def test_draws_beside_which_rows_are_rare_take_a_bounded_number_of_passes(wide):
+    _, model = wide
+    for table, most in (
+        (TableDensity(model.schema_, model.density_), TYPICAL_PASSES),
+        (TableDensity(model.schema_, model.density_).of_member(0), OF_ONE_PASSES),
+    ):
+        rows = len(table._rarity.drawn)
+        assert FEW <= rows <= TYPICAL
+        assert rows == FEW or rows * (120 + table.passes) <= most
+
+
+def test_the_pace_of_a_slow_density_is_measured_by_few_draws(monkeypatch):
+    now, drawn = [0.0], []
+
+    class Slow:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def sample(self, n, generator):
+            drawn.append(n)
+            now[0] += n * self.seconds
+
+    monkeypatch.setattr("ctem.densities.tilted.energy.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("ctem.densities.tilted.energy.time.process_time", lambda: now[0])
+    assert Pace.of(Slow(0.1), torch.Generator()).draw == pytest.approx(0.1)
+    assert Pace.of(Slow(1e-4), torch.Generator()).draw == pytest.approx(1e-4)
+    assert drawn == [FEW_TIMED, FEW_TIMED, TIMED]
