@@ -15,7 +15,7 @@ from ctem import CTEM
 from tests.model_files import crafted, parts, put
 
 long = pytest.mark.long
-TRUNCATIONS, CRAFTED = 200, 150
+FLIPS, TRUNCATIONS, CRAFTED = 2000, 200, 150
 BATCH = 100  # files that one child looks at
 SECONDS, MEGABYTES = 1.0, 200  # within which a file is refused, of the processor's time
 LOADED = 10.0  # a machine that does other things takes so many times as long
@@ -56,7 +56,7 @@ def endings(contents, path, X, expected):
     return counts
 
 
-@pytest.mark.parametrize("flips", [200, pytest.param(2000, marks=long)])
+@pytest.mark.parametrize("flips", [200, pytest.param(FLIPS, marks=long)])
 def test_a_flipped_bit_is_refused_or_changes_nothing(whole, table, model, tmp_path, tally, flips):
     rng, content = np.random.default_rng(0), whole.read_bytes()
     header = 8 + struct.unpack("<Q", content[:8])[0]
