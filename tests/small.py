@@ -13,7 +13,8 @@ EXACT = {
     **SMALL,
     "energy": None,
 }  # for laws that hold to the last digits; of an energy they do to the error of log Z
-TINY = {  # where even that is too long
+TINY = {  # where even that is too long; an energy would take ten times as long as all the rest
+    "energy": None,
     "width": 4,
     "blocks": 1,
     "members": 1,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency, ks_2samp
 from sklearn.metrics import accuracy_score
-from small import SMALL
+from small import EXACT, SMALL
 
 from ctem import CTEM, Ordinal
 from ctem.tables.answers.density import TableDensity
@@ -115,7 +115,7 @@ def test_probabilities_of_labels_are_brute_force_sums():
     u = rng.integers(3, size=400)
     X = pd.DataFrame({"u": u, "v": (u + rng.integers(2, size=400)) % 3, "w": rng.integers(4, size=400)})
     X = X.astype(str)
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     states = pd.DataFrame(itertools.product("012", "012", "0123"), columns=["u", "v", "w"])
     p = np.exp(model.score_samples(states))
     p /= p.sum()  # what is kept for values that were never seen is not drawn
@@ -128,7 +128,7 @@ def test_probabilities_of_labels_are_brute_force_sums():
 def test_probabilities_of_numbers_are_integrals():
     X = people()[["city", "age", "rain"]].assign(rain=lambda X: X["rain"] + 0.1)
     X = X.drop(columns="age")[X["rain"] > 0.1].reset_index(drop=True)
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     grid = np.geomspace(0.02, 60, 1000)
     for city, (low, high) in itertools.product(["Oslo", "Bergen"], [(0.5, 2.0), (4.0, None)]):
         inside = grid[(grid >= low) & (grid <= (high or np.inf))]
@@ -202,7 +202,7 @@ def test_a_seed_repeats_rows_and_probabilities(model):
 
 def test_missing_is_a_condition_where_it_is_a_state():
     X = people().assign(city=lambda X: X["city"].where(X["size"] > 0))
-    model = CTEM(**SMALL, missing="state").fit(X)
+    model = CTEM(**EXACT, missing="state").fit(X)
     rows = model.sample(BIG, random_state=0)
     found = model.probability({"city": [None, "Oslo"]})
     share = (rows["city"].isna() | (rows["city"] == "Oslo")).mean()
@@ -219,7 +219,7 @@ def test_values_that_share_a_code_are_told_apart():
     X = pd.DataFrame(
         {"name": names[np.minimum(rng.geometric(0.01, 1500) - 1, 299)], "y": rng.normal(size=1500)}
     )
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     codec = model.schema_.columns["name"].codec
     shared = [v for v, s in zip(codec.values, codec.shares, strict=True) if s < 1]
     assert len(shared) > 2
@@ -302,7 +302,7 @@ def test_what_no_value_meets_has_probability_zero_and_cannot_be_given(model, sai
 def test_beyond_the_rows_of_fit_what_is_told_of_a_number_agrees_with_its_draws():
     rng = np.random.default_rng(0)
     x = rng.normal(size=1000)
-    model = CTEM(**SMALL | {"max_steps": 200}).fit(
+    model = CTEM(**EXACT | {"max_steps": 200}).fit(
         pd.DataFrame({"x": x, "y": x + 0.1 * rng.normal(size=1000)})
     )
     known, drawn = (
@@ -323,7 +323,7 @@ def test_a_column_of_0_and_1_is_predicted_as_a_class(dtype):
     rng = np.random.default_rng(0)
     x = rng.normal(size=300)
     X = pd.DataFrame({"x": x, "y": (x + rng.normal(size=300) > 0).astype(dtype)})
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     found = model.predict(X, "y")
     assert set(found.tolist()) <= {0, 1}
     p = model.predict_proba(X, "y")
@@ -336,7 +336,7 @@ def test_all_rows_are_as_strange_as_the_least_strange_one(model):
 
 def test_booleans_are_predicted_as_booleans():
     X = people()[["rain", "age"]].assign(old=lambda X: X["age"] > 50)
-    found = CTEM(**SMALL).fit(X).predict(X, "old")
+    found = CTEM(**EXACT).fit(X).predict(X, "old")
     assert found.dtype == bool
     assert accuracy_score(X["old"], found) > 0.5
 
@@ -345,7 +345,7 @@ def test_where_missing_is_a_state_a_column_that_is_not_named_is_unknown_and_not_
     rng = np.random.default_rng(0)
     gone = rng.random(800) < 0.25
     X = pd.DataFrame({"y": np.where(gone, np.nan, rng.normal(size=800)), "c": np.where(gone, "ill", "well")})
-    model = CTEM(**SMALL | {"max_steps": 200}, missing="state").fit(X)
+    model = CTEM(**EXACT | {"max_steps": 200}, missing="state").fit(X)
     ill = model.classes("c").index("ill")
     assert model.conditional({}, "c").probability[0, ill] == pytest.approx(0.25, abs=0.05)
     assert model.conditional({"y": None}, "c").probability[0, ill] > 0.9
@@ -364,7 +364,7 @@ def test_categories_are_asked_for_by_their_own_values(values):
     rng = np.random.default_rng(0)
     kept = pd.Series(values)[rng.integers(len(values), size=200)].reset_index(drop=True)
     X = pd.DataFrame({"k": kept.astype("category"), "v": rng.normal(size=200)})
-    model, value = CTEM(**SMALL).fit(X), X["k"][0]
+    model, value = CTEM(**EXACT).fit(X), X["k"][0]
     for said in (value, [value]):
         assert (model.sample(2, given={"k": said})["k"] == value).all()
         assert 0 < model.probability({"k": said}, n_draws=64).value < 1
@@ -403,7 +403,7 @@ def test_a_probability_needs_a_condition_and_no_column_twice(model):
 
 def test_a_constant_column_meets_a_condition_or_nothing_does():
     X = people()[["city", "rain"]].assign(one=7)
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     assert model.probability({"one": (5, 9)}).value == 1
     assert (model.sample(4, given={"one": [7], "city": ["Oslo"]})["one"] == 7).all()
     assert model.probability({"one": (8, 9)}).value == 0

@@ -186,9 +186,10 @@ def columns(rng):
     return values[:, None]
 
 
-def test_every_column_of_a_fit_is_one_that_a_file_may_have():
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.long)])
+def test_every_column_of_a_fit_is_one_that_a_file_may_have(count):
     rng, looked = np.random.default_rng(0), 0
-    for _ in range(300):
+    for _ in range(count):
         try:
             schema = Schema.fit(read_frame(columns(rng)))
         except ValueError:  # spans more than float64 holds
@@ -197,7 +198,7 @@ def test_every_column_of_a_fit_is_one_that_a_file_may_have():
         check_ranges(schema)
         Schema.from_json(json.loads(json.dumps(schema.to_json())))
         looked += 1
-    assert looked > 250
+    assert looked > 0.8 * count
 
 
 FREE = {

@@ -11,6 +11,7 @@ from scipy import stats
 
 from ctem import CTEM
 from ctem.densities.tilted import TiltedDensity, networks
+from ctem.fitting import learning
 from ctem.matching.losses import brier
 
 WEAK = {
@@ -110,6 +111,7 @@ def test_without_it_the_density_is_that_of_the_networks_bit_for_bit(labels):
 
 def test_an_energy_of_networks_is_learned_with_the_constant_target(monkeypatch):
     gaps = []
+    monkeypatch.setitem(learning.PLANS, "quick", learning.PLANS["quick"]._replace(steps=10, fresh=1000))
     monkeypatch.setattr(networks, "brier", lambda gap: gaps.append(gap.shape) or brier(gap))
     CTEM(**WEAK, energy="networks", effort="quick").fit(three_labels(400, 0))
     assert gaps
@@ -172,7 +174,8 @@ def test_conditionals_of_labels_are_those_of_the_joint(labels):
 
 
 def test_probabilities_of_an_event_and_its_opposite_add_up_and_agree_with_draws(table):
-    drawn = table.sample(6000, random_state=2)
+    n = 2000
+    drawn = table.sample(n, random_state=2)
     for column, cut in (("a", 0.0), ("b", 2.0), ("c", 0.5)):
         below, above = (
             table.probability({column: (None, cut)}),
@@ -182,7 +185,7 @@ def test_probabilities_of_an_event_and_its_opposite_add_up_and_agree_with_draws(
         share = (drawn[column] <= cut).mean()
         assert (
             abs(below.value - share)
-            < 4 * math.hypot(below.stderr, 0.5 / math.sqrt(6000)) + table.density_.energy.clipped
+            < 4 * math.hypot(below.stderr, 0.5 / math.sqrt(n)) + table.density_.energy.clipped
         )
 
 

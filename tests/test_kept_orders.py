@@ -39,7 +39,7 @@ def table(n=N, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**TINY, energy=None).fit(table())
+    return CTEM(**TINY).fit(table())
 
 
 def kept(X):

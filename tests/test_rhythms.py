@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM, inspect
 from ctem.tables.encoding.codecs import codec_from_json
@@ -77,7 +77,7 @@ def rhythm_of(at):
 @pytest.fixture(scope="module")
 def fitted():
     X = table(by_day(np.random.default_rng(0)))
-    return X, CTEM(**SMALL).fit(X)
+    return X, CTEM(**EXACT).fit(X)
 
 
 def hourly(at):
@@ -94,7 +94,7 @@ def test_drawn_times_of_day_follow_those_of_the_table(fitted):
 
 def test_drawn_weekdays_follow_those_of_the_table():
     X = table(by_week(np.random.default_rng(0)))
-    drawn = CTEM(**SMALL).fit(X).sample(DRAWN, random_state=1)["ordered_at"]
+    drawn = CTEM(**EXACT).fit(X).sample(DRAWN, random_state=1)["ordered_at"]
     share = np.bincount(drawn.dt.day_of_week, minlength=7) / DRAWN
     assert share[5:].sum() < 0.005
     error = math.sqrt(0.2 * 0.8 * (1 / ROWS + 1 / DRAWN))
@@ -104,7 +104,7 @@ def test_drawn_weekdays_follow_those_of_the_table():
 def test_drawn_dates_follow_the_weekdays_of_the_table():
     rng = np.random.default_rng(0)
     X = table(pd.Series(rng.choice(pd.bdate_range("2021-01-01", "2022-12-31"), ROWS)))
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     assert "on 5 of 7 days" in model.schema_.columns["ordered_at"].reason
     drawn = model.sample(DRAWN, random_state=1)["ordered_at"]
     assert (drawn == drawn.dt.normalize()).all()
@@ -130,7 +130,7 @@ def test_the_density_of_moments_with_a_rhythm_integrates_to_one(fitted):
 def test_regular_moments_have_a_density_whether_or_not_their_step_divides_a_day(step):
     every = pd.Series(pd.date_range("2020-01-01", periods=ROWS, freq=step))
     X = table(every.sample(frac=1, random_state=0, ignore_index=True))
-    model, each = CTEM(**SMALL).fit(X), pd.Timedelta(step)
+    model, each = CTEM(**EXACT).fit(X), pd.Timedelta(step)
     grid = pd.date_range(every.min() - ROWS * each, every.max() + ROWS * each, freq=step)
     log_density = model.log_density(pd.DataFrame({"ordered_at": grid, "amount": 1.0}), columns=["ordered_at"])
     assert np.exp(log_density).sum() * (each / pd.Timedelta("1D")) == pytest.approx(1, abs=0.02)
@@ -143,7 +143,7 @@ def test_moments_are_told_in_the_zone_of_the_table(zone):
     X = table(
         (pd.Timestamp("2021-01-01") + pd.Series(pd.to_timedelta(minutes, unit="min"))).dt.tz_localize(zone)
     )
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     Y = X[:3].assign(ordered_at=pd.Timestamp("2021-06-15 03:00", tz=zone))
     assert "ordered_at 2021-06-15 03:00" in model.outliers(Y, 1)[0].why()
     known = model.conditional(X[:3], "ordered_at")
@@ -235,7 +235,7 @@ def test_moments_of_every_resolution_have_a_rhythm_and_come_back(unit):
 def test_a_drawn_moment_lies_on_the_lattice_and_in_the_zone_of_the_table():
     at = by_day(np.random.default_rng(0)).dt.tz_localize("Asia/Tokyo")
     X = table(at)
-    drawn = CTEM(**SMALL).fit(X).sample(500, random_state=0)["ordered_at"]
+    drawn = CTEM(**EXACT).fit(X).sample(500, random_state=0)["ordered_at"]
     assert drawn.dtype == X["ordered_at"].dtype
     assert (drawn.dt.second == 0).all()
     assert drawn.dt.hour.between(7, 18).mean() > 0.99

@@ -104,6 +104,7 @@ sweep(measure, [Task("spiral", seed, "CTEM") for seed in range(3)], args, "binar
 """
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_the_committed_result_and_what_it_has_measured(args):
     swept(args)
     before = (args.out / "binary.json").read_bytes()
@@ -142,6 +143,7 @@ def test_a_run_of_several_files_puts_all_in_place_when_it_ends_and_none_if_it_fa
     assert not out.exists()
 
 
+@pytest.mark.long
 def test_the_images_are_in_place_only_after_the_last_stage(tmp_path, monkeypatch):
     (tmp_path / "digits-soft-quick.json").write_text("before")
     options = ["--quick", "--objective", "soft", "--stage", "train", "sample", "evaluate"]

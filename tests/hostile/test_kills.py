@@ -11,8 +11,6 @@ from safetensors.numpy import load_file
 
 from ctem import CTEM
 
-pytestmark = pytest.mark.long
-
 KILLS = 100
 
 
@@ -33,6 +31,7 @@ def expected(folder, tmp_path_factory):
     return weights(path), operations
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_fit_that_is_killed_anywhere_resumes_to_the_same_weights(folder, expected, tmp_path, tenth, tally):
     (whole, operations), before = expected, (folder / "m.ctem").read_bytes()

@@ -7,14 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from ctem.tables.io import csv_text
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.csv_text import CsvWriter
 from ctem.tables.io.files import open_source
-
-pytestmark = pytest.mark.long
 
 WELL_FORMED, MALFORMED = 600, 300
 PIECES = (
