@@ -124,10 +124,10 @@ def coupling(data: str, size: Size, device: str) -> list[Record]:
         f"{data}: {np.mean(scores):.2f} (published {best}, floor {floor:.2f}), {way}, {spent:.0f} s",
         flush=True,
     )
-    return [
-        summarise(data, "pseudo-likelihood", "−log RMSE of J", scores, best),
-        summarise(data, "maximum likelihood, graph known", "−log RMSE of J", [floor]),
-    ]
+    rows = [summarise(data, "pseudo-likelihood", "−log RMSE of J", scores, best)]
+    if math.isfinite(floor):
+        rows.append(summarise(data, "maximum likelihood, graph known", "−log RMSE of J", [floor]))
+    return rows
 
 
 def _systems(size: Size) -> dict[str, tuple[Callable[[], Ising | RandomIsing], float | None]]:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple  # noqa: E402
 
 from experiments.energies import bits, images, lattices  # noqa: E402
 from experiments.pieces import Done, Piece, worked  # noqa: E402
-from experiments.results import Record, arguments, write  # noqa: E402
+from experiments.results import Record, arguments, staged, write  # noqa: E402
 
 PARTS = ("bits", "images", "ising", "couplings", "mnist")
 USUAL = PARTS[:4]
@@ -148,13 +148,16 @@ def main() -> None:
     until = float("inf") if args.seconds is None else BEGAN + args.seconds - LAST
     folder = tempfile.mkdtemp()
     try:
-        run(args, until, folder)
+        with staged(args.out) as args.out:
+            failed = run(args, until, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if failed:
+        raise SystemExit(f"These pieces failed, the others are written: {', '.join(failed)}.")
 
 
-def run(args: Any, until: float, folder: str) -> None:
-    """All pieces that there is time for."""
+def run(args: Any, until: float, folder: str) -> list[str]:
+    """All pieces that there is time for; the names of those that failed."""
     options = Options(args.quick, args.device, args.seeds, args.data, args.share, folder)
     if args.seconds is not None:
         wanted = sum(piece.seconds for piece in pieces(args.what, options))
@@ -172,8 +175,7 @@ def run(args: Any, until: float, folder: str) -> None:
     failed = [each.piece.name for each in files.done if each.error]
     late = [piece.name for piece in todo if piece not in [each.piece for each in files.done]]
     print(f"{time.time() - BEGAN:.0f} s; not in time: {', '.join(late) or 'none'}", flush=True)
-    if failed:
-        raise SystemExit(f"These pieces failed, the others are written: {', '.join(failed)}.")
+    return failed
 
 
 if __name__ == "__main__":

@@ -102,12 +102,15 @@ class _IsingSpins(_Spins):
     def coupling_floor(self, n: int, seed: int, samples: int = 20_000) -> float:
         """−log RMSE of J that maximum likelihood reaches with n rows when it knows which couplings are not zero.
 
-        The variance of an estimate of K is the diagonal of I⁻¹/n, with I the covariance of the s_i s_j of the edges.
+        The variance of an estimate of K is the diagonal of I⁻¹/n, with I the covariance of the s_i s_j of the edges;
+        −inf where that has no inverse in these samples, because some spins never differ.
         """
         s = 2 * self.sample(samples, seed) - 1
         pairs = s[:, self.edges[:, 0]] * s[:, self.edges[:, 1]]
-        information = np.cov(pairs.T) * n
-        total = 2 * np.trace(np.linalg.inv(information)) / 4  # J = K/2, twice in the matrix
+        strength = np.linalg.eigvalsh(np.cov(pairs.T) * n)
+        if strength[0] <= strength[-1] * len(strength) * np.finfo(float).eps:
+            return -math.inf
+        total = 2 * (1 / strength).sum() / 4  # J = K/2, twice in the matrix
         return float(-0.5 * np.log(total / self.space.dim**2))
 
 
