@@ -51,7 +51,7 @@ class Ring(EightGaussians):
     def __init__(self, radius: float):
         super().__init__()
         turned = self.nodes / 2 * radius * 0.1
-        super(EightGaussians, self).__init__(turned, noise=0.1)
+        super(EightGaussians, self).__init__(turned, 0.1, self._components)
 
 
 def every_table(codes: list[Tensor], device: str, quick: bool) -> dict[str, Tensor]:
