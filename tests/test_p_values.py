@@ -13,6 +13,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.fitting import split_rows
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import check_held_out, rank_p_values, row_hashes, unseen_rows
+from experiments.tables.p_values import MADE
 
 
 def people(n, seed):
@@ -54,23 +55,7 @@ def test_p_values_are_uniform_on_new_rows_and_small_on_strange_ones(model):
     assert (model.p_values(strange) <= 0.02).all()
 
 
-MADE = {
-    "heavy tails": lambda rng, n: {"a": rng.standard_t(1.5, n), "b": rng.lognormal(0, 2, n)},
-    "many rare labels": lambda rng, n: {"name": rng.zipf(1.6, n).clip(max=500).astype(str), "b": rng.normal(size=n)},
-    "gaps": lambda rng, n: {"a": gappy(rng, rng.normal(size=n)), "b": gappy(rng, rng.gamma(1, 1, n))},
-    "rounded": lambda rng, n: {"a": rng.normal(0, 3, n).round(), "b": rng.exponential(1, n).round(1)},
-    "a value of its own": lambda rng, n: {"a": np.where(rng.random(n) < 0.4, 0.0, rng.lognormal(0, 1, n))},
-    "two groups": lambda rng, n: {"a": rng.normal(size=n) + 8 * (side := rng.random(n) < 0.3), "b": side},
-    "a sum": lambda rng, n: {"a": (a := rng.gamma(2, 1, n)), "b": (b := rng.gamma(2, 1, n)), "total": a + b},
-    "moments": lambda rng, n: {"at": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 10**6, n), "min")},
-    "noise": lambda rng, n: {f"x{j}": rng.standard_t(4, n) for j in range(8)},
-    "a curve": lambda rng, n: {"a": (a := rng.uniform(-3, 3, n)), "b": np.sin(a) + rng.normal(0, 0.1 + abs(a), n)},
-}  # fmt: skip
 QUICKLY = ("heavy tails", "gaps", "a value of its own")
-
-
-def gappy(rng, values):
-    return np.where(rng.random(len(values)) < 0.2, np.nan, values)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,15 @@ class Size(NamedTuple):
     energy: Recipe
 
 
+RECIPE = Recipe(
+    steps=20_000,
+    learning_rate=1e-3,
+    warmup=100,
+    weight_decay=0.1,
+    clip=1.0,
+    evaluate_every=50,
+    batch_size=128,
+)
 FULL = Size(
     384,
     6,
@@ -39,24 +49,8 @@ FULL = Size(
     128,
     32_768,
     65_536,
-    Recipe(
-        steps=20_000,
-        learning_rate=1e-3,
-        warmup=100,
-        weight_decay=0.1,
-        clip=1.0,
-        evaluate_every=50,
-        batch_size=128,
-    ),
-    Recipe(
-        steps=20_000,
-        learning_rate=2e-4,
-        warmup=100,
-        weight_decay=0.1,
-        clip=1.0,
-        evaluate_every=50,
-        batch_size=128,
-    ),
+    RECIPE,
+    replace(RECIPE, learning_rate=2e-4),
 )
 QUICK = FULL._replace(
     width=32,
