@@ -9,9 +9,17 @@ from ctem.bases import ProductBase
 from ctem.energies import LookupEnergy
 from ctem.energy_model import EnergyModel
 from ctem.matching.kernels import Gaussian, Grid, HammingOne, Mixture, Refresh
-from ctem.matching.losses import concrete_score, log_score, score_entropy
+from ctem.matching.losses import (
+    concrete_score,
+    denoised_concrete_score,
+    denoised_score_entropy,
+    log_score,
+    score_entropy,
+)
+from ctem.matching.noise import Noise
 from ctem.matching.rivals import (
     ColumnDiscrepancy,
+    DenoisedRatios,
     DenoisingScores,
     EnergyDiscrepancy,
     NoiseContrast,
@@ -93,6 +101,28 @@ def test_the_expected_gradient_vanishes_at_log_rho_and_not_elsewhere(name):
     away = truth(space).log() + 0.7 * torch.linspace(-1, 1, len(truth(space))).sin()
     there = gradients(space, make(), away)
     assert float((there.mean(0) / (there.std(0) / math.sqrt(BATCHES))).square().mean()) > 10
+
+
+@pytest.mark.parametrize("rule", [denoised_concrete_score, denoised_score_entropy])
+def test_denoised_ratios_are_least_at_the_law_of_noised_rows(rule):
+    noise, states, level = Noise(ProductBase(BITS)), BITS.states(), 0.3
+    n = len(states)
+    pairs = states.repeat_interleave(n, 0), states.repeat(n, 1), torch.full((n * n,), level)
+    noised = noise.log_prob(pairs[1], pairs[0], pairs[2]).double().exp().view(n, n)  # from row to column
+    log_rho = (truth(BITS) @ noised).log()
+    for values, stationary in ((log_rho, True), (truth(BITS).log(), False)):
+        grad = gradients(BITS, DenoisedRatios(FLIPS, noise, level, rule), values)
+        z = float((grad.mean(0) / (grad.std(0) / math.sqrt(BATCHES))).square().mean())
+        assert z < 2.2 if stationary else z > 10
+
+
+def test_the_terms_of_denoised_ratios_are_bounded_below_and_least_at_their_ratio():
+    ratio = torch.tensor([1e-3, 0.5, 1.0, 700.0], dtype=torch.float64).unsqueeze(1)
+    gap = torch.cat([torch.linspace(-8, 200, 500, dtype=torch.float64).expand(4, -1), -ratio.log()], 1)
+    for rule in (denoised_concrete_score, denoised_score_entropy):
+        terms = rule(gap, ratio)
+        assert float(terms.min()) > -1e-9
+        assert float(terms[:, -1].abs().max()) < 1e-9
 
 
 def test_noise_contrast_alone_knows_the_constant():

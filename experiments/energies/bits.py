@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +26,11 @@ from ctem.benchmarks.metrics import hamming_mmd
 from ctem.densities.anyorder import Settings, fit_anyorder
 from ctem.energies import MLPs
 from ctem.matching.kernels import Refresh
-from ctem.matching.losses import concrete_score, score_entropy
+from ctem.matching.losses import denoised_concrete_score, denoised_score_entropy
+from ctem.matching.noise import Noise
 from ctem.matching.rivals import (
     ColumnDiscrepancy,
+    DenoisedRatios,
     EnergyDiscrepancy,
     NoiseContrast,
     Objective,
@@ -50,6 +53,7 @@ FLOORS = "entropy floor, nats"
 ANY_ORDER = "any-order density of "
 LAST = tuple(ANY_ORDER + name for name in GRAY_SETS)  # pieces that come last
 MOST_STEPS = 200_000
+FLIPPED = 0.01  # share of bits that the noise of the denoising losses flips
 JUDGING = 4.0  # seconds, with those in which a process begins
 
 
@@ -67,22 +71,25 @@ class Size(NamedTuple):
     samples: int  # for a distance of samples, and how often
     repeats: int
     anyorder: float  # seconds of an any-order density
+    ours: float  # seconds of a density in one order
+    more_rows: int  # for its training
 
 
-FULL = Size(GRAY_SETS, 5, 500_000, 18.0, None, 2**17, 256, 256, 4000, 5, 16.0)
-QUICK = Size(("moons", "checkerboard"), 2, 4000, 0.0, 20, 2000, 32, 32, 300, 1, 4.0)
+FULL = Size(GRAY_SETS, 5, 500_000, 18.0, None, 2**17, 256, 256, 4000, 5, 16.0, 60.0, 2**21)
+QUICK = Size(("moons", "checkerboard"), 2, 4000, 0.0, 20, 2000, 32, 32, 300, 1, 4.0, 4.0, 4000)
 
 
 def objectives(base: ProductBase) -> dict[str, Callable[[], Objective]]:
     """Every loss by its name; the noise of comparisons that move many bits is that of energy discrepancy, ε = 0.1."""
     flips, noise = HammingOne(SPACE), Refresh(base, 0.2)
     both = Mixture([flips, noise], [0.5, 0.5])
+    denoised = partial(DenoisedRatios, flips, Noise(base), -math.log(1 - 2 * FLIPPED))
     return {
         "constant target": lambda: Pairs(flips, brier),
         "constant target, flips and noise": lambda: Pairs(both, brier),
         "conditional noise contrast": lambda: Pairs(both, log_score),
-        "concrete score": lambda: Pairs(flips, concrete_score),
-        "score entropy": lambda: Pairs(flips, score_entropy),
+        "concrete score, denoising": lambda: denoised(denoised_concrete_score),
+        "score entropy, denoising": lambda: denoised(denoised_score_entropy),
         "energy discrepancy, Bernoulli": lambda: EnergyDiscrepancy(noise, 32),
         "energy discrepancy, grid": lambda: ColumnDiscrepancy(SPACE, 32),
         "pseudo-likelihood": lambda: PseudoLikelihood(SPACE),

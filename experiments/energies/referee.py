@@ -3,6 +3,7 @@
     python -m experiments.energies.referee --quick                                    two cores, under 3 minutes
     python -m experiments.energies.referee --device cuda --data FOLDER --seconds 300  one H200: what fits into 300 s
     python -m experiments.energies.referee --device cuda --what ising --seconds 120   a part
+    python -m experiments.energies.referee --device cuda --what ours --seconds 120 --workers 7
     python -m experiments.energies.referee --device cuda --data FOLDER --what mnist --seconds 420
 
 FOLDER holds caltech/caltech101_silhouettes_28_split1.mat and binarized_mnist/ (or $CTEM_DATA does). With --seconds the
@@ -25,12 +26,12 @@ from pathlib import Path  # noqa: E402
 from threading import Thread  # noqa: E402
 from typing import Any, NamedTuple  # noqa: E402
 
-from experiments.energies import bits, images, lattices  # noqa: E402
+from experiments.energies import bits, images, lattices, ours  # noqa: E402
 from experiments.pieces import Done, Piece, worked  # noqa: E402
 from experiments.results import Record, arguments, staged, write  # noqa: E402
 
-PARTS = ("bits", "images", "ising", "couplings", "mnist")
-USUAL = PARTS[:4]
+PARTS = ("bits", "images", "ising", "couplings", "ours", "mnist")
+USUAL = PARTS[:5]
 WORKERS = 6  # of one GPU
 STARTING = 40.0  # seconds until all processes are at work
 LAST = 4.0  # seconds before the end that are kept for writing
@@ -48,7 +49,7 @@ class Options(NamedTuple):
 
     def bits(self) -> bits.Size:
         size = bits.QUICK if self.quick else bits.FULL
-        spent = {"seconds": size.seconds * self.share, "anyorder": size.anyorder * self.share}
+        spent = {name: getattr(size, name) * self.share for name in ("seconds", "anyorder", "ours")}
         return size._replace(seeds=self.seeds or size.seeds, **spent)
 
     def images(self) -> images.Size:
@@ -62,6 +63,8 @@ class Options(NamedTuple):
     def settings(self, part: str) -> dict[str, Any]:
         if part == "bits":
             return {"size": self.bits()._asdict(), "recipe": bits.RECIPE}
+        if part == "ours":
+            return {"size": self.bits()._asdict(), "recipe": ours.RECIPE}
         if part in ("images", "mnist"):
             return {"size": self.images()._asdict(), "recipe": images.RECIPE}
         return {"size": self.lattices()._asdict()}
@@ -72,6 +75,7 @@ def pieces(what: list[str], options: Options) -> list[Piece]:
     found = {
         "images": images.pieces(options.images(), options.quick),
         "bits": bits.pieces(options.bits()),
+        "ours": ours.pieces(options.bits()),
         "ising": lattices.constant_pieces(options.lattices()),
         "couplings": lattices.coupling_pieces(options.lattices()),
         "mnist": images.digit_pieces(options.images(), options.quick),
@@ -83,7 +87,7 @@ def pieces(what: list[str], options: Options) -> list[Piece]:
 def _rank(piece: Piece) -> int:
     if piece.name in (images.CHAINS, *bits.LAST):
         return 3
-    return {"images": 0, "mnist": 0, "bits": 1, "ising": 2, "couplings": 4}[piece.part]
+    return {"images": 0, "mnist": 0, "ours": 1, "bits": 1, "ising": 2, "couplings": 4}[piece.part]
 
 
 def work(options: Options, piece: Piece, until: float) -> list[Record]:
@@ -91,6 +95,9 @@ def work(options: Options, piece: Piece, until: float) -> list[Record]:
     left = until - time.time() - LAST
     if piece.part == "bits":
         return bits.measure(piece.name, options.bits(), options.device, Path(options.folder), left)
+    if piece.part == "ours":
+        truth = bits.Truth.load(options.bits(), Path(options.folder), options.device)
+        return ours.measure(truth, piece.name, options.device, until - time.time() - LAST)
     if piece.part in ("images", "mnist"):
         return images.measure(piece.name, options.images(), options.data, options.quick, options.device, left)
     measured = lattices.constant if piece.part == "ising" else lattices.coupling
@@ -165,7 +172,7 @@ def run(args: Any, until: float, folder: str) -> list[str]:
         options = options._replace(share=args.share * min(1.0, max(0.05, there / wanted)))
     todo = pieces(args.what, options)
     files = Files(args, options, todo)
-    if "bits" in args.what:
+    if {"bits", "ours"} & set(args.what):
         making = Thread(target=make_rows, args=(options,), daemon=True)  # while the processes begin
         making.start()
         if not args.workers:

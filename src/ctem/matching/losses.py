@@ -28,10 +28,13 @@ from ctem.matching.noise import Noise
 from ctem.spaces import as_rows
 
 __all__ = [
+    "RatioRule",
     "Rule",
     "brier",
     "concrete_score",
+    "denoised_concrete_score",
     "denoised_loss",
+    "denoised_score_entropy",
     "denoising_score_matching",
     "exact_loss",
     "log_score",
@@ -42,6 +45,7 @@ __all__ = [
 ]
 
 Rule = Callable[[Tensor], Tensor]
+RatioRule = Callable[[Tensor, Tensor], Tensor]
 
 
 class Base(Protocol):
@@ -94,6 +98,24 @@ def score_entropy(gap: Tensor) -> Tensor:
     tensor([1.])
     """
     return (-gap).exp() - gap
+
+
+def denoised_concrete_score(gap: Tensor, ratio: Tensor) -> Tensor:
+    """(e^{−Δ} − R)²: regression of the model's ratio on a known one, denoising concrete score matching.
+
+    >>> denoised_concrete_score(torch.tensor([0.0]), torch.tensor([3.0]))
+    tensor([4.])
+    """
+    return ((-gap).exp() - ratio) ** 2
+
+
+def denoised_score_entropy(gap: Tensor, ratio: Tensor) -> Tensor:
+    """e^{−Δ} + RΔ + R(log R − 1) ≥ 0: SEDD's denoising score entropy of the same ratios.
+
+    >>> denoised_score_entropy(torch.tensor([0.0]), torch.tensor([1.0]))
+    tensor([0.])
+    """
+    return (-gap).exp() + ratio * (gap - 1) + torch.xlogy(ratio, ratio)
 
 
 def soft(rule: Rule, gap: Tensor, w: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 r"""The rivals' losses beside the constant target, all with the trainer's interface ``loss(f, x, generator)``.
 
     Pairs                     E ℓ(Δ) over pairs: constant target, CNCE, concrete scores, score entropy (by the rule)
+    DenoisedRatios            E ℓ(Δ, R), R = q(y|x₀)/q(x|x₀): concrete scores and score entropy of noised rows
     EnergyDiscrepancy         E log (w + Σ_i e^{f(x_i) − f(x)})/M, x_i drawn from a noised x
     ColumnDiscrepancy         the same along one column: "grid"
     PseudoLikelihood          −E log ρ_f(x_j | x_−j)
@@ -25,11 +26,22 @@ from torch import Tensor
 
 from ctem.energies import LogPotential, expect_values
 from ctem.matching.kernels import Kernel
-from ctem.matching.losses import Base, Rule, brier, denoising_score_matching, log_score, pair_loss
+from ctem.matching.losses import (
+    Base,
+    RatioRule,
+    Rule,
+    brier,
+    denoised_score_entropy,
+    denoising_score_matching,
+    log_score,
+    pair_loss,
+)
+from ctem.matching.noise import Noise
 from ctem.spaces import Space
 
 __all__ = [
     "ColumnDiscrepancy",
+    "DenoisedRatios",
     "DenoisingScores",
     "EnergyDiscrepancy",
     "NoiseContrast",
@@ -82,6 +94,47 @@ class Pairs(Objective):
 
     def __call__(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> Tensor:
         return pair_loss(f, x, self.kernel, generator, self.m, self.rule)
+
+
+class DenoisedRatios(Objective):
+    r"""The mean of ℓ(Δ, R) over pairs of a noised row x ~ q_s(·|x₀) and y ~ k(·|x), with R = q_s(y|x₀)/q_s(x|x₀).
+
+    Given x, the mean of R is ρ_s(y)/ρ_s(x), with ρ_s the law of noised rows; so the loss is least at f = log ρ_s + C.
+    Concrete scores (Meng et al. 2022) and score entropy (Lou et al. 2024) are trained in this form by their authors.
+    ``Pairs`` needs no noise and has the minimum of s → 0. But where ρ is almost 0 its terms fall without bound, as −Δ
+    or −e^{Δ}, and only rows that never occur would hold them. Here every term is at least 0, and noise bounds R.
+
+    Arguments:
+        kernel: k; it must be symmetric.
+        noise: q.
+        level: s; on bits with a uniform base each is flipped with probability (1 − e^{−s})/2.
+        rule: ℓ: ``denoised_score_entropy`` or ``denoised_concrete_score``.
+        m: comparisons of each row.
+
+    >>> from ctem.bases import ProductBase
+    >>> from ctem.matching.kernels import HammingOne
+    >>> from ctem.spaces import Category
+    >>> space = Space([Category(2)] * 4)
+    >>> loss = DenoisedRatios(HammingOne(space), Noise(ProductBase(space)), level=50.0)  # noise alone: all ratios are 1
+    >>> loss(lambda x: 0 * x[..., 0], torch.zeros(9, 4), torch.Generator())
+    tensor(0.)
+    """
+
+    leaves_open = "a constant, and the noise"
+
+    def __init__(
+        self, kernel: Kernel, noise: Noise, level: float, rule: RatioRule = denoised_score_entropy, m: int = 4
+    ):
+        self.kernel, self.noise, self.level, self.rule, self.m = kernel, noise, level, rule, m
+
+    def __call__(self, f: LogPotential, x: Tensor, generator: torch.Generator) -> Tensor:
+        level = x.new_full((len(x),), self.level)
+        noisy = self.noise.sample(x, level, generator)
+        y = self.kernel.compare(noisy, generator, self.m).y
+        there = self.noise.log_prob(y.flatten(0, 1), x.repeat(self.m, 1), level.repeat(self.m))
+        log_ratio = there.view(self.m, -1) - self.noise.log_prob(noisy, x, level)
+        gap = expect_values(f(noisy), noisy) - _values(f, y)
+        return self.rule(gap, log_ratio.exp()).mean()
 
 
 class EnergyDiscrepancy(Objective):
