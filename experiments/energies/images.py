@@ -24,7 +24,7 @@ from ctem.checking.potential import Counted
 from ctem.checking.record import Side
 from ctem.checking.sides import Flips, annealed_side
 from ctem.datasets import Splits, load_binarized_mnist, load_caltech
-from ctem.densities.chain import Chain
+from ctem.densities.chain import Chain, Probabilities
 from ctem.partition.annealed import level_weights
 from ctem.samplers import BitState, BitTarget, LangevinFlips, PathFlips, anneal_bits
 from experiments.images.firstorder import FirstOrder, HiddenPixels
@@ -41,7 +41,10 @@ MIRRORED = {
 CHAINS = "trained by chains"
 DIGITS = "digits"
 LONGER = 2.7  # times as long as silhouettes
-JUDGING = 40.0  # seconds of the chain rule on a device that others share
+JUDGING = 40.0  # seconds of the chain rule, for the order of pieces; what it may take is measured
+SCORING = 0.4  # of the seconds, at most, for the chain rule
+SLACK = 1.2  # times the seconds that were measured
+TRIED = (2048, 512, 128, 32)  # rows of a pass
 ANNEALING = 50.0
 DIGITS_BEST = "79.905 (ACS), 80.01 (GWG), each by annealing from below"
 BEST = "89.26 (ACS), 92.00 (DREAM), 96.20 (GWG), each by annealing from below"
@@ -95,8 +98,9 @@ def measure(name: str, size: Size, data: str | None, quick: bool, device: str, l
     if name == CHAINS:
         size = size._replace(divergence=min(size.divergence, max(1.0, left - ANNEALING)))
         return spread(bits, Space.image(1, side, side, levels=2), size, title, print)
-    wanted = size.seconds * (LONGER if name == DIGITS else 1.0)
-    size = size._replace(seconds=min(wanted, max(1.0, left - JUDGING)))
+    if name == DIGITS and not quick:
+        seconds = left if math.isfinite(left) else LONGER * size.seconds
+        size = size._replace(seconds=seconds, rows=len(bits[2]))
     return exact(bits, side, size, title, name, device, began + left)
 
 
@@ -117,16 +121,18 @@ class Flipped:
 def exact(
     bits: list[Tensor], side: int, size: Size, data: str, name: str, device: str, end: float
 ) -> list[Record]:
-    """Test nats by the chain rule, over as many test rows as there is time for."""
+    """Test nats by the chain rule, over as many test rows as there is time for; training has what scoring leaves."""
     train_rows, valid, test = bits
     base = ProductBase.fit(Space([c for c in Space.image(1, side, side, 2).columns]), train_rows).to(device)
     began, share = time.perf_counter(), MIRRORED.get(name, 0.0)
     g = ImageNet(base, (side, side), size.channels, precision="bf16" if "cuda" in device else "float32")
     g = g.to(device)
+    plan = scoring_plan(g, test, size, end - time.perf_counter())
+    size = size._replace(seconds=min(size.seconds, max(1.0, end - time.perf_counter() - plan.reserved)))
     history = _fitted(g, Flipped(side, share), train_rows, valid, size, device)
     fitted = time.perf_counter() - began
     print(f"{name}: held-out {history.best_loss:.5f} at step {history.best_step}", flush=True)
-    nats, orders = chain_rule(g.eval().requires_grad_(False), test, size, end)
+    nats, orders = chain_rule(g.eval().requires_grad_(False), test, size, plan.rows, end)
     found = {
         f"test nats, exact, mixture of {orders} orders": float(nats.mean()),
         "test nats, exact: standard error of the test rows": float(nats.std()) / math.sqrt(len(nats)),
@@ -149,18 +155,74 @@ def exact(
     ]
 
 
-def chain_rule(g: ImageNet, test: Tensor, size: Size, end: float) -> tuple[Tensor, int]:
-    """Nats of random test rows, some at a time until the end, by a mixture of orders; and how many orders."""
-    order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[: size.rows].to(test.device)
-    chain, nats, spent = Chain(FirstOrder(g)), [], 0.0
-    orders = chain.orders(size.orders, torch.Generator().manual_seed(0))
-    for rows in order.split(max(1, size.rows // 5)):
-        began = time.perf_counter()
-        if nats and began + 1.1 * spent > end:
+class Plan(NamedTuple):
+    """How test rows are scored."""
+
+    rows: int  # of a piece
+    reserved: float  # seconds that are kept from training
+
+
+def scoring_plan(g: ImageNet, test: Tensor, size: Size, left: float) -> Plan:
+    """The largest pieces of which five fit into the share of scoring, by the time that a pass of each size takes."""
+    torch.backends.cudnn.benchmark = True
+    passes, share = size.orders * test.shape[1], SCORING * left
+    for tried in TRIED:
+        rows = min(tried, size.rows)
+        spent = SLACK * passes * _seconds_of_a_pass(g, test[:rows])
+        if 5 * spent < share:
             break
-        each = torch.stack([chain.log_prob(test[rows], one).double() for one in orders])
+    reserved = max(spent, min(share, spent * math.ceil(size.rows / rows)))
+    print(f"scoring: {rows} rows at a time in {spent:.0f} s, {reserved:.0f} s reserved", flush=True)
+    return Plan(rows, reserved)
+
+
+def _seconds_of_a_pass(g: ImageNet, x: Tensor) -> float:
+    visible, conditionals = torch.rand(x.shape, device=x.device) < 0.5, FirstOrder(g)
+    for timed in (False, True):  # the first pass of a size chooses how it is done
+        began = time.perf_counter()
+        for _ in range(3):
+            float(conditionals.given(x, visible, 0).log_p.sum())  # which waits for the device
+        if timed:
+            break
+    return (time.perf_counter() - began) / 3
+
+
+class OutOfTimeError(Exception):
+    """The moment has come when a result is due."""
+
+
+class TimedConditionals(FirstOrder):
+    """Conditionals that stop a piece of scoring which would end too late."""
+
+    def __init__(self, g: ImageNet, end: float):
+        super().__init__(g)
+        self.end = end
+
+    def given(self, x: Tensor, visible: Tensor, j: int) -> Probabilities:
+        if time.perf_counter() > self.end:
+            raise OutOfTimeError
+        return super().given(x, visible, j)
+
+
+def chain_rule(g: ImageNet, test: Tensor, size: Size, rows: int, end: float) -> tuple[Tensor, int]:
+    """Nats of random test rows by a mixture of orders, some rows at a time until the end; and how many orders.
+
+    The first piece has few rows, and is scored whatever the time, so that something is always known.
+    """
+    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[: size.rows].to(
+        test.device
+    )
+    first = min(rows, TRIED[-1])
+    pieces = [piece for piece in (chosen[:first], *chosen[first:].split(rows)) if len(piece)]
+    orders = Chain(FirstOrder(g)).orders(size.orders, torch.Generator().manual_seed(0))
+    nats: list[Tensor] = []
+    for piece in pieces:
+        chain = Chain(TimedConditionals(g, end if nats else math.inf))
+        try:
+            each = torch.stack([chain.log_prob(test[piece], one).double() for one in orders])
+        except OutOfTimeError:
+            break
         nats.append(math.log(len(orders)) - each.logsumexp(0))
-        spent = time.perf_counter() - began
     return torch.cat(nats), len(orders)
 
 

@@ -127,7 +127,7 @@ def trained(rows: Tensor, valid: Tensor, size: Size, end: float) -> tuple[Prefix
     """A density trained until the moment ``end``; the weights are those with the fewest nats of validation rows."""
     density = PrefixDensity(Space.sequence(CODES, PLACES), size.width).to(rows.device)
     steps = size.steps or MOST_STEPS
-    recipe = replace(RECIPE, batch_size=8 * size.batch, steps=steps, evaluate_every=min(steps, 1000))
+    recipe = replace(RECIPE, batch_size=8 * size.batch, steps=steps, evaluate_every=min(steps, 250))
     with lower_precision():
         history = train(
             density,

@@ -1,12 +1,17 @@
 """Pieces under a clock: results as they come, failures named, what is late left out."""
 
 import json
+import math
 import operator
 import time
 
 import pytest
+import torch
 
-from experiments.energies import bits, images, lattices, referee
+from ctem import ProductBase
+from ctem.spaces import Category, Space
+from experiments.energies import bits, images, lattices, ours, referee
+from experiments.images.unet import ImageNet
 from experiments.pieces import Piece, worked
 
 PIECES = [Piece("part", name, 1.0) for name in ("a", "b", "c")]
@@ -45,6 +50,28 @@ def test_every_piece_of_the_referee_has_a_place_and_long_ones_come_first(quick):
     assert {lattice.name for lattice in options.lattices().lattices} <= names
 
 
+@pytest.mark.parametrize(("late", "scored"), [(True, 2), (False, 6)])
+def test_scoring_that_is_cut_keeps_its_first_rows(late, scored, monkeypatch):
+    monkeypatch.setattr(images, "TRIED", (4, 2))
+    base = ProductBase(Space([Category(2)] * 16))
+    g, test = ImageNet(base, (4, 4), (8, 16)), base.sample(9, torch.Generator().manual_seed(0))
+    size = images.QUICK._replace(rows=6, orders=2)
+    end = time.perf_counter() + (-1 if late else 600)
+    nats, orders = images.chain_rule(g, test, size, 4, end)
+    assert (len(nats), orders) == (scored, 2)
+    assert nats.tolist() == pytest.approx([16 * math.log(2)] * scored)
+
+
+def test_scoring_has_its_seconds_before_training():
+    base = ProductBase(Space([Category(2)] * 16))
+    g, test = ImageNet(base, (4, 4), (8, 16)), base.sample(9, torch.Generator().manual_seed(0))
+    plan = images.scoring_plan(g, test, images.QUICK._replace(rows=9), left=1000.0)
+    assert plan.rows == 9
+    assert 0 < plan.reserved < 500
+    short = images.scoring_plan(g, test, images.QUICK._replace(rows=9), left=0.0)
+    assert short.reserved > 0
+
+
 def test_a_run_that_is_cut_leaves_a_file_that_names_what_is_missing(tmp_path):
     class Arguments:
         quick, device, out, workers = True, "cpu", tmp_path, 0
@@ -60,3 +87,26 @@ def test_a_run_that_is_cut_leaves_a_file_that_names_what_is_missing(tmp_path):
     assert kept["settings"]["pieces left out"] == []
     assert {record["metric"] for record in kept["records"]} >= {"log Z, exact", "width of the bracket"}
     assert not (tmp_path / "referee-couplings-quick.json").exists()
+
+
+def test_codes_of_the_32_bit_sets_are_their_bits_in_another_order():
+    x = torch.randint(2, (50, 32), generator=torch.Generator().manual_seed(0)).float()
+    codes = ours.to_codes(x)
+    assert codes.shape == (50, 8)
+    assert int(codes.max()) < 16
+    assert bool((ours.to_bits(codes) == x).all())
+    high = torch.zeros(1, 32)
+    high[0, [0, 16]] = 1  # the signs are in the first code
+    assert ours.to_codes(high)[0].tolist() == [10] + [0] * 7
+
+
+def test_a_density_in_one_order_sums_to_one_and_draws_what_it_says():
+    space, g = Space.sequence(tokens=3, length=3), torch.Generator().manual_seed(0)
+    density = ours.PrefixDensity(space, width=8, depth=1)
+    density.head.data.normal_(generator=g)
+    p = density.log_prob(space.states()).exp()
+    assert float(p.sum()) == pytest.approx(1)
+    n = 20_000
+    seen = torch.bincount(space.index(density.sample(n, g)), minlength=27) / n
+    z = (seen - p) / (p * (1 - p) / n).sqrt()
+    assert float(z.abs().max()) < 4.5
