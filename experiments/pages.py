@@ -340,7 +340,8 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
     enough = {"nats": nats, "C2ST": 3, "seconds": 2, "AUC": 1 if mean > 1 else 3}  # decimals that are read
     most = next((n for word, n in enough.items() if word in metric), max(4, places_of(mean, 3)))
     whole = f"{mean:.0f}" if metric.startswith("columns") else number(mean)
-    ours = f"{mean:.{nats}f}" if "nats" in metric else whole
+    decimals = 4 if "bits a character" in metric else nats
+    ours = f"{mean:.{decimals}f}" if "nats" in metric or "bits a character" in metric else whole
     if std and "10" in ours.partition("×")[2]:
         ours += f" ± {number(std, 2)}"
     elif std:

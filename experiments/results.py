@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,7 @@ __all__ = [
     "save_arrays",
     "staged",
     "summarise",
+    "text_of",
     "write",
 ]
 
@@ -138,9 +139,15 @@ def write(
         "settings": dict(settings),
         "records": [_checked(record._replace(paper=None) if quick else record) for record in records],
     } | ({} if curves is None else {"curves": dict(curves)})
-    # settings are for reading, so a path or a dtype goes in as text
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-    return replace_bytes(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text.encode())
+    return replace_bytes(Path(folder) / f"{name}{'-quick' if quick else ''}.json", text_of(content).encode())
+
+
+def text_of(content: Mapping[str, Any]) -> str:
+    """The content of a result as JSON, a line a record; a path or a dtype goes in as text, for reading."""
+    dumps = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=str)
+    records = ",\n  ".join(dumps(record) for record in content["records"])
+    whole = dumps({**content, "records": []}, indent=1)
+    return whole.replace('"records": []', f'"records": [\n  {records}\n ]', 1) + "\n"
 
 
 @contextmanager
