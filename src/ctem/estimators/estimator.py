@@ -199,13 +199,20 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
                 (``ctem.fitting.streaming``): two passes, and a temporary file of encoded rows.
         """
+        self._learn(X, sample_weight, X_val, memory)
+        return self
+
+    def _learn(
+        self, X: Any, sample_weight: Any = None, X_val: Any = None, memory: str | float = "1GB"
+    ) -> Intake:
+        """``fit``, and what it learned from, for estimators around this one that ask more of these rows."""
         began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
         check_arguments(self.get_params(deep=False))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # self keeps the names of an earlier fit until everything is there
         with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as data:
             for text in data.remarks:
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warnings.warn(text, UserWarning, stacklevel=3)
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
             rows = data.x, data.weights, data.held_out
@@ -228,10 +235,10 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.held_out_, self.missingness_ = judged, holes
         if data.rows < FEW:
             text = f"fitted on {data.rows} rows: below about {FEW}, little can be learned beyond independent columns."
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warnings.warn(text, UserWarning, stacklevel=3)
         if text := self._cut():
-            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=2)
-        return self
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
+        return data
 
     def _learn_gaps(self, data: Intake, seed: int, end: float | None) -> Missingness | None:
         """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
