@@ -42,7 +42,7 @@ from ctem.tables.answers.realism import Realism
 from ctem.tables.io.delivery import Delivers, delivered
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.io.given import matched, positions, renamed
+from ctem.tables.io.given import matched, named, positions, renamed
 from ctem.tables.io.observed import filled
 from ctem.tables.io.recognition import read_written
 from ctem.tables.io.records import from_records
@@ -280,9 +280,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             given: names or positions.
         """
         check_is_fitted(self)
-        known = positions("given", given, self.table_type_.names)
+        known = positions("given", given, self.table_type_)
         others = [j for j in range(self.n_features_in_) if j not in known]
-        asked = others if columns is None else positions("columns", columns, self.table_type_.names)
+        asked = others if columns is None else positions("columns", columns, self.table_type_)
         if set(asked) & set(known):
             raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
         needed = [self.table_type_.names[j] for j in (*asked, *known)]
@@ -364,10 +364,12 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
         if text := self._cut():
             warnings.warn(f"probability: the fit was {text}.", UserWarning, stacklevel=2)
-        asked, known = (given, {}) if event is None else (event, given or {})
+        asked, known = (
+            named(each or {}, self.table_type_) for each in ((given, {}) if event is None else (event, given))
+        )
         generator = self._generator(random_state)
         return conditional_probability(
-            self._table, self.table_type_, asked or {}, known, int(n_draws), generator, tolerance
+            self._table, self.table_type_, asked, known, int(n_draws), generator, tolerance
         )
 
     def predict(self, X: Any, column: str | int | None = None) -> Any:
@@ -407,9 +409,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             column: its name or position; the last one when None.
         """
         check_is_fitted(self)
-        j = answered_position(self.schema_, column)
+        j = answered_position(self.schema_, self.table_type_, column)
         if isinstance(X, Mapping):
-            distribution = self._table.conditional(one_row(self.schema_, self.table_type_, X), j, X)
+            known = named(X, self.table_type_)
+            row = one_row(self.schema_, self.table_type_, known)
+            distribution = self._table.conditional(row, j, known)
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             distribution = self._table.conditional(self.as_frame(X, others), j)
