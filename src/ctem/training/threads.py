@@ -23,7 +23,12 @@ _all_threads: ContextVar[int | None] = ContextVar("_all_threads", default=None)
 
 
 class SideBySide(Protocol):
-    """Does several things, and returns what each of them returned."""
+    """Does several things, and returns what each of them returned.
+
+    >>> plainly: SideBySide = lambda jobs: [job() for job in jobs]
+    >>> plainly([lambda: 1, lambda: 2])
+    [1, 2]
+    """
 
     def __call__(self, jobs: Sequence[Callable[[], T]]) -> list[T]: ...
 

@@ -42,7 +42,6 @@ from ctem.densities.presence import gaps
 from ctem.spaces import Space
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
-from ctem.training.threads import PARTS
 
 __all__ = ["fit_anyorder", "split_rows"]
 
@@ -118,8 +117,7 @@ def fit_anyorder(
     net = network(base, **settings.network, **beside)
     net.believe(net.worth._replace(reach=outermost(len(x))))
     how: dict[str, Any] = {"growth": settings.growth, "least_gain": settings.least_gain, "refresh": refresh}
-    recipe = replace(settings.recipe(seed), shards=1 if x.is_cuda else PARTS)
-    phases = Phases(net, data, recipe, checkpoint, progress, **how)
+    phases = Phases(net, data, settings.recipe(seed, cpu=not x.is_cuda), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
     anything = HiddenColumns(
