@@ -28,6 +28,7 @@ DISTINCT = (
     16  # values of the lower column, half of which occur near to equality, or half of all if they are fewer
 )
 BROKEN = 0.001  # share of rows that may break an order
+UNSURE = 0.1  # share of rows in which chance must break an order that some rows break
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ def find_orders(
     """The orders between columns of numbers, or of moments, or of durations; those that are asked for first.
 
     Many rows are near to equality on the one side of it and hardly any on the other, and if the columns had nothing to
-    do with each other, many rows would break the order. That of columns of a few values must hold in all rows: else
-    networks, which see the values, know more than its share.
+    do with each other, many rows would break the order: a tenth, if some rows do break it. That of columns of a few
+    values must hold in all rows: else networks, which see the values, know more than its share.
 
     >>> from ctem.tables.schema import Schema
     >>> from ctem.tables.io.frame import read_frame
@@ -133,7 +134,7 @@ def _ordered(a: str, b: str, values: Mapping[str, Vector], width: float) -> bool
     some = int(close.sum()) - below
     lower, higher = len(np.unique(low[there])), len(np.unique(high[there]))
     diverse = 2 * values_near >= min(DISTINCT, lower)
-    if below and max(lower, higher) <= DISTINCT:
+    if below and (max(lower, higher) <= DISTINCT or chance < UNSURE * n):
         return False
     return bool(min(some, chance, apart) >= EVIDENCE and EVIDENCE * below <= min(some, chance) and diverse)
 
