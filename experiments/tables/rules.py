@@ -5,7 +5,7 @@
 
 One short fit a table, without an energy. The same networks then answer twice: with the rules and orders that the fit
 kept, and without. Nats are the mean log-density of held-out rows. C2ST is that of ``nats.py``, drawn rows against
-held-out ones. Search is the share of the fit's processor time that looking for rules takes.
+held-out ones, in the columns that have no gaps in these: drawn rows have none. Search is a part of the fit.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measured(name: str, X: pd.DataFrame, seed: int, settings: dict[str, Any]) ->
         summarise(name, "all", FITTED, [fitted]),
         summarise(name, "all", SEARCH, [_search(model, train)]),
     ]
-    frame = model.as_frame(test)
+    frame, full = model.as_frame(test), [column for column in test if test[column].notna().all()]
     kept = TableDensity(model.schema_, model.density_)
     systems = (
         {"with rules": kept, "without": without_rules(model)} if kept.schema.keeper else {"with rules": kept}
@@ -73,7 +73,7 @@ def measured(name: str, X: pd.DataFrame, seed: int, settings: dict[str, Any]) ->
         cells = density.sample(DRAWN, torch.Generator().manual_seed(seed))
         drawn = build_frame(model.sampled_type_, cells)
         records.append(summarise(name, system, "nats", [float(density.log_prob(frame).mean())]))
-        records.append(summarise(name, system, "C2ST", [boosted(test, drawn, seed)]))
+        records.append(summarise(name, system, "C2ST", [boosted(test[full], drawn[full], seed)]))
         for breach in breaches(model.schema_, cells):
             share = breach.broken / max(1, breach.rows)
             records.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ctem.tables.encoding.codecs import Codec
 from ctem.tables.io.cells import Cells
-from ctem.tables.relations.kept_rules import SHOWN, examples_fit, kept_share
+from ctem.tables.relations.kept_rules import SHOWN, examples_fit, kept_share, rows_in_words
 from ctem.tables.relations.quantities import Quantity, quantity_of
 from ctem.tables.relations.wishes import Wishes
 
-__all__ = ["KeptOrder", "find_orders"]
+__all__ = ["KeptOrder", "find_orders", "orders_in_words"]
 
 Vector = NDArray[np.float64]
 MOST_COLUMNS = 64  # that are compared with each other
@@ -54,11 +54,14 @@ class KeptOrder:
     examples: tuple[int, ...]
 
     def in_words(self) -> str:
-        """The order as a sentence about the lower column, with the rows that break it."""
+        """The order as a sentence about the lower column, with the rows that break it.
+
+        >>> KeptOrder("start", "end", 0.99, 500, 2, (3, 8)).in_words()
+        'at most end but in 2 rows of 500 (such as row 3)'
+        """
         if not self.broken:
             return f"never above {self.high}"
-        rows = "1 row" if self.broken == 1 else f"{self.broken:,} rows"
-        return f"above {self.high} in {rows} of {self.rows:,} alone (such as row {self.examples[0]})"
+        return f"at most {self.high} but in {rows_in_words(self.rows, self.broken, self.examples)}"
 
     def to_json(self) -> dict[str, Any]:
         """This order as plain JSON."""
@@ -79,6 +82,19 @@ class KeptOrder:
         ):
             raise ValueError(f"order: expected two columns of numbers and a share in (0, 1); got {low!r:.40}")
         return cls(low, high, share, rows, broken, examples)
+
+
+def orders_in_words(orders: Sequence[KeptOrder]) -> str:
+    """Orders of one lower column as a sentence: those that no row breaks in one list.
+
+    >>> kept = [KeptOrder("a", high, 0.99, 98, 0, ()) for high in "bcd"]
+    >>> orders_in_words([*kept, KeptOrder("a", "e", 0.98, 98, 1, (7,))])
+    'never above b, c and d; at most e but in 1 row of 98 (row 7)'
+    """
+    highs = [order.high for order in orders if not order.broken]
+    listed = " and ".join(filter(None, [", ".join(highs[:-1]), *highs[-1:]]))
+    broken = [order.in_words() for order in orders if order.broken]
+    return "; ".join([*([f"never above {listed}"] if highs else []), *broken])
 
 
 def find_orders(
