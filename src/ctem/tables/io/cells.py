@@ -199,7 +199,8 @@ def object_array(dtype: dict[str, Any], cells: Cells) -> Array:
         return cells.named(gap)
     if kind in PYTHON:
         cells = replace(cells, values=counts_of(cells, PYTHON[kind]), unit=PYTHON[kind])
-    convert = {"decimal": Decimal, "float": float, "int": int, "bool": bool}.get(kind, lambda value: value)
+    converters = {"decimal": Decimal, "float": float, "int": int, "bool": bool, "time": dt.time.fromisoformat}
+    convert: Callable[[Any], Any] = converters.get(kind, lambda value: value)
     source = np.char.mod("%.15g", cells.values).tolist() if kind == "decimal" else cells.to_list()
     out = np.empty(len(cells), object)
     pairs = zip(source, cells.missing.tolist(), strict=True)
@@ -303,6 +304,7 @@ def _python_type(cls: type) -> str | None:
         (Real, "float"),
         (dt.datetime, "datetime"),
         (dt.date, "date"),
+        (dt.time, "time"),
     ]
     return next((name for base, name in table if issubclass(cls, base)), None)
 
@@ -327,6 +329,11 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
     if kind == "str":
         codes, labels = factorise(known, gone)
         return Cells("label", codes, gone, tuple(str(label) for label in labels))
+    if kind == "time":
+        if any(value.tzinfo is not None for value in known):
+            raise TypeError(f"column {name!r}: expected times of day without a zone; got {known[0]}.")
+        codes, labels = factorise(known, gone)
+        return Cells("label", codes, gone, clock_text(labels))
     if kind in ("date", "datetime"):
         return _python_times(name, kind, known, gone)
     whole = np.uint64 if kind == "int" and max(known) >= 2**63 else np.int64
@@ -338,6 +345,16 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
         wide = next(value for value in known if not -(2**63) <= value < 2**63)
         raise ValueError(f"column {name!r}: expected whole numbers of 64 bits; got {wide}.") from None
     return Cells({"bool": "bool", "int": "int"}.get(kind, "float"), values, gone)
+
+
+def clock_text(times: Sequence[dt.time]) -> tuple[str, ...]:
+    """Times of day as text, all to the minute or all to the second; what is finer is cut off.
+
+    >>> clock_text([dt.time(9, 30), dt.time(10)]), clock_text([dt.time(9, 30), dt.time(10, 0, 1)])
+    (('09:30', '10:00'), ('09:30:00', '10:00:01'))
+    """
+    spec = "seconds" if any(time.second for time in times) else "minutes"
+    return tuple(time.isoformat(spec) for time in times)
 
 
 def _python_times(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
