@@ -27,20 +27,16 @@ from ctem.persistence.models.consistency import (
     LARGEST,
     MOST_DRAWS,
     check_as_written,
-    check_categories,
-    check_cells,
+    check_columns,
     check_held_out,
-    check_labels,
-    check_numbers,
-    check_ranges,
     check_rules,
+    check_sizes,
     number,
 )
 from ctem.persistence.models.energies import rebuilt_energy
 from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.writing import tensors_of
-from ctem.persistence.reading import read
-from ctem.persistence.sealed import Header, part, short
+from ctem.persistence.sealed import MODEL, Header, part, short
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -53,7 +49,14 @@ __all__ = ["load"]
 
 SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
-MOST_HARMONICS = 64
+LARGEST_SIZE = 2**31  # of a network, whose tensors have to be as large
+NETWORK: dict[str, tuple[float, float]] = {
+    "width": (1, LARGEST_SIZE),
+    "blocks": (1, LARGEST_SIZE),
+    "members": (1, LARGEST_SIZE),
+    "harmonics": (0, 64),
+    "dropout": (0.0, 0.999999),
+}
 LONGEST_NAME = 99  # characters of a method of log Z
 TINIEST = 1e-30  # nats or share that is not 0
 LEAST_SHARE = 2.0**-25  # that a network can be believed by: an interval is halved 24 times to find it
@@ -68,7 +71,7 @@ def load(path: str | Path, device: str = "auto") -> Fitted:
     ...
     FileNotFoundError: load: no file at absent.ctem.
     """
-    header, tensors = read(Path(path))
+    header, tensors = MODEL.read(Path(path))
     try:
         with in_float32():
             return _rebuilt(header, tensors, device)
@@ -89,11 +92,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
         raise ValueError("kind and schema: expected the same columns in both.")
     check_as_written("kind", header["kind"], table_type.to_json())
     check_as_written("schema", header["schema"], schema.to_json())
-    check_categories(table_type, schema)
-    check_cells(table_type, schema)
-    check_numbers(schema)
-    check_ranges(schema, arguments["kinds"])
-    check_labels(schema)
+    check_columns(table_type, schema, arguments["kinds"])
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
     check_rules(schema, origin.rows)
@@ -227,8 +226,9 @@ def _any_order_net(
     base: ProductBase, options: Header, tensors: dict[str, Tensor], ties: Ties | None
 ) -> AnyOrderNet:
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
-    types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
-    _check_options(options, types)
+    check_sizes("network", options, NETWORK)
+    if 0 < options["dropout"] < LEAST_SHARE:
+        raise ValueError(f"network: expected dropout of 0, or above {LEAST_SHARE:g}; got {options}.")
     weights = part(tensors, "net.")
     members, inputs, width = weights["first.weight"].shape
     by_tensors = {"members": members, "width": width, "blocks": _blocks(weights)}
@@ -296,21 +296,6 @@ def _base(space: Space, log_table: Tensor) -> ProductBase:
         raise ValueError("base: expected a probability > 0 for every value of every column, 1 in all.")
     base.load_state_dict({"log_table": log_table})
     return base
-
-
-def _check_options(options: Header, types: Mapping[str, type[int] | type[float]]) -> None:
-    if set(options) != set(types):
-        raise ValueError(f"network: expected {sorted(types)}; got {sorted(options)}.")
-    for key, kind in types.items():
-        value = options[key]
-        least = 0 if key in ("dropout", "harmonics") else 1
-        if isinstance(value, bool) or not isinstance(value, kind | int) or not value >= least:
-            raise ValueError(f"network: expected {key} ≥ {least}, a {kind.__name__}; got {value!r}.")
-    if (
-        not (options.get("dropout", 0) == 0 or LEAST_SHARE <= options["dropout"] < 1)
-        or options.get("harmonics", 0) > MOST_HARMONICS
-    ):
-        raise ValueError(f"network: expected dropout < 1 and harmonics ≤ {MOST_HARMONICS}; got {options}.")
 
 
 def _history(data: Header) -> History:
