@@ -104,8 +104,8 @@ def _check_values(field: Field, codec: Constant | Labels) -> None:
             raise ValueError(
                 f"column {field.name!r}: expected values among its categories; got {strange[0]!r:.40}."
             )
-    plain = [isinstance(value, int | float) and not isinstance(value, bool) for value in codec.values]
-    if all(plain) and not all(a < b for a, b in pairwise(codec.values)):
+    numbers = [v for v in codec.values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) == len(codec.values) and not all(a < b for a, b in pairwise(numbers)):
         raise ValueError(f"column {field.name!r}: expected values that increase; got {codec.values!r:.60}.")
 
 
