@@ -141,8 +141,8 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         name: of the table.
 
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> found = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
-    >>> found.same_rows, found.scores[0].rows, len(found.pairs)
+    >>> findings = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
+    >>> findings.same_rows, findings.scores[0].rows, len(findings.pairs)
     (True, 'rows of the fit', 1)
     """
     table, whole = TableDensity(model.schema_, model.density_), displayed_frame(model.as_frame(X))

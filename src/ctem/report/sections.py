@@ -45,8 +45,8 @@ def sections(findings: Findings, origin: Mapping[str, Any], seed: int) -> list[t
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> found = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
-    >>> [mark for mark, *_ in sections(found, {}, 0)]  # one column has no pairs
+    >>> findings = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
+    >>> [mark for mark, *_ in sections(findings, {}, 0)]  # one column has no pairs
     ['columns', 'training', 'density', 'marginals', 'outliers', 'privacy', 'provenance']
     """
     every = [
