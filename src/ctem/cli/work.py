@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,9 @@ from sklearn.utils import check_random_state
 from ctem.cli.border import Stopped
 from ctem.cli.commands import Fit, Impute, Outliers, Report, Sample, Score
 from ctem.cli.facts import quality_in_words, reading_of
-from ctem.cli.large import rows_to_fit, some_rows
 from ctem.cli.options import ModelOptions, RowOptions
 from ctem.cli.parts import Answer, Crew, answer_parts, imputed, sample_parts, scored, strange
-from ctem.cli.streams import Lowest, bar, dialect, drawn_table, explained, known_table, streams
+from ctem.cli.streams import Lowest, bar, dialect, drawn_table, explained, fit_table, known_table, streams
 from ctem.cli.words import column_kinds, conditions
 from ctem.estimators.estimator import CTEM
 from ctem.persistence.atomic import check_target, is_regular
@@ -27,11 +27,14 @@ from ctem.report import write_report
 from ctem.tables.answers.events import split_given
 from ctem.tables.inference.kinds import kind_names
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.files import BATCH, open_sink
+from ctem.tables.io.files import BATCH, MAX_ROWS, open_sink, reservoir
+from ctem.tables.io.large import LargeTable, is_parquet, open_large
 from ctem.tables.io.terminal import note
 from ctem.tables.io.writings import Writing
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
+
+JUDGED = 20_000  # rows of a large table by which samples are judged
 
 
 def fit(options: Fit) -> None:
@@ -59,15 +62,37 @@ def fit(options: Fit) -> None:
     how = {"decimal": options.decimal, "kinds": kind_names(model.kinds)}
     with together() as here:
         alone = quiet or not here.first
-        with rows_to_fit(
-            options.table, options.drop or [], options.max_rows, options.seed, alone, how, layout
-        ) as X:
+        with _rows_to_fit(options, alone, how, layout) as X:
             here.agreed(lambda: None if resume else _begin(checkpoint))
             _learn(model, X, options.memory, older)
             if here.first:
                 _judge(model, X, options.seed)
                 model.save(output)
                 _end(model, output, checkpoint, quiet)
+
+
+@contextmanager
+def _rows_to_fit(options: Fit, quiet: bool, how: Mapping[str, Any], layout: Dialect) -> Iterator[Any]:
+    """A large table where a fit may stream, otherwise a table of at most ``max_rows`` rows."""
+    path, drop, rows, seed = options.table, options.drop or [], options.max_rows, options.seed
+    if not is_parquet(path):
+        yield fit_table(path, drop, rows or MAX_ROWS, seed, quiet, how, layout)
+        return
+    layout.check_unused(path)
+    with open_large(path) as large:
+        if absent := [name for name in drop if name not in large.schema.names]:
+            raise ValueError(f"--drop: {absent[0]!r} is not in {path}, which has {large.schema.names}.")
+        kept = large.without(drop)
+        if rows is None or rows >= kept.rows:
+            yield kept
+            return
+        if not quiet:
+            note(f"{path}: {kept.rows} rows; a random sample of {rows} is used (seed {seed})")
+        yield _sampled(kept, rows, seed)
+
+
+def _sampled(large: LargeTable, rows: int, seed: int) -> Any:
+    return reservoir((batch.table for batch in large.batches()), rows, seed)[0]
 
 
 def _begin(checkpoint: Path | None) -> None:
@@ -78,7 +103,8 @@ def _begin(checkpoint: Path | None) -> None:
 
 def _judge(model: CTEM, X: Any, seed: int) -> None:
     """Keep with the model how well its samples pass for real rows."""
-    model.held_out_ = replace(model.held_out_, realism=model.realism(some_rows(X, seed)))
+    rows = _sampled(X, JUDGED, seed) if isinstance(X, LargeTable) else X
+    model.held_out_ = replace(model.held_out_, realism=model.realism(rows))
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
