@@ -231,22 +231,22 @@ def _any_order_net(
         raise ValueError(f"network: expected dropout of 0, or above {LEAST_SHARE:g}; got {options}.")
     weights = part(tensors, "net.")
     members, inputs, width = weights["first.weight"].shape
-    by_tensors = {"members": members, "width": width, "blocks": _blocks(weights)}
-    _check_sizes(base.space, options, by_tensors, inputs, weights)
+    blocks = len({name.split(".")[1] for name in weights if name.startswith("body.")})
+    sizes = {"members": members, "width": width, "blocks": blocks}
+    if any(options[key] != size for key, size in sizes.items()) or options["harmonics"] > inputs:
+        raise ValueError(f"network: expected the sizes of its tensors, {sizes}; got {options}.")
+    values = sum(base.space.sizes)  # each has an indicator among the inputs
+    least = members * (width * max(inputs, values // 2) + blocks * width**2)
+    if sum(tensor.numel() for tensor in weights.values()) < least:
+        raise ValueError(f"network: expected at least {least} numbers in tensors, for {sizes}.")
     correlation = tensors.get("correlation")
     if correlation is not None:
-        sizes = base.space.sizes
-        _check_correlation(
-            correlation, len(base.space.reals) + sum(sizes[j] > 2 for j in base.space.ordinals)
-        )
+        scores = len(base.space.reals) + sum(base.space.sizes[j] > 2 for j in base.space.ordinals)
+        _check_correlation(correlation, scores)
         correlation = correlation.to(base.log_table.device)
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
     _load(net, weights)
     return net
-
-
-def _blocks(tensors: Mapping[str, Tensor]) -> int:
-    return len({name.split(".")[1] for name in tensors if name.startswith("body.")})
 
 
 def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -259,19 +259,6 @@ def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
             if expected[name].shape != value.shape:
                 raise ValueError(f"tensor {name!r}: expected shape {tuple(expected[name].shape)}.")
             expected[name].copy_(value)
-
-
-def _check_sizes(
-    space: Space, options: Header, by_tensors: Mapping[str, int], inputs: int, weights: Mapping[str, Tensor]
-) -> None:
-    """A network has the sizes of its tensors, and no more numbers than they have: a small file asks for little."""
-    if any(options[key] != size for key, size in by_tensors.items()) or options.get("harmonics", 0) > inputs:
-        raise ValueError(f"network: expected the sizes of its tensors, {dict(by_tensors)}; got {options}.")
-    width, layers = by_tensors["width"], by_tensors.get("blocks", by_tensors.get("depth", 2) - 1)
-    values = sum(space.sizes[j] for j in space.discretes)  # each has an indicator among the inputs
-    least = by_tensors.get("members", 1) * (width * max(inputs, values // 2) + layers * width**2)
-    if sum(tensor.numel() for tensor in weights.values()) < least:
-        raise ValueError(f"network: expected at least {least} numbers in tensors, for {dict(by_tensors)}.")
 
 
 def _check_correlation(c: Tensor, scores: int) -> None:
@@ -299,13 +286,9 @@ def _base(space: Space, log_table: Tensor) -> ProductBase:
 
 
 def _history(data: Header) -> History:
-    best = data["best_loss"]
-    history = History(
-        **{
-            **_checked(History(), {**data, "best_loss": 0.0}),
-            "best_loss": math.inf if best is None else float(best),
-        }
-    )
+    record = _checked(History(), {**data, "best_loss": 0.0})
+    best = math.inf if data["best_loss"] is None else float(data["best_loss"])
+    history = History(**{**record, "best_loss": best})
     columns = history.step, history.loss, history.held_out
     if not len(history.step) == len(history.loss) or len(history.held_out) not in (0, len(history.step)):
         raise ValueError("history: expected columns of one length.")
