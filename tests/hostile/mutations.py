@@ -7,22 +7,16 @@ from functools import reduce
 
 from tests.model_files import EVIL, places_in
 
-ASIDE = (
-    "settings",
-    "trained",
-    "history",
-    "provenance",
-    "reason",
-    "gap",
-    "late",
-    "original",
-)  # no density is made of it
-# of a column's curve, its lattice and its markers; scores of held-out rows; of a sum; how a number is written
+# of which no density is made
+ASIDE = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
+# of a column's curve, its lattice, its wall clock and its markers; scores of held-out rows; of a sum; how a number is written
 FREE = {
     "location",
     "knots",
     "scores",
     "slopes",
+    "turns",
+    "offsets",
     "folds",
     "factors",
     "constant",
