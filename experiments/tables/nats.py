@@ -1,5 +1,5 @@
 """Ten mixed tables: held-out nats and C2ST beside independent columns, a Gaussian copula, a Chow–Liu tree, a mixture of
-Gaussians and zuko's spline flow on dequantised data, and adversarial random forests (C2ST only).
+Gaussians, a Gaussian of each class, zuko's spline flow on dequantised data, and adversarial random forests (C2ST only).
 
     python -m experiments.tables.nats --device cuda --data FOLDER --out OUT --systems CTEM    ours, where there is a GPU
     python -m experiments.tables.nats --data FOLDER                                           everything, on the CPU
@@ -16,6 +16,7 @@ tables-….json; nothing is tuned. --quick takes a made-up table.
 
     python -m experiments.tables.nats --data FOLDER --sets ames flchain loans pbc storms weather --rows 4500
     python -m experiments.tables.nats --data FOLDER --sets german bank --rows 100
+    python -m experiments.tables.nats --sets penguins --seeds 10 --systems CTEM "Gaussian of each class"
 
 --sets may name the six of FOLDER/wild: their complete rows, without free text, columns that name rows or repeat others,
 and columns of which most cells are missing. --rows trains on at most so many of the training rows.
@@ -42,7 +43,7 @@ from torch import Tensor
 
 from ctem import CTEM
 from ctem.benchmarks.metrics import classifier_two_sample
-from ctem.datasets import load_table
+from ctem.datasets import load_penguins, load_table
 from ctem.tables.encoding.codecs import Numbers
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
@@ -76,6 +77,7 @@ SETS = (
     *("abalone", "german", "california", "bank", "diamonds"),
     *("default", "shoppers", "magic", "beijing", "adult"),
 )
+PENGUINS = "penguins"
 WILD = ("ames", "flchain", "loans", "pbc", "storms", "weather")
 NAMING = {
     "loans": ["emp_title"],
@@ -107,6 +109,8 @@ def load(data: str, args) -> pd.DataFrame:
     """The complete rows of a table, every number on a lattice."""
     if args.quick:
         return toy_table(400, 0)
+    if data == PENGUINS:
+        return load_penguins().dropna()
     if data in WILD:
         frame = complete(wild(data, args.data, NAMING.get(data, ())))
         return frame.assign(age=(DAYS * frame["age"]).round()) if data == "pbc" else frame  # of whole days
@@ -394,20 +398,20 @@ def measure(task: Task, args) -> Values:
 
 
 def main() -> None:
-    parser = sweep_arguments(__doc__, (*SETS, *WILD), SYSTEMS, SEEDS)
+    parser = sweep_arguments(__doc__, (*SETS, *WILD, PENGUINS), SYSTEMS, SEEDS)
+    parser.set_defaults(sets=None)
     parser.add_argument("--margins", action="store_true", help="margins of samples, into margins.json")
     parser.add_argument("--effort", default="default", help="of CTEM, with --margins")
     parser.add_argument("--max-time", type=float, help="seconds of a fit, with --margins")
     parser.add_argument("--rows", type=int, help="of training, at most")
     args = parser.parse_args()
+    args.sets = args.sets or ((*SETS, *WILD) if args.margins else SETS)
     if args.margins:
         settings = {
             "model": f"CTEM(effort={args.effort!r}, max_time={args.max_time})",
             "tolerance": TOLERANCE,
         }
         return sweep(margins, tasks(args, ["CTEM"]), args, args.name or "margins", settings)
-    every = len(args.sets) == len(SETS) + len(WILD)
-    args.sets = SETS if every else args.sets
     name = args.name or f"tables-{group_name(args)}"
     settings = {"model": "CTEM()", "test share": TEST_SHARE, "draws in a cell": DRAWS, "rows": args.rows}
     sweep(measure, tasks(args), args, name, settings)
