@@ -59,6 +59,7 @@ PAGES = (
     Page("tables", {"tables-CTEM*": DEFAULTS, "tables-*": PEERS}, notes="tables"),
     Page("samples", {"samples*": DEFAULTS}, notes="tables"),
     Page("margins", {"margins*": DEFAULTS}, split=None),
+    Page("rules", {"rules*": "nothing was chosen on them; one run of short fits without an energy"}),
     Page("titanic", {"titanic*": DEFAULTS}, notes="tables"),
     Page("harpoon", {"harpoon*": DEFAULTS}, notes="tables"),
     Page("adbench", {"adbench*": "the score on half of the sets"}, notes="tables"),
@@ -170,7 +171,7 @@ def load(path: Path) -> Result:
 
 def results_of(folder: Path) -> list[tuple[Page, list[Result]]]:
     """The results of every page in the order of its sources; each result is on one page."""
-    found: dict[str, list[Result]] = {}
+    by_page: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.json")):
         if path.stem.endswith("-quick"):
             continue
@@ -180,8 +181,8 @@ def results_of(folder: Path) -> list[tuple[Page, list[Result]]]:
             raise ValueError(
                 f"{path.name}: expected one page of experiments/pages.py to show it; got {names}."
             )
-        found.setdefault(homes[0], []).append(load(path))
-    return [(page, sorted(found[page.name], key=_place(page))) for page in PAGES if page.name in found]
+        by_page.setdefault(homes[0], []).append(load(path))
+    return [(page, sorted(by_page[page.name], key=_place(page))) for page in PAGES if page.name in by_page]
 
 
 def _source(page: Page, name: str) -> str | None:
@@ -246,47 +247,69 @@ def text_of(page: Page, results: Sequence[Result]) -> str:
 def _legend(page: Page, results: Sequence[Result]) -> list[str]:
     """What ± and italics mean, where there are any."""
     records = [record for result in results for record in result["records"]]
-    said = ["Mean ± standard deviation over seeds."] if any(r["std"] for r in records) else []
+    legend = ["Mean ± standard deviation over seeds."] if any(r["std"] for r in records) else []
     if page.published == "inline" and any(r["paper"] is not None for r in records):
-        said += ["*Italic*: the published number."]
-    return ["", " ".join(said)] if said else []
+        legend += ["*Italic*: the published number."]
+    return ["", " ".join(legend)] if legend else []
 
 
 def worded(records: Rows, words: Mapping[str, str]) -> Rows:
     """Records whose names are those of abouts.toml; a metric without a word is left out."""
-    shown = [r for r in records if words.get(r["metric"]) != ""]
+    listed = [r for r in records if words.get(r["metric"]) != ""]
     axes = ("dataset", "system", "metric")
-    return [r | {axis: words.get(r[axis], r[axis]) for axis in axes} for r in shown]
+    return [r | {axis: words.get(r[axis], r[axis]) for axis in axes} for r in listed]
 
 
 def unique(results: Sequence[Result]) -> Rows:
     """All records, one of each set, system and metric: of two the newer, where the first one stood."""
-    found: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
+    newest: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
     for created, record in ((each["created"], record) for each in results for record in each["records"]):
         key = (record["dataset"], record["system"], record["metric"])
-        if key not in found or created > found[key][0]:
-            found[key] = (created, record)
-    return [record for _, record in found.values()]
+        if key not in newest or created > newest[key][0]:
+            newest[key] = (created, record)
+    return [record for _, record in newest.values()]
 
 
 def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
-    """The tables of a page, by heading; what only one system has is in one table of its own."""
+    """The tables of a page, by heading.
+
+    What only one system has is in one table of its own, and so are all metrics of the same systems on one set.
+    """
     if page.split is None:
         return [("", records)]
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         part = next((p.strip(", =") for p in page.parts if p in record["dataset"]), "")
-        found.setdefault((record[page.split], part), []).append(record)
+        tables.setdefault((record[page.split], part), []).append(record)
+    tables = _of_one_set(tables) if page.split == "metric" else tables
     alone: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for heading, of in list(found.items()) if page.split == "metric" else []:
+    for heading, of in list(tables.items()) if page.split == "metric" else []:
         if len(systems := {r["system"] for r in of}) == 1:
-            alone.setdefault((f"{systems.pop()} alone", heading[1]), []).extend(found.pop(heading))
-    named = [(", ".join(filter(None, heading)), of) for heading, of in found.items()]
+            alone.setdefault((f"{systems.pop()} alone", heading[1]), []).extend(tables.pop(heading))
+    named = [(", ".join(filter(None, heading)), of) for heading, of in tables.items()]
     return [*named, *((_alone(", ".join(filter(None, heading)), of), of) for heading, of in alone.items())]
 
 
+def _of_one_set(
+    tables: Mapping[tuple[str, str], list[dict[str, Any]]],
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The same tables, but those of several systems on one set are joined where set and systems are the same."""
+    homes: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for key, of in tables.items():
+        sets, systems = ({r[axis] for r in of} for axis in ("dataset", "system"))
+        if len(sets) == 1 < len(systems):
+            homes.setdefault((*sets, *sorted(systems)), []).append(key)
+    joined = {key: (sets[0], keys) for sets, keys in homes.items() if len(keys) > 1 for key in keys}
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for key, of in tables.items():
+        name, keys = joined.get(key, ("", [key]))
+        heading = (f"{name}: {keys[0][0]}, and more", keys[0][1]) if name else key
+        parts.setdefault(heading, []).extend(of)
+    return parts
+
+
 def _alone(heading: str, records: Rows) -> str:
-    """With the name of what is measured, if that is one thing: the table does not say it."""
+    """With the name of what is measured, if that is one thing: the table does not name it."""
     metrics = {record["metric"] for record in records}
     return f"{metrics.pop()}, {heading}" if len(metrics) == 1 else heading
 
@@ -340,8 +363,8 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
     enough = {"nats": nats, "C2ST": 3, "seconds": 2, "AUC": 1 if mean > 1 else 3}  # decimals that are read
     most = next((n for word, n in enough.items() if word in metric), max(4, places_of(mean, 3)))
     whole = f"{mean:.0f}" if metric.startswith("columns") else number(mean)
-    decimals = 4 if "bits a character" in metric else nats
-    ours = f"{mean:.{decimals}f}" if "nats" in metric or "bits a character" in metric else whole
+    exact = "bits a character" in metric or metric in ("log Z", "log Z, exact")
+    ours = f"{mean:.{4 if exact else nats}f}" if exact or "nats" in metric else whole
     if std and "10" in ours.partition("×")[2]:
         ours += f" ± {number(std, 2)}"
     elif std:
@@ -390,10 +413,10 @@ def _place_of(result: Result) -> str:
 
 def by_command(folder: Path = RESULTS) -> list[list[Result]]:
     """All results by the command that makes them, the oldest first: by day, then by distance, unknown ones before."""
-    found: dict[str, list[Result]] = {}
+    pieces: dict[str, list[Result]] = {}
     for result in (result for _, results in results_of(folder) for result in results):
-        found.setdefault(result["command"], []).append(result)
-    return sorted(found.values(), key=lambda results: min(map(_age, results)))
+        pieces.setdefault(result["command"], []).append(result)
+    return sorted(pieces.values(), key=lambda results: min(map(_age, results)))
 
 
 def _age(result: Result) -> tuple[str, bool, int]:
@@ -413,7 +436,7 @@ def listed(runs: Iterable[Sequence[Result]]) -> list[str]:
     return lines
 
 
-def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
+def index(filled: Iterable[tuple[Page, Sequence[Result]]]) -> str:
     """The page of pages."""
     lines = [
         "# Results",
@@ -424,7 +447,7 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
         row(["page", "what it asks", "made", "commits since"]),
         rule(4),
     ]
-    for page, results in found:
+    for page, results in filled:
         about, days = ABOUT[page.name], sorted({result["created"][:10] for result in results})
         since = [distance(result.get("commit")) for result in results]
         known = sorted({n for n in since if n is not None})
@@ -438,8 +461,8 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
 
 def pages(folder: Path = RESULTS) -> dict[str, str]:
     """All pages of a folder by file name, the index first."""
-    found = results_of(folder)
-    return {"README.md": index(found)} | {f"{page.name}.md": text_of(page, of) for page, of in found}
+    filled = results_of(folder)
+    return {"README.md": index(filled)} | {f"{page.name}.md": text_of(page, of) for page, of in filled}
 
 
 def row(cells: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from ctem.tables.encoding.lookup import never_seen
 from ctem.tables.inference.gap_causes import gaps_in_words
 from ctem.tables.inference.kinds import InferredColumn, infer_column, requested_kind
 from ctem.tables.io.cells import Cells
+from ctem.tables.io.dtypes import zone_of
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.writings import Writing
 from ctem.tables.margins.lattices import check_whole
@@ -129,7 +130,7 @@ class Schema:
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
             name: infer_column(name, cells, requested.get(name), *how, (weights or {}).get(name))
-            for name, cells in frame.columns.items()
+            for name, cells in _in_zones(frame).items()
         }
         for name, words in readings(frame).items():
             columns[name] = replace(columns[name], reason=f"{words}; {columns[name].reason}")
@@ -429,6 +430,15 @@ def _kept(
         return rules, orders, tuple(LabelPair.from_json(pair, codecs) for pair in data.get("pairs", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
+
+
+def _in_zones(frame: Frame) -> dict[str, Cells]:
+    """The columns, moments with the zone that they are lived in."""
+    zones = {field.name: zone_of(field.dtype) for field in frame.table_type.fields}
+    return {
+        name: replace(cells, zone=zones[name]) if cells.type == "moment" and zones[name] else cells
+        for name, cells in frame.columns.items()
+    }
 
 
 def requested_kinds(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
