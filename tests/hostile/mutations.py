@@ -9,7 +9,7 @@ from tests.model_files import EVIL, places_in
 
 # of which no density is made
 ASIDE = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-# of a column's curve, its lattice, its wall clock and its markers; scores of held-out rows; of a sum; how a number is written
+# of a curve, a lattice, a wall clock, markers; scores of held-out rows; of a sum; how a number is written
 FREE = {
     "location",
     "knots",
