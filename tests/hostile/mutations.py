@@ -24,6 +24,7 @@ FREE = {
     "written",
     "decimals",
     "origin",
+    "start",
 }
 COUNTED = {"seen", "shift"}  # one cell, or the first moment, may be far out
 WORDS = {"example", "prefix", "suffix", "unit", "missing"}  # of how cells are written
