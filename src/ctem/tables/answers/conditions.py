@@ -26,7 +26,7 @@ from ctem.densities.anyorder.numbers import FAR
 from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
 from ctem.tables.encoding.lookup import in_words
 from ctem.tables.io.cells import Cells, counts_of, is_gap, object_cells
-from ctem.tables.io.zones import moment_of
+from ctem.tables.io.given import moment_of
 from ctem.tables.schema import Schema
 
 __all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]

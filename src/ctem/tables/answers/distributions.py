@@ -14,7 +14,6 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.io.cells import Cells, counts_of
-from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field
 
 __all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
@@ -65,8 +64,8 @@ class ColumnDistribution:
         return self.numeric and self.cells.type not in ("label", "bool") and not self.cells.missing.all()
 
     def displayed(self, field: Field) -> ColumnDistribution:
-        """The same, whose values are displayed as the table has them (``ctem.tables.io.display``)."""
-        return replace(self, cells=displayed(field, self.cells))
+        """The same, whose values are displayed as the table has them."""
+        return replace(self, cells=field.displayed(self.cells))
 
     def mean(self) -> Cells:
         """E[X_j | …] of every row, whole for whole numbers; the most likely value where there is no mean."""

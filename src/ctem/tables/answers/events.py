@@ -34,7 +34,6 @@ from ctem.tables.encoding.codecs import LeftOut
 from ctem.tables.io.cells import Cells, is_gap
 from ctem.tables.io.frame import TableType
 from ctem.tables.io.given import given_values, partial_frame
-from ctem.tables.io.zones import given_moments
 from ctem.tables.schema import Schema
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
@@ -212,7 +211,7 @@ class TableEvent:
 def _conditions(
     asked: Mapping[str, Any], kind: TableType, schema: Schema, what: str
 ) -> dict[str, LabelCondition | NumberCondition]:
-    return compiled(given_moments(what, given_values(asked, kind), kind), schema, what)
+    return compiled(given_values(what, asked, kind), schema, what)
 
 
 def _is_known(p: Probability, tolerance: float) -> bool:

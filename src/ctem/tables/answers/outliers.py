@@ -17,7 +17,6 @@ from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
 from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field, Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.margins.rhythms import DAY, Rhythm
@@ -264,7 +263,7 @@ def _reasons(outlier: Outlier, frame: Frame, row: int) -> list[str]:
 
 def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> list[SuspiciousCell]:
     """What was expected in the cells of one column."""
-    cells, expected = displayed(field, cells), expected.displayed(field)
+    cells, expected = field.displayed(cells), expected.displayed(field)
     tail = (1 - COVERAGE) / 2
     ends = [[None] * len(cells)] * 2
     if expected.has_mean:

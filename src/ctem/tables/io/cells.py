@@ -2,7 +2,7 @@
 
 A ``Cells`` holds floats, whole numbers, booleans, labels (codes into a list of values), moments (dates and times since
 1970) or durations, and a mask of the missing ones. NumPy columns and columns of Python objects are read and written
-here, those of Arrow by ``ctem.tables.io.arrow``, and those of other libraries by way of Arrow.
+here, those of Arrow by ``ctem.tables.io.natives``, and those of other libraries by way of Arrow.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class Cells:
         if displayed is None:
             return [None if gone else value for value, gone in known]
         return [None if gone else displayed(value) for value, gone in known]
+
+    def displayed_like(self, example: Cells) -> Cells:
+        """The same cells, displayed as others of their column are."""
+        return replace(self, zone=example.zone, text=example.text)
 
     def named(self, gap: Any) -> Array:
         """The labels of every cell as Python objects, with a stand-in where missing.

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from ctem.persistence.atomic import replacing
 from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
 from ctem.tables.io.csv_text import CsvWriter, typed, typed_as
+from ctem.tables.io.frame import from_records
 from ctem.tables.io.terminal import PrintableStream
 
 __all__ = ["Sink", "Source", "as_arrow", "open_sink", "open_source", "read_path", "reservoir", "unified"]
@@ -118,10 +119,10 @@ def open_source(path: str, dialect: Dialect | None = None) -> Iterator[Source]:
 
 
 def read_path(X: Any, types: Mapping[str, Any] | None = None, seed: int = 0, **how: Any) -> Any:
-    """The table in a file, where X is a path; anything else as it is.
+    """The table in a file, where X is a path; a list of dicts as a table; anything else as it is.
 
     Arguments:
-        types: that the cells of a CSV file must have (``ctem.tables.io.textual``). When None they are read off the
+        types: that the cells of a CSV file must have, as ``text_types`` gives them. When None they are read off the
             cells, and of more than ``MAX_ROWS`` rows a random sample is taken.
         seed: of that sample.
         how: decimal and kinds, as of ``ctem.tables.io.csv_text.typed``.
@@ -130,7 +131,7 @@ def read_path(X: Any, types: Mapping[str, Any] | None = None, seed: int = 0, **h
     [[1.0, 2.0]]
     """
     if not isinstance(X, str | os.PathLike):
-        return X
+        return from_records(X)
     with open_source(os.fspath(X)) as source:
         if types is not None:
             return source.typed_as(_joined(list(source.tables(BATCH))), types)

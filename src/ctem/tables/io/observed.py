@@ -12,7 +12,7 @@ import numpy as np
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.csv_text import completed
 from ctem.tables.io.dtypes import Dtype
-from ctem.tables.io.frame import Frame, as_written, build_frame
+from ctem.tables.io.frame import Frame, build_frame
 
 __all__ = ["filled", "with_observed"]
 
@@ -38,7 +38,7 @@ def filled(frame: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
     )
     made = with_observed(made, X, gone)
     for field in new:
-        values = as_written(field, columns[field.name]).to_list()
+        values = field.as_text(columns[field.name]).to_list()
         made = _with_column(made, list(gone).index(field.name), values)
     return made
 
