@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.io.cells import Cells, Label
+from ctem.tables.io.cells import Cells, Label, counts_of
 
 __all__ = ["Listing", "cells_of", "find", "in_words", "never_seen"]
 
@@ -81,9 +81,7 @@ def _check_type(name: str, cells: Cells, codec: Listing) -> None:
 def _search(cells: Cells, codec: Listing) -> NDArray[np.int64]:
     if not codec.values or isinstance(codec.values[0], str):
         return np.full(len(cells), -2)
-    values = cells.values
-    if codec.unit and cells.unit and codec.unit != cells.unit:
-        values = values.view(f"M8[{cells.unit}]").astype(f"M8[{codec.unit}]").view(np.int64)
+    values = counts_of(cells, codec.unit) if codec.unit and cells.unit else cells.values
     known = np.array(codec.values)
     if values.dtype == known.dtype == np.int64 and -WIDEST < known.min() <= known.max() < WIDEST:
         first, last = int(known.min()) - 1, int(known.max()) + 1

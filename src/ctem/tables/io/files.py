@@ -75,23 +75,20 @@ class Source:
     def tables(self, size: int) -> Iterator[Table]:
         """The rows as tables of ``size`` rows, the last one shorter; a table without rows is an error."""
         held, count, seen = list[Any](), 0, False
-        for batch in self._checked():
-            while len(batch):
-                part = batch.slice(0, size - count)
-                batch = batch.slice(len(part))
-                held.append(part)
-                count, seen = count + len(part), True
-                if count == size:
-                    yield unified(pa.Table.from_batches(held))
-                    held, count = [], 0
+        with _readable(self.path):
+            for batch in self.batches:
+                while len(batch):
+                    part = batch.slice(0, size - count)
+                    batch = batch.slice(len(part))
+                    held.append(part)
+                    count, seen = count + len(part), True
+                    if count == size:
+                        yield unified(pa.Table.from_batches(held))
+                        held, count = [], 0
         if held:
             yield unified(pa.Table.from_batches(held))
         if not seen:
             raise ValueError(f"{self.path}: expected at least 1 row; got none.")
-
-    def _checked(self) -> Iterator[Any]:
-        with _readable(self.path):
-            yield from self.batches
 
 
 @contextmanager
@@ -166,8 +163,10 @@ class Sink:
 
     def write(self, table: Table) -> None:
         """Write the rows of a table."""
-        if self.format in ("csv", "arrow"):
-            table = _plain(table)
+        if self.format in ("csv", "arrow"):  # categories as plain values
+            types = ((f.name, f.type) for f in table.schema)
+            plain = [(n, t.value_type if pa.types.is_dictionary(t) else t) for n, t in types]
+            table = table.cast(pa.schema(plain))
         if self.writer is None:
             self.schema, self.writer = table.schema, self._opened(table.schema)
         self.writer.write_table(table.cast(self.schema))
@@ -240,8 +239,10 @@ def reservoir(tables: Iterable[Table], limit: int, seed: int) -> tuple[Table, in
         kept.append(table if near.all() else table.filter(pa.array(near)))
         keys.append(drawn[near])
         if sum(map(len, keys)) > limit:
-            table, key = _smallest(kept, np.concatenate(keys), limit)
-            kept, keys, cutoff = [table], [key], float(key.max())
+            key = np.concatenate(keys)
+            chosen = np.sort(np.argpartition(key, limit - 1)[:limit])
+            kept, keys = [_joined(kept).take(pa.array(chosen))], [key[chosen]]
+            cutoff = float(keys[0].max())
     return _joined(kept), total
 
 
@@ -322,41 +323,29 @@ def _opened(name: str, stream: Any, dialect: Dialect, stack: ExitStack) -> Sourc
     start = stream.peek(6)[:6]
     if not start:
         raise ValueError(f"{name}: expected a table; got nothing.")
-    if start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
+    text = not start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"))
+    batches: Iterable[Any]
+    rows = None
+    if text:
+        names, batches = read_csv(name, stream, dialect)
+    else:
         dialect.check_unused(name)
     if start[:4] == b"PAR1":
-        return _parquet(name, stream, stack)
-    if start == b"ARROW1":
-        return _arrow_file(name, stream, stack)
-    if start[:4] == b"\xff\xff\xff\xff":
+        # with a small buffer a column of a row group is read as it is needed, not as a whole
+        file = pq.ParquetFile(_seekable(stream, stack), pre_buffer=False, buffer_size=2**18)
+        names, rows, batches = file.schema_arrow.names, file.metadata.num_rows, file.iter_batches(BATCH)
+    elif start == b"ARROW1":
+        reader = pa.ipc.open_file(_seekable(stream, stack))
+        names, batches = reader.schema.names, map(reader.get_batch, range(reader.num_record_batches))
+    elif not text:
         reader = pa.ipc.open_stream(stream)
-        return _checked_source(name, reader.schema.names, None, False, reader)
-    names, reader = read_csv(name, stream, dialect)
-    return _checked_source(name, names, None, True, reader)
-
-
-def _checked_source(
-    name: str, names: list[str], rows: int | None, text: bool, batches: Iterable[Any]
-) -> Source:
+        names, batches = reader.schema.names, reader
     twice = [column for column in names if names.count(column) > 1]
     if twice:
         raise ValueError(
             f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times. Rename them."
         )
     return Source(name, names, rows, text, batches)
-
-
-def _parquet(name: str, stream: Any, stack: ExitStack) -> Source:
-    # with a small buffer a column of a row group is read as it is needed, not as a whole
-    file = pq.ParquetFile(_seekable(stream, stack), pre_buffer=False, buffer_size=2**18)
-    names = file.schema_arrow.names
-    return _checked_source(name, names, file.metadata.num_rows, False, file.iter_batches(BATCH))
-
-
-def _arrow_file(name: str, stream: Any, stack: ExitStack) -> Source:
-    reader = pa.ipc.open_file(_seekable(stream, stack))
-    batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-    return _checked_source(name, reader.schema.names, None, False, batches)
 
 
 def _seekable(stream: Any, stack: ExitStack) -> Any:
@@ -371,20 +360,6 @@ def _seekable(stream: Any, stack: ExitStack) -> Any:
 
 def _joined(tables: list[Table]) -> Table:
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-
-
-def _smallest(tables: list[Table], keys: Any, limit: int) -> tuple[Table, Any]:
-    chosen = np.sort(np.argpartition(keys, limit - 1)[:limit])
-    return _joined(tables).take(pa.array(chosen)), keys[chosen]
-
-
-def _plain(table: Table) -> Table:
-    """The table with categories as plain values."""
-    fields = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))
 
 
 def _line(error: BaseException) -> str:

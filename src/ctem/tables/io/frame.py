@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from ctem.tables.io.cells import Cells, cast_numbers, object_array, object_cells, plain_cells, whole_numbers
-from ctem.tables.io.dtypes import Dtype, arrow_dtype, arrow_type, check_dtype, zone_of
+from ctem.tables.io.dtypes import Dtype, arrow_type, check_dtype, zone_of
 from ctem.tables.io.natives import (
-    read_arrow,
     read_pandas,
     read_polars,
+    read_pyarrow,
     write_arrow,
     write_pandas,
     write_polars,
@@ -197,9 +197,10 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     if absent:
         raise ValueError(f"columns: expected {list(table_type.names)}; {absent[0]!r} is not there.")
     cells = [field.as_text(columns[field.name]) for field in table_type.fields]
-    if table_type.backend == "numpy":
-        return _build_array(table_type, cells)
     pairs = list(zip(table_type.fields, cells, strict=True))
+    if table_type.backend == "numpy":
+        vectors = [_vector(f, c) for f, c in pairs]
+        return np.column_stack(vectors).astype(table_type.fields[0].dtype["numpy"], copy=False)
     if table_type.backend == "polars":
         named = [write_polars(f.name, f.dtype, c).rename(str(f.original)) for f, c in pairs]
         return _library("polars").DataFrame(named)
@@ -228,23 +229,17 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
     natives = [
         native.iloc[:, j] if backend == "pandas" else native[original] for j, original in enumerate(originals)
     ]
-    read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": _read_arrow}[backend]
+    read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_pyarrow}[backend]
     if len(table) < LONG:
         read_columns = list(map(read, names, natives))
     else:
         with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
             read_columns = list(pool.map(read, names, natives))
-    fields = [
-        Field(name, original if isinstance(original, str) else int(original), dtype)
-        for name, original, (dtype, _) in zip(names, originals, read_columns, strict=True)
-    ]
-    columns = {name: cells for name, (_, cells) in zip(names, read_columns, strict=True)}
+    fields, columns = [], {}
+    for name, original, (dtype, cells) in zip(names, originals, read_columns, strict=True):
+        fields.append(Field(name, original if isinstance(original, str) else int(original), dtype))
+        columns[name] = cells
     return Frame(TableType(backend, tuple(fields)), columns)
-
-
-def _read_arrow(name: str, column: Any) -> tuple[Dtype, Cells]:
-    cells = read_arrow(name, column)
-    return arrow_dtype(column.type, list(cells.labels)), cells
 
 
 def _read_array(X: Any) -> Frame:
@@ -289,12 +284,6 @@ def _read_vector(
         dtype, cells = object_cells(name, seen)
         return {"numpy": "object", **dtype}, cells
     return {"numpy": values.dtype.str}, plain_cells(name, values, masked)
-
-
-def _build_array(table_type: TableType, cells: list[Cells]) -> np.ndarray[Any, Any]:
-    dtype = table_type.fields[0].dtype["numpy"]
-    vectors = [_vector(f, c) for f, c in zip(table_type.fields, cells, strict=True)]
-    return np.column_stack(vectors).astype(object if dtype == "object" else np.dtype(dtype), copy=False)
 
 
 def _vector(field: Field, cells: Cells) -> np.ndarray[Any, Any]:
@@ -352,8 +341,8 @@ def _text_name(original: Any) -> str:
 
 def _duplicates(names: Iterable[Any]) -> ValueError:
     counts = Counter(map(str, names))
-    name = max(counts, key=lambda key: counts[key])
-    return ValueError(f"X: expected each column name once; {name!r} comes {counts[name]} times. Rename them.")
+    name, times = counts.most_common(1)[0]
+    return ValueError(f"X: expected each column name once; {name!r} comes {times} times. Rename them.")
 
 
 def _one_dimensional(what: str) -> str:

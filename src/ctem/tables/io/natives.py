@@ -29,7 +29,15 @@ from ctem.tables.io.cells import (
 )
 from ctem.tables.io.dtypes import TEXT, WORDS, Dtype, arrow_dtype, arrow_type
 
-__all__ = ["read_arrow", "read_pandas", "read_polars", "write_arrow", "write_pandas", "write_polars"]
+__all__ = [
+    "read_arrow",
+    "read_pandas",
+    "read_polars",
+    "read_pyarrow",
+    "write_arrow",
+    "write_pandas",
+    "write_polars",
+]
 
 
 def read_arrow(name: str, column: Any) -> Cells:
@@ -69,6 +77,16 @@ def _read_labels(name: str, array: Any, missing: Any) -> Cells:
     codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     labels, ordered = tuple(coded.dictionary.to_pylist()), given and bool(array.type.ordered)
     return Cells("label", codes, missing, labels, declared=given, ordered=ordered)
+
+
+def read_pyarrow(name: str, column: Any) -> tuple[Dtype, Cells]:
+    """A pyarrow column, with its type as JSON.
+
+    >>> read_pyarrow("n", pa.array([1, None], pa.int8()))[0]
+    {'arrow': 'int8'}
+    """
+    cells = read_arrow(name, column)
+    return arrow_dtype(column.type, list(cells.labels)), cells
 
 
 def write_arrow(name: str, kind: Any, cells: Cells, categories: tuple[Any, ...] = ()) -> Any:
@@ -122,23 +140,22 @@ def read_pandas(name: str, column: Any) -> tuple[Dtype, Cells]:
     if isinstance(dtype, pd.CategoricalDtype):
         return _read_categorical(pd, name, column)
     if isinstance(dtype, pd.ArrowDtype):
-        array = pa.array(column)
-        cells = read_arrow(name, array)
-        return {"pandas": "arrow", "arrow": arrow_dtype(array.type, list(cells.labels))}, cells
+        spec, cells = read_pyarrow(name, pa.array(column))
+        return {"pandas": "arrow", "arrow": spec}, cells
     if isinstance(dtype, pd.StringDtype):
-        spec: Dtype = {"pandas": "text", "storage": dtype.storage, "nan": dtype.na_value is not pd.NA}
+        spec = {"pandas": "text", "storage": dtype.storage, "nan": dtype.na_value is not pd.NA}
         return spec, read_arrow(name, pa.array(column, from_pandas=True))
-    missing, objects = column.isna().to_numpy(), isinstance(dtype, np.dtype) and dtype.kind == "O"
-    if objects and pd.api.types.infer_dtype(column, skipna=True) == "string":
+    missing = column.isna().to_numpy()
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return {"pandas": str(dtype)}, plain_cells(name, column.to_numpy(), missing)
+    if isinstance(dtype, np.dtype) and pd.api.types.infer_dtype(column, skipna=True) == "string":
         nan = bool(missing.any()) and isinstance(column.iloc[int(missing.argmax())], float)
-        spec = {"pandas": "object", "object": "str", "nan": nan}
         codes, labels = pd.factorize(column)
-        return spec, Cells("label", codes.astype(np.int64, copy=False), missing, tuple(map(str, labels)))
-    if objects:
+        cells = Cells("label", codes.astype(np.int64, copy=False), missing, tuple(map(str, labels)))
+        return {"pandas": "object", "object": "str", "nan": nan}, cells
+    if isinstance(dtype, np.dtype):
         spec, cells = object_cells(name, column.to_numpy(), missing)
         return {"pandas": "object", **spec}, cells
-    if isinstance(dtype, np.dtype):
-        return {"pandas": str(dtype)}, plain_cells(name, column.to_numpy(), missing)
     if not re.fullmatch(WORDS["pandas"], str(dtype)):
         raise unsupported(name, dtype)
     return {"pandas": str(dtype)}, read_arrow(name, pa.array(column, from_pandas=True))
