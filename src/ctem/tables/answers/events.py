@@ -12,14 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctem.densities.anyorder.events import (
-    Event,
-    Particles,
-    Probability,
-    conditioned,
-    estimate,
-    resampled,
-)
+from ctem.densities.anyorder.events import Event, Particles, Probability, conditioned, estimate, resampled
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.conditions import (
     LabelCondition,

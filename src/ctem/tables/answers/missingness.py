@@ -31,13 +31,7 @@ __all__ = ["GapNet", "Missingness", "fit_missingness", "gap_groups"]
 
 WIDTH = 32
 RECIPE = Recipe(
-    steps=600,
-    batch_size=512,
-    learning_rate=5e-3,
-    weight_decay=0.1,
-    ema=0.99,
-    evaluate_every=40,
-    patience=6,
+    steps=600, batch_size=512, learning_rate=5e-3, weight_decay=0.1, ema=0.99, evaluate_every=40, patience=6
 )
 LEVEL = 1e-3  # noise level of the inputs; there is none
 HELD_OUT, MOST_HELD_OUT = 0.1, 5000  # of the rows

@@ -160,11 +160,7 @@ def strangest_first(score: Vector, p_values: Vector) -> NDArray[np.int64]:
 
 
 def find_outliers(
-    table: TableDensity,
-    frame: Frame,
-    held_out: HeldOut,
-    n: int | None,
-    alpha: float | None = None,
+    table: TableDensity, frame: Frame, held_out: HeldOut, n: int | None, alpha: float | None = None
 ) -> list[Outlier]:
     """The n strangest rows, or those with a p-value of at most alpha; in the order of ``strangest_first``.
 
@@ -273,12 +269,7 @@ def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> lis
 
 
 def _or_alone(
-    table: TableDensity,
-    frame: Frame,
-    j: int,
-    made: list[SuspiciousCell],
-    nats: Sequence[float],
-    field: Field,
+    table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell], nats: Sequence[float], field: Field
 ) -> list[SuspiciousCell]:
     """The same cells; of those that add much and yet follow from the others, what was expected of any row.
 

@@ -189,12 +189,7 @@ def _odd_numbers(
 
 
 def _mixed(
-    name: str,
-    cells: Cells,
-    distinct: NDArray[Any],
-    counts: NDArray[Any],
-    kind: str,
-    rows: int | None = None,
+    name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], kind: str, rows: int | None = None
 ) -> Iterator[Suspicion]:
     """Text that is mostly numbers or dates."""
     if cells.type != "label":
