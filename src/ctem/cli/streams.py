@@ -13,6 +13,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ctem.cli.options import CsvOptions
 from ctem.estimators.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
@@ -24,6 +25,11 @@ from ctem.tables.io.terminal import note
 __all__ = ["Lowest"]
 
 Parts = Iterator[tuple[Table, Any]]
+
+
+def dialect(layout: CsvOptions) -> Dialect:
+    """The dialect that the options ask for."""
+    return Dialect(layout.header, layout.sep, layout.encoding)
 
 
 @contextmanager
