@@ -59,6 +59,7 @@ PAGES = (
     Page("tables", {"tables-CTEM*": DEFAULTS, "tables-*": PEERS}, notes="tables"),
     Page("samples", {"samples*": DEFAULTS}, notes="tables"),
     Page("margins", {"margins*": DEFAULTS}, split=None),
+    Page("rules", {"rules*": "nothing was chosen on them; one run of short fits without an energy"}),
     Page("titanic", {"titanic*": DEFAULTS}, notes="tables"),
     Page("harpoon", {"harpoon*": DEFAULTS}, notes="tables"),
     Page("adbench", {"adbench*": "the score on half of the sets"}, notes="tables"),
@@ -270,19 +271,41 @@ def unique(results: Sequence[Result]) -> Rows:
 
 
 def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
-    """The tables of a page, by heading; what only one system has is in one table of its own."""
+    """The tables of a page, by heading.
+
+    What only one system has is in one table of its own, and so are all metrics of the same systems on one set.
+    """
     if page.split is None:
         return [("", records)]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         part = next((p.strip(", =") for p in page.parts if p in record["dataset"]), "")
         found.setdefault((record[page.split], part), []).append(record)
+    found = _of_one_set(found) if page.split == "metric" else found
     alone: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for heading, of in list(found.items()) if page.split == "metric" else []:
         if len(systems := {r["system"] for r in of}) == 1:
             alone.setdefault((f"{systems.pop()} alone", heading[1]), []).extend(found.pop(heading))
     named = [(", ".join(filter(None, heading)), of) for heading, of in found.items()]
     return [*named, *((_alone(", ".join(filter(None, heading)), of), of) for heading, of in alone.items())]
+
+
+def _of_one_set(
+    tables: Mapping[tuple[str, str], list[dict[str, Any]]],
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The same tables, but those of several systems on one set are joined where set and systems are the same."""
+    homes: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for key, of in tables.items():
+        sets, systems = ({r[axis] for r in of} for axis in ("dataset", "system"))
+        if len(sets) == 1 < len(systems):
+            homes.setdefault((*sets, *sorted(systems)), []).append(key)
+    joined = {key: (sets[0], keys) for sets, keys in homes.items() if len(keys) > 1 for key in keys}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for key, of in tables.items():
+        name, keys = joined.get(key, ("", [key]))
+        heading = (f"{name}: {keys[0][0]}, and more", keys[0][1]) if name else key
+        found.setdefault(heading, []).extend(of)
+    return found
 
 
 def _alone(heading: str, records: Rows) -> str:
@@ -340,8 +363,8 @@ def _cell(record: dict[str, Any] | None, published: str) -> str:
     enough = {"nats": nats, "C2ST": 3, "seconds": 2, "AUC": 1 if mean > 1 else 3}  # decimals that are read
     most = next((n for word, n in enough.items() if word in metric), max(4, places_of(mean, 3)))
     whole = f"{mean:.0f}" if metric.startswith("columns") else number(mean)
-    decimals = 4 if "bits a character" in metric else nats
-    ours = f"{mean:.{decimals}f}" if "nats" in metric or "bits a character" in metric else whole
+    exact = "bits a character" in metric or metric in ("log Z", "log Z, exact")
+    ours = f"{mean:.{4 if exact else nats}f}" if exact or "nats" in metric else whole
     if std and "10" in ours.partition("×")[2]:
         ours += f" ± {number(std, 2)}"
     elif std:

@@ -88,11 +88,14 @@ def test_what_no_fit_could_have_written_is_refused(whole, tmp_path, name):
 
 @pytest.fixture(scope="module")
 def many_kinds(tmp_path_factory):
-    """A model of a table with sums, gaps, atoms, moments, rounded and listed numbers."""
+    """A model of a table with sums, gaps, atoms, moments, a wall clock, rounded and listed numbers."""
     rng, X = np.random.default_rng(0), table()
     a, b = rng.gamma(2, 1, (2, N)).round(2)
     X = X.assign(a=a, b=b, total=a + b, rain=np.where(rng.random(N) < 0.4, 0.0, rng.lognormal(0, 1, N)))
     X = X.assign(gap=np.where(rng.random(N) < 0.2, np.nan, rng.normal(size=N)), count=rng.poisson(3, N))
+    hours = 24 * rng.integers(0, 300, N) + 8 + 10 * rng.beta(2, 2, N)
+    at = pd.Timestamp("2023-01-02") + pd.Series(pd.to_timedelta(hours, unit="h")).dt.floor("min")
+    X = X.assign(ordered=at.dt.tz_localize("Europe/Oslo"))
     path = tmp_path_factory.mktemp("models") / "many.ctem"
     CTEM(**TINY, kinds={"share": Real(low=0.0, high=1.0)}).fit(X).save(path)
     return path

@@ -486,6 +486,9 @@ def test_arguments_are_stored_and_cloned_and_the_given_network_is_left_alone():
 
 WRONG = {
     r"space: expected a ctem\.Space; got \[": lambda: EnergyModel([Real()]).fit(gaussian_rows()),
+    r"net: expected a module or a function of rows; got <class 'ctem\.energies\.MLP'>": lambda: EnergyModel(
+        PLANE, net=MLP
+    ).fit(gaussian_rows()),
     r"rule: expected one of .* got 'brier'": lambda: EnergyModel(PLANE, rule="brier").fit(gaussian_rows()),
     r"kernel: expected one on .* got one on": lambda: EnergyModel(PLANE, kernel=HammingOne(BITS)).fit(
         gaussian_rows()

@@ -31,6 +31,7 @@ from experiments.paper.sets import (
     Table,
     exam,
     grad_of,
+    hold_out,
     tables,
     together,
 )
@@ -303,18 +304,11 @@ def courses(group: Group, found: list[Table], job: Job) -> Iterator[Course]:
 def watched(course: Course, width: int, space: Space, job: Job) -> tuple[list[int], Watched]:
     """Train on 90 % of the rows of every table; the steps, and what was seen at each."""
     x, weights = together(course.rows, job.device)
-    held_out = []
-    for k, rows in enumerate(course.rows):
-        mine = weights[k].nonzero().squeeze(-1)
-        out = mine[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: len(rows) // 10]]
-        weights[k, out] = 0.0
-        held_out.append(x[out.to(x.device)])
+    held_out = hold_out(x, weights)
     loss, recipe = Watched(course.loss), course.recipe
     recipe = replace(recipe, evaluate_every=recipe.steps // (2 if job.quick else 40))
     net = MLPs(space, len(held_out), width).to(job.device)
-    history = train(
-        net, loss, x, recipe, held_out=torch.stack(held_out), weights=weights, cuda_graph=x.is_cuda
-    )
+    history = train(net, loss, x, recipe, held_out=held_out, weights=weights, cuda_graph=x.is_cuda)
     return history.step, loss
 
 

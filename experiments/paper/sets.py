@@ -195,3 +195,15 @@ def together(
     of = torch.cat([torch.full((len(x),), i) for i, x in enumerate(tables)])
     seen = torch.tensor(range(len(tables)) if owner is None else owner).unsqueeze(1) == of
     return torch.cat(list(tables)).to(device), seen.double()
+
+
+def hold_out(x: Tensor, weights: Tensor) -> Tensor:
+    """A tenth of the rows of every member, (K, h, d), whose weight becomes 0."""
+    found = []
+    for row in weights:
+        mine = row.nonzero().squeeze(-1)
+        order = torch.randperm(len(mine), generator=torch.Generator().manual_seed(0))
+        out = mine[order[: len(mine) // 10]]
+        row[out] = 0.0
+        found.append(x[out.to(x.device)])
+    return torch.stack(found)

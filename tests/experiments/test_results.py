@@ -404,6 +404,13 @@ def test_the_longer_of_two_axes_goes_down_and_metrics_of_one_system_stand_side_b
     assert len(pages.table(records("a", "xy", "mno"))) == 2 + 3
 
 
+def test_all_metrics_of_the_same_systems_on_one_set_share_a_table():
+    found = pages.sections(pages.PAGES[0], records("a", "xy", "mn") + records("a", "x", "o"))
+    assert [heading for heading, _ in found] == ["a: m, and more", "o, x alone"]
+    apart = pages.sections(pages.PAGES[0], records("ab", "xy", "mn"))
+    assert [heading for heading, _ in apart] == ["m", "n"]
+
+
 def test_a_published_number_may_have_a_column_of_its_own():
     lines = pages.table(records("ab", "x", "m", paper="0.5"), published="column")
     assert lines[0] == "| | x | published |"

@@ -11,7 +11,7 @@ from experiments.paper.computed import Watched
 from experiments.paper.figures import apart, heading, in_two, panels
 from experiments.paper.pairwise import fit_pairwise
 from experiments.paper.robustness import FAMILIES, batches
-from experiments.paper.sets import FD, GROUPS, ISE, published, tables, together
+from experiments.paper.sets import FD, GROUPS, ISE, hold_out, published, tables, together
 from experiments.paper.systems import (
     Energy,
     Ours,
@@ -67,6 +67,15 @@ def test_the_papers_loss_is_the_librarys_at_the_scale_of_each_member(rows, spher
     for k, scale in enumerate((0.3, 0.6)):
         slow = pair_loss(net.member(k), x, kernel(PLANE, scale), torch.Generator().manual_seed(1), 4, brier)
         assert float(found[k].detach()) == pytest.approx(float(slow.detach()), abs=0.005)
+
+
+def test_held_out_rows_are_a_tenth_of_a_members_own_and_weigh_nothing():
+    x, weights = together([torch.full((n, 1), float(n)) for n in (40, 40)], "cpu")
+    own = weights > 0
+    held = hold_out(x + torch.arange(80.0).unsqueeze(1) / 100, weights)
+    assert held.shape == (2, 4, 1)
+    assert [int(row.sum()) for row in weights] == [36, 36]
+    assert ((weights > 0) <= own).all()
 
 
 def test_members_are_shown_the_rows_of_their_own_table_only():

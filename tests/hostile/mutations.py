@@ -3,12 +3,14 @@
 from tests.model_files import EVIL, places_in
 
 HARMLESS = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-# of a column's curve; scores of held-out rows; of a sum; how a number is written
+# of a column's curve; of its wall clock; scores of held-out rows; of a sum; how a number is written
 FREE = {
     "location",
     "knots",
     "scores",
     "slopes",
+    "turns",
+    "offsets",
     "folds",
     "factors",
     "constant",

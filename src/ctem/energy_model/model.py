@@ -252,6 +252,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
     def _check(self) -> None:
         if not isinstance(self.space, Space):
             raise TypeError(f"space: expected a ctem.Space; got {self.space!r}.")
+        if self.net is not None and (isinstance(self.net, type) or not callable(self.net)):
+            raise TypeError(f"net: expected a module or a function of rows; got {self.net!r}.")
         if self.kernel is not None and self.kernel.space != self.space:
             raise ValueError(f"kernel: expected one on {self.space!r}; got one on {self.kernel.space!r}.")
         if self.comparisons < 1 or self.folds < 1:

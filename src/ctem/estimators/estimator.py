@@ -42,7 +42,7 @@ from ctem.tables.answers.realism import Realism
 from ctem.tables.io.delivery import Delivers, delivered
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.io.given import matched, positions, renamed, text_types
+from ctem.tables.io.given import matched, named, positions, renamed, text_types
 from ctem.tables.io.observed import filled
 from ctem.tables.io.recognition import read_written
 from ctem.tables.schema import Schema
@@ -197,13 +197,20 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
                 (``ctem.fitting.streaming``): two passes, and a temporary file of encoded rows.
         """
+        self._learn(X, sample_weight, X_val, memory)
+        return self
+
+    def _learn(
+        self, X: Any, sample_weight: Any = None, X_val: Any = None, memory: str | float = "1GB"
+    ) -> Intake:
+        """``fit``, and what it learned from, for estimators around this one that ask more of these rows."""
         began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
         check_arguments(self.get_params(deep=False))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # self keeps the names of an earlier fit until everything is there
         with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as data:
             for text in data.remarks:
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warnings.warn(text, UserWarning, stacklevel=3)
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
             rows = data.x, data.weights, data.held_out
@@ -226,10 +233,10 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.held_out_, self.missingness_ = judged, holes
         if data.rows < FEW:
             text = f"fitted on {data.rows} rows: below about {FEW}, little can be learned beyond independent columns."
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warnings.warn(text, UserWarning, stacklevel=3)
         if text := self._cut():
-            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=2)
-        return self
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
+        return data
 
     def _learn_gaps(self, data: Intake, seed: int, end: float | None) -> Missingness | None:
         """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
@@ -271,9 +278,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             given: names or positions.
         """
         check_is_fitted(self)
-        known = positions("given", given, self.table_type_.names)
+        known = positions("given", given, self.table_type_)
         others = [j for j in range(self.n_features_in_) if j not in known]
-        asked = others if columns is None else positions("columns", columns, self.table_type_.names)
+        asked = others if columns is None else positions("columns", columns, self.table_type_)
         if set(asked) & set(known):
             raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
         needed = [self.table_type_.names[j] for j in (*asked, *known)]
@@ -355,10 +362,12 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
         if text := self._cut():
             warnings.warn(f"probability: the fit was {text}.", UserWarning, stacklevel=2)
-        asked, known = (given, {}) if event is None else (event, given or {})
+        asked, known = (
+            named(each or {}, self.table_type_) for each in ((given, {}) if event is None else (event, given))
+        )
         generator = self._generator(random_state)
         return conditional_probability(
-            self._table, self.table_type_, asked or {}, known, int(n_draws), generator, tolerance
+            self._table, self.table_type_, asked, known, int(n_draws), generator, tolerance
         )
 
     def predict(self, X: Any, column: str | int | None = None) -> Any:
@@ -398,9 +407,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             column: its name or position; the last one when None.
         """
         check_is_fitted(self)
-        j = answered_position(self.schema_, column)
+        j = answered_position(self.schema_, self.table_type_, column)
         if isinstance(X, Mapping):
-            distribution = self._table.conditional(one_row(self.schema_, self.table_type_, X), j, X)
+            known = named(X, self.table_type_)
+            row = one_row(self.schema_, self.table_type_, known)
+            distribution = self._table.conditional(row, j, known)
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             distribution = self._table.conditional(self.as_frame(X, others), j)

@@ -15,7 +15,7 @@ from ctem.tables.answers.realism import Realism, realism, rows_to_compare
 from ctem.tables.encoding.codecs import Constant, LeftOut
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame, TableType
-from ctem.tables.io.given import partial_frame, positions
+from ctem.tables.io.given import named, partial_frame, positions
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 
@@ -42,6 +42,7 @@ def drawn_columns(
     """
     if given is None:
         return table.sample(n, generator), ()
+    given = named(given, table_type) if isinstance(given, Mapping) else given
     known, ranges = split_given(given, table.schema) if isinstance(given, Mapping) else (given, {})
     if ranges:
         event = TableEvent.of(table, table_type, known, ranges)
@@ -72,15 +73,16 @@ def one_row(schema: Schema, table_type: TableType, known: Mapping[str, Any]) -> 
     return row
 
 
-def answered_position(schema: Schema, column: str | int | None) -> int:
+def answered_position(schema: Schema, table_type: TableType, column: str | int | None) -> int:
     """The position of a column that the density describes: by name or position, the last one when None.
 
     >>> from ctem.tables.io.frame import read_frame
-    >>> answered_position(Schema.fit(read_frame([[0.5, 1.0], [2.5, 1.5], [1.0, 3.0]])), None)
+    >>> frame = read_frame([[0.5, 1.0], [2.5, 1.5], [1.0, 3.0]])
+    >>> answered_position(Schema.fit(frame), frame.table_type, None)
     1
     """
     names = list(schema.columns)
-    j = len(names) - 1 if column is None else positions("column", [column], names)[0]
+    j = len(names) - 1 if column is None else positions("column", [column], table_type)[0]
     name, inferred = names[j], schema.columns[names[j]]
     if isinstance(inferred.codec, LeftOut):
         raise ValueError(

@@ -306,10 +306,11 @@ def _target(ties: Ties, g: int) -> Json:
 
 def _rules(schema: Schema) -> Json | None:
     """The rules and orders, by the places of columns in the table, and these columns as numbers; None without any."""
-    if schema.keeper is None:
+    keeper = schema.keeper
+    if keeper is None:
         return None
     places = {name: i for i, name in enumerate(schema.columns)}
-    known = schema.keeper.quantities
+    known = keeper.quantities
     return {
         "quantities": [_quantity(known[name]) if name in known else None for name in schema.columns],
         "rules": [
@@ -322,7 +323,7 @@ def _rules(schema: Schema) -> Json | None:
             }
             for rule in schema.rules
         ],
-        "orders": [{"low": places[o.low], "high": places[o.high], "share": o.share} for o in schema.orders],
+        "orders": [{"low": places[o.low], "high": places[o.high], "share": o.share} for o in keeper.orders],
         "off": OFF,
         "closest": CLOSEST,
         "far": numbers.FAR,

@@ -241,7 +241,7 @@ def _named(model: CTEM, columns: Sequence[str | int] | None) -> list[str]:
     left_out, names = set(model.schema_.left_out), model.table_type_.names
     if columns is None:
         return [name for name in names if name not in left_out][:MOST_COLUMNS]
-    chosen = [names[j] for j in positions("columns", columns, names)]
+    chosen = [names[j] for j in positions("columns", columns, model.table_type_)]
     if gone := [name for name in chosen if name in left_out]:
         raise ValueError(f"columns: {gone[0]!r} is left out of the density; name other columns.")
     return chosen

@@ -129,7 +129,7 @@ class Schema:
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
             name: infer_column(name, cells, requested.get(name), *how, (weights or {}).get(name))
-            for name, cells in frame.columns.items()
+            for name, cells in frame.displayed().columns.items()  # moments in the zone that they are lived in
         }
         if not any(inferred.codec.columns(name) for name, inferred in columns.items()):
             kept = [name for name, inferred in columns.items() if isinstance(inferred.codec, LeftOut)]

@@ -34,6 +34,7 @@ LONE_ROWS, LONE_TIMES = 20, 50.0  # so many rows, and so many times the rows per
 MAX_ATOMS = 128
 FEW_WHOLE = 32  # values that a coarser lattice must have more of
 VAST = 1e308  # sums and differences of larger numbers overflow
+LEAST_WORTH = 3  # numbers that weighted ones stand for, at least
 HEAVY = 20.0  # robust standard deviations from the median
 TOUCHING = 1e-6  # of a cell, between a value and the point of the lattice that it is
 
@@ -46,6 +47,7 @@ def fit_numbers(
     requested: Real,
     state: bool,
     reserve: bool,
+    weights: NDArray[np.float64] | None = None,
 ) -> tuple[Numbers, str]:
     """The codec of a real column, and the reason in words.
 
@@ -54,6 +56,7 @@ def fit_numbers(
         requested: by the user, for its ends.
         state: a missing cell is a value of its own.
         reserve: values beyond the ends keep some probability.
+        weights: how many rows each cell stands for, (n,), or None.
 
     >>> cells = Cells("int", np.arange(60) % 40, np.zeros(60, bool))
     >>> distinct, counts = np.unique(cells.values, return_counts=True)
@@ -72,9 +75,11 @@ def fit_numbers(
     lattice = Lattice.fit(replace(cells, missing=cells.missing | is_atom))
     X = lattice.measure(cells)
     atoms = np.unique(X[~cells.missing & is_atom])
-    rest = np.sort(X[~np.isnan(X) & ~np.isin(X, atoms)])
+    smooth_part = ~np.isnan(X) & ~np.isin(X, atoms)
+    rest = np.sort(X[smooth_part])
+    stands = rest if weights is None else _weighted(X[smooth_part], weights[smooth_part], lattice.width)
     try:
-        transform = _transform(rest, lattice, atoms.tolist())
+        transform = _transform(stands, lattice, atoms.tolist(), cells.zone)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
     free = transform
@@ -89,10 +94,33 @@ def fit_numbers(
     return codec, "; ".join(words)
 
 
-def _transform(X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float]) -> Smooth | PreferredValues:
+def _weighted(X: NDArray[np.float64], weights: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """Sorted numbers without weights that are spread as these are, as many as these are worth: (Σ w)² / Σ w².
+
+    Those of a continuous column lie between them, as quantiles do, so that none is repeated; the ends are there.
+
+    >>> _weighted(np.array([2.0, 1.0, 3.0, 4.0]), np.array([3.0, 3.0, 1.0, 1.0]), width=1.0)
+    array([1., 2., 4.])
+    """
+    order = np.argsort(X, kind="stable")
+    X, weights = X[order], weights[order]
+    share = np.cumsum(weights) / weights.sum()
+    count = max(round(float(weights.sum() ** 2 / (weights**2).sum())), min(len(X), LEAST_WORTH))
+    places = (np.arange(count) + 0.5) / count
+    if width:
+        chosen = X[np.searchsorted(share, places).clip(max=len(X) - 1)]
+    else:
+        chosen = np.interp(places, share - weights / weights.sum() / 2, X)
+    chosen[[0, -1]] = X[[0, -1]]
+    return np.asarray(chosen)
+
+
+def _transform(
+    X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float], zone: str
+) -> Smooth | PreferredValues:
     """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
     even = _spread(X, lattice.width)
-    smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice)
+    smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice, zone)
     other = PreferredValues.fit(smooth, X, lattice.width, atoms) if lattice.width else smooth
     return fit_ranges(smooth, other, even)
 

@@ -271,7 +271,7 @@ def _rules(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> Iterator[S
         if rule.mutual:
             words, advice = f"{rule.of!r} and {rule.column!r} hold the same", "one of them is enough"
         else:
-            words, advice = f"{rule.column!r} follows from {rule.of!r}", "samples should keep to that"
+            words, advice = f"{rule.column!r} follows from {rule.of!r}", "drawn rows keep to that"
         if len(rule.broken):
             row = f"{'such as ' if len(rule.broken) > 1 else ''}row {rule.broken[0]}"
             words, advice = f"{words} but in {_rows(len(rule.broken))} ({row})", "are those right?"

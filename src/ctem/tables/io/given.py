@@ -29,6 +29,7 @@ __all__ = [
     "given_values",
     "matched",
     "moment_of",
+    "named",
     "partial_frame",
     "positions",
     "read_as_fitted",
@@ -305,10 +306,33 @@ def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:
     )
 
 
-def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> list[int]:
-    """Positions of columns that are named or counted from 0, each once.
+def named(given: Mapping[Any, Any], table_type: TableType) -> dict[Any, Any]:
+    """Conditions by the names of columns as text: whole numbers name columns of a table that are named by numbers.
 
-    >>> positions("given", ["b", 0], ("a", "b"))
+    Elsewhere a whole number is a position; what is neither stays as it is, for an error that lists the names.
+
+    >>> import pandas as pd
+    >>> named({7: 0.5}, read_frame(pd.DataFrame({3: [1.0], 7: [2.0]})).table_type)
+    {'7': 0.5}
+    """
+    places = ((key, _place(key, table_type), value) for key, value in given.items())
+    return {key if j is None else table_type.names[j]: value for key, j, value in places}
+
+
+def _place(column: Any, table_type: TableType) -> int | None:
+    """The position of a column that is named or counted; None if there is none."""
+    originals = [field.original for field in table_type.fields]
+    if not isinstance(column, int | np.integer) or isinstance(column, bool):
+        return table_type.names.index(column) if column in table_type.names else None
+    if any(isinstance(original, int) for original in originals):
+        return originals.index(int(column)) if int(column) in originals else None
+    return int(column) if 0 <= column < len(originals) else None
+
+
+def positions(what: str, columns: Iterable[str | int], table_type: TableType) -> list[int]:
+    """Positions of columns that are named or counted from 0, each once; numbers that are names are names.
+
+    >>> positions("given", ["x1", 0], read_frame([[1.0, 2.0]]).table_type)
     [1, 0]
     """
     if isinstance(columns, str):
@@ -319,11 +343,13 @@ def positions(what: str, columns: Iterable[str | int], names: Sequence[str]) -> 
             "Conditions are for sample(given=…) and probability(event, given)."
         )
     asked = list(columns)
+    places = list[int]()
     for column in asked:
-        whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
-        if not (0 <= column < len(names) if whole else column in names):  # type: ignore[operator]
-            raise ValueError(f"{what}: expected names or positions of {list(names)}; got {column!r}.")
-    places = [names.index(column) if isinstance(column, str) else int(column) for column in asked]
+        if (place := _place(column, table_type)) is None:
+            raise ValueError(
+                f"{what}: expected names or positions of {list(table_type.names)}; got {column!r}."
+            )
+        places.append(place)
     if len(set(places)) < len(places):
         raise ValueError(f"{what}: expected each column once; got {asked}.")
     return places

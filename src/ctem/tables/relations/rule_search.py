@@ -26,7 +26,10 @@ Vector = NDArray[np.float64]
 Codes = NDArray[np.int64]
 ROWS, TESTED = 4000, 20_000  # rows in which functions are looked for, and in which they are tested
 MOST_COLUMNS, MOST_PAIRED = 128, 32  # columns that are compared with each other, and in pairs
-EVIDENCE, OF_PAIRS = 20.0, 40.0  # rows that chance alone would get wrong, at least: of one column, of two
+EVIDENCE, OF_PAIRS = (
+    20.0,
+    40.0,
+)  # rows that chance would get wrong, at least: of one column; of two, or either alone
 CHANCE = 0.1  # of those, that a function may get wrong
 LEAST, LEAST_CLOSED = 0.9, 0.95  # share of the rows that hold what is looked up, and what is calculated
 FINEST = 1e-5  # lattice of numbers that are looked up
@@ -51,8 +54,9 @@ def find_rules(
     """The rules of a table, the better ones of every column first; what is asked for before all others.
 
     Rows that are copies of others count once. A look-up is tested by leaving out each row: the value that the other
-    rows with its key mostly hold must be right, and where chance alone would be wrong in many rows. Among a few listed
-    values it must hold in all rows: when it does not, networks that see the codes know more than its share.
+    rows with its key mostly hold must be right, and where chance alone would be wrong in many rows. Of two columns each
+    must be wrong in many rows without the other. Among a few listed values it must hold in all rows: when it does not,
+    networks that see the codes know more than its share.
 
     >>> rng = np.random.default_rng(0)
     >>> from ctem.tables.schema import Schema
@@ -193,12 +197,12 @@ class _Search:
         rows = (
             self.rows if self.n <= ROWS else np.linspace(0, self.n - 1, min(self.n, TESTED)).astype(np.int64)
         )
-        own = _codes(self.value[target][rows])
+        value = _codes(self.value[target][rows])
         each = [_codes(view.value[rows]) for view in views]
-        wrong, known, by_chance = _left_out(_joined(each), own)
-        alone = min(_left_out(codes, own)[0] for codes in each) if len(each) > 1 else by_chance
-        limit = min(CHANCE * min(by_chance, alone), (1 - LEAST) * known)
-        if by_chance < evidence or wrong > limit:
+        wrong, known, by_chance = _left_out(_joined(each), value)
+        if len(views) > 1:
+            by_chance = min(by_chance, *(_alone(codes, _joined(each), value, known) for codes in each))
+        if by_chance < evidence or wrong > min(CHANCE * by_chance, (1 - LEAST) * known):
             return None
         table = self._table(views, target, wrong, known, self._per_key(views))
         rule = self._rule(target, tuple(view.term for view in views), table)
@@ -374,6 +378,16 @@ def _joined(each: list[Codes]) -> Codes:
         both = (key >= 0) & (codes >= 0)
         key = np.where(both, key * (int(codes.max(initial=0)) + 1) + codes, -1)
     return key
+
+
+def _alone(key: Codes, joined: Codes, value: Codes, known: int) -> float:
+    """How many of the rows that two columns tell of one of the two would get wrong alone, both of them shown.
+
+    >>> _alone(np.array([0, 0, 0, 0]), np.array([0, 0, 1, 1]), np.array([5, 5, 6, 6]), 4)
+    4.0
+    """
+    wrong, of, _ = _left_out(np.where(joined >= 0, key, -1), value)
+    return wrong * known / of if of else math.inf
 
 
 def _left_out(key: Codes, own: Codes) -> tuple[int, int, float]:
