@@ -39,7 +39,7 @@ class ColumnGlance:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What ``inspect`` found.
+    """What a table looks like to ``inspect``.
 
     Arguments:
         rows: of the table.
@@ -47,8 +47,8 @@ class Inspection:
         suspicions: what seems odd, with what to do about it.
         backend: the library of the table.
 
-    >>> found = inspect(np.array([[1.0, 7.0], [2.0, 7.0], [3.5, 7.0]]))
-    >>> print(found)
+    >>> seen = inspect(np.array([[1.0, 7.0], [2.0, 7.0], [3.5, 7.0]]))
+    >>> print(seen)
     3 rows, 2 columns
     x0: real (numbers; never below 0)
     x1: constant (one value)

@@ -21,7 +21,7 @@ __all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 BINS = 48  # of a histogram, about
 MOSTLY = (0.05, 0.95)  # between these quantiles are nine in ten of the mass
-SHOWN = (0.001, 0.999)  # the part of a number's mass that its histogram spans
+NEARLY_ALL = (0.001, 0.999)  # the part of a number's mass that its histogram spans
 ROWS, LABELS = 10, 8  # that a notebook shows
 
 
@@ -196,7 +196,7 @@ class ColumnDistribution:
         >>> float(share[0]), edges[:3]
         (0.02, array([-0.5,  1.5,  3.5]))
         """
-        low, high = (float(self.quantile(share).values[row]) for share in SHOWN)
+        low, high = (float(self.quantile(share).values[row]) for share in NEARLY_ALL)
         known = ~self.cells.missing
         values, mass = self.cells.values[known].astype(float), self.probability[row, known]
         inside = np.unique(values[(values >= low) & (values <= high)])
@@ -247,9 +247,9 @@ class ColumnDistribution:
 
     def _labels(self, n: int) -> tuple[list[str], list[list[Any]]]:
         """The probability of the most likely values in each row."""
-        shown = np.argsort(-self.probability.mean(0), kind="stable")[:LABELS]
-        rows = [[i, *(f"{self.probability[i, k]:.3f}" for k in shown)] for i in range(n)]
-        return ["row", *(cell_text(self.values[k]) for k in shown)], rows
+        likely = np.argsort(-self.probability.mean(0), kind="stable")[:LABELS]
+        rows = [[i, *(f"{self.probability[i, k]:.3f}" for k in likely)] for i in range(n)]
+        return ["row", *(cell_text(self.values[k]) for k in likely)], rows
 
     def _averaged(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """The values as means take them, between the ends that fit saw, and their probabilities."""

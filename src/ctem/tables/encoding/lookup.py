@@ -141,14 +141,11 @@ def cells_of(codec: Listing, index: NDArray[np.int64]) -> Cells:
     missing = index < 0
     if codec.type == "label":
         return Cells("label", index, missing, codec.values)
-    store = {"bool": bool, "float": np.float64}.get(codec.type, np.int64)
-    listed = np.array(codec.values or (0,), np.uint64 if _unsigned(codec) else store)
-    values = listed[np.where(missing, 0, index)]
+    store: Any = {"bool": bool, "float": np.float64}.get(codec.type, np.int64)
+    if codec.type == "int" and any(int(value) >= 2**63 for value in codec.values):
+        store = np.uint64
+    values = np.array(codec.values or (0,), store)[np.where(missing, 0, index)]
     return Cells(codec.type, values, missing, unit=codec.unit)
-
-
-def _unsigned(codec: Listing) -> bool:
-    return codec.type == "int" and any(int(value) >= 2**63 for value in codec.values)
 
 
 def in_words(kind: str) -> str:

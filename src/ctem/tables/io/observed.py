@@ -22,7 +22,8 @@ def filled(frame: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([[1.0, np.nan]])
-    >>> filled(own := read_frame(X), {"x1": own.columns["x0"]}, X)
+    >>> frame = read_frame(X)
+    >>> filled(frame, {"x1": frame.columns["x0"]}, X)
     array([[1., 1.]])
     """
     gone = {name: cells.missing for name, cells in frame.columns.items()}

@@ -90,8 +90,8 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([["12 %", "a"], ["7 %", "?"], ["30 %", "b"]])
-    >>> found = recognised(read_frame(X), Reading(), {})
-    >>> found.columns["x0"].values, found.columns["x1"].missing
+    >>> read = recognised(read_frame(X), Reading(), {})
+    >>> read.columns["x0"].values, read.columns["x1"].missing
     (array([12,  7, 30]), array([False,  True, False]))
     """
     writings = {
