@@ -98,9 +98,9 @@ class Rhythm {
 
   /* The share of the rows that come at times no busier than that of X. */
   asQuiet(X) {
-    const [edges, below] = this.table, [, own] = this.wound(X);
+    const [edges, below] = this.table, [, rate] = this.wound(X);
     const share = below.slice(1).map((height, i) => height - below[i]);
-    return sum(share.filter((part, i) => Math.log(part / (edges[i + 1] - edges[i])) <= own + 1e-9));
+    return sum(share.filter((part, i) => Math.log(part / (edges[i + 1] - edges[i])) <= rate + 1e-9));
   }
 
   through(X, axis) {
@@ -224,7 +224,7 @@ class LabelColumn {
   /* A value of a code, of those that share it one that a condition allows. */
   decode([code], random, condition) {
     const may = (place) => !isRange(condition) || condition.places.includes(place);
-    const places = this.codes.flatMap((own, place) => (own === code && may(place) ? [place] : []));
+    const places = this.codes.flatMap((other, place) => (other === code && may(place) ? [place] : []));
     return places[drawPlace(places.map((place) => this.shares[place]), random)];
   }
 
@@ -281,9 +281,9 @@ class NumberColumn {
 
   /* The ends of a condition, moved inward to the lattice if there is one. */
   onLattice(condition) {
-    const { step, origin, per } = this.lattice, found = ends(condition);
-    if (!step) return found;
-    const steps = found.map((X) => (X * per - origin) / step);
+    const { step, origin, per } = this.lattice, range = ends(condition);
+    if (!step) return range;
+    const steps = range.map((X) => (X * per - origin) / step);
     return [Math.ceil(steps[0] - 1e-6), Math.floor(steps[1] + 1e-6)].map((k) => (origin + step * k) / per);
   }
 
