@@ -35,25 +35,8 @@ FEW_FLOATS = 10
 MAX_ORDERED = 64
 MAX_SPAN = 256  # whole numbers from the least to the greatest, gaps included
 MAX_ORDINAL = 1024
-LAST = (
-    6,
-    7,
-    11,
-    12,
-    23,
-    24,
-    30,
-    31,
-    52,
-    53,
-    59,
-    60,
-    99,
-    100,
-    364,
-    365,
-    366,
-)  # of hours, minutes, days, percent, …
+# last of hours, minutes, days, percent, …
+LAST = (*(6, 7, 11, 12, 23, 24, 30, 31, 52, 53, 59, 60), *(99, 100, 364, 365, 366))
 
 BY_NAME: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
 
