@@ -59,6 +59,7 @@ PAGES = (
     Page("tables", {"tables-CTEM*": DEFAULTS, "tables-*": PEERS}, notes="tables"),
     Page("samples", {"samples*": DEFAULTS}, notes="tables"),
     Page("margins", {"margins*": DEFAULTS}, split=None),
+    Page("rules", {"rules*": "nothing was chosen on them; one run of short fits without an energy"}),
     Page("titanic", {"titanic*": DEFAULTS}, notes="tables"),
     Page("harpoon", {"harpoon*": DEFAULTS}, notes="tables"),
     Page("adbench", {"adbench*": "the score on half of the sets"}, notes="tables"),
@@ -171,7 +172,7 @@ def load(path: Path) -> Result:
 
 def results_of(folder: Path) -> list[tuple[Page, list[Result]]]:
     """The results of every page in the order of its sources; each result is on one page."""
-    found: dict[str, list[Result]] = {}
+    by_page: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.json")):
         if path.stem.endswith("-quick"):
             continue
@@ -181,8 +182,8 @@ def results_of(folder: Path) -> list[tuple[Page, list[Result]]]:
             raise ValueError(
                 f"{path.name}: expected one page of experiments/pages.py to show it; got {names}."
             )
-        found.setdefault(homes[0], []).append(load(path))
-    return [(page, sorted(found[page.name], key=_place(page))) for page in PAGES if page.name in found]
+        by_page.setdefault(homes[0], []).append(load(path))
+    return [(page, sorted(by_page[page.name], key=_place(page))) for page in PAGES if page.name in by_page]
 
 
 def _source(page: Page, name: str) -> str | None:
@@ -247,27 +248,27 @@ def text_of(page: Page, results: Sequence[Result]) -> str:
 def _legend(page: Page, results: Sequence[Result]) -> list[str]:
     """What ± and italics mean, where there are any."""
     records = [record for result in results for record in result["records"]]
-    said = ["Mean ± standard deviation over seeds."] if any(r["std"] for r in records) else []
+    legend = ["Mean ± standard deviation over seeds."] if any(r["std"] for r in records) else []
     if page.published == "inline" and any(r["paper"] is not None for r in records):
-        said += ["*Italic*: the published number."]
-    return ["", " ".join(said)] if said else []
+        legend += ["*Italic*: the published number."]
+    return ["", " ".join(legend)] if legend else []
 
 
 def worded(records: Rows, words: Mapping[str, str]) -> Rows:
     """Records whose names are those of abouts.toml; a metric without a word is left out."""
-    shown = [r for r in records if words.get(r["metric"]) != ""]
+    listed = [r for r in records if words.get(r["metric"]) != ""]
     axes = ("dataset", "system", "metric")
-    return [r | {axis: words.get(r[axis], r[axis]) for axis in axes} for r in shown]
+    return [r | {axis: words.get(r[axis], r[axis]) for axis in axes} for r in listed]
 
 
 def unique(results: Sequence[Result]) -> Rows:
     """All records, one of each set, system and metric: of two the newer, where the first one stood."""
-    found: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
+    newest: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {}
     for created, record in ((each["created"], record) for each in results for record in each["records"]):
         key = (record["dataset"], record["system"], record["metric"])
-        if key not in found or created > found[key][0]:
-            found[key] = (created, record)
-    return [record for _, record in found.values()]
+        if key not in newest or created > newest[key][0]:
+            newest[key] = (created, record)
+    return [record for _, record in newest.values()]
 
 
 def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
@@ -277,16 +278,16 @@ def sections(page: Page, records: Rows) -> list[tuple[str, Rows]]:
     """
     if page.split is None:
         return [("", records)]
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         part = next((p.strip(", =") for p in page.parts if p in record["dataset"]), "")
-        found.setdefault((record[page.split], part), []).append(record)
-    found = _of_one_set(found) if page.split == "metric" else found
+        tables.setdefault((record[page.split], part), []).append(record)
+    tables = _of_one_set(tables) if page.split == "metric" else tables
     alone: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for heading, of in list(found.items()) if page.split == "metric" else []:
+    for heading, of in list(tables.items()) if page.split == "metric" else []:
         if len(systems := {r["system"] for r in of}) == 1:
-            alone.setdefault((f"{systems.pop()} alone", heading[1]), []).extend(found.pop(heading))
-    named = [(", ".join(filter(None, heading)), of) for heading, of in found.items()]
+            alone.setdefault((f"{systems.pop()} alone", heading[1]), []).extend(tables.pop(heading))
+    named = [(", ".join(filter(None, heading)), of) for heading, of in tables.items()]
     return [*named, *((_alone(", ".join(filter(None, heading)), of), of) for heading, of in alone.items())]
 
 
@@ -300,16 +301,16 @@ def _of_one_set(
         if len(sets) == 1 < len(systems):
             homes.setdefault((*sets, *sorted(systems)), []).append(key)
     joined = {key: (sets[0], keys) for sets, keys in homes.items() if len(keys) > 1 for key in keys}
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key, of in tables.items():
         name, keys = joined.get(key, ("", [key]))
         heading = (f"{name}: {keys[0][0]}, and more", keys[0][1]) if name else key
-        found.setdefault(heading, []).extend(of)
-    return found
+        parts.setdefault(heading, []).extend(of)
+    return parts
 
 
 def _alone(heading: str, records: Rows) -> str:
-    """With the name of what is measured, if that is one thing: the table does not say it."""
+    """With the name of what is measured, if that is one thing: the table does not name it."""
     metrics = {record["metric"] for record in records}
     return f"{metrics.pop()}, {heading}" if len(metrics) == 1 else heading
 
@@ -413,10 +414,10 @@ def _place_of(result: Result) -> str:
 
 def by_command(folder: Path = RESULTS) -> list[list[Result]]:
     """All results by the command that makes them, the oldest first: by day, then by distance, unknown ones before."""
-    found: dict[str, list[Result]] = {}
+    pieces: dict[str, list[Result]] = {}
     for result in (result for _, results in results_of(folder) for result in results):
-        found.setdefault(result["command"], []).append(result)
-    return sorted(found.values(), key=lambda results: min(map(_age, results)))
+        pieces.setdefault(result["command"], []).append(result)
+    return sorted(pieces.values(), key=lambda results: min(map(_age, results)))
 
 
 def _age(result: Result) -> tuple[str, bool, int]:
@@ -436,7 +437,7 @@ def listed(runs: Iterable[Sequence[Result]]) -> list[str]:
     return lines
 
 
-def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
+def index(filled: Iterable[tuple[Page, Sequence[Result]]]) -> str:
     """The page of pages."""
     lines = [
         "# Results",
@@ -447,7 +448,7 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
         row(["page", "what it asks", "made", "commits since"]),
         rule(4),
     ]
-    for page, results in found:
+    for page, results in filled:
         about, days = ABOUT[page.name], sorted({result["created"][:10] for result in results})
         since = [distance(result.get("commit")) for result in results]
         known = sorted({n for n in since if n is not None})
@@ -461,8 +462,8 @@ def index(found: Iterable[tuple[Page, Sequence[Result]]]) -> str:
 
 def pages(folder: Path = RESULTS) -> dict[str, str]:
     """All pages of a folder by file name, the index first."""
-    found = results_of(folder)
-    return {"README.md": index(found)} | {f"{page.name}.md": text_of(page, of) for page, of in found}
+    filled = results_of(folder)
+    return {"README.md": index(filled)} | {f"{page.name}.md": text_of(page, of) for page, of in filled}
 
 
 def row(cells: Sequence[str]) -> str:

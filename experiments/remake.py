@@ -35,13 +35,13 @@ PAGES = "python -m experiments.pages"
 
 def pieces(folder: Path = RESULTS, only: Sequence[str] = (), device: str | None = None) -> list[list[Result]]:
     """The results of every command, the oldest first: those that make one of ``only``, and run on the device."""
-    found = by_command(folder)
-    unknown = set(only) - {result["name"] for piece in found for result in piece}
+    every = by_command(folder)
+    unknown = set(only) - {result["name"] for piece in every for result in piece}
     if unknown:
         raise SystemExit(f"--only: expected names of committed results; got {', '.join(sorted(unknown))}.")
     chosen = [
         piece
-        for piece in found
+        for piece in every
         if (not only or any(result["name"] in only for result in piece))
         and device in (None, device_of(piece))
     ]
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--list", action="store_true", help="say what would be made, and make nothing")
+    parser.add_argument("--list", action="store_true", help="list what would be made, and make nothing")
     parser.add_argument("--only", nargs="+", default=(), help="results by name, without .json")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="the pieces that run on it alone")
     args = parser.parse_args()

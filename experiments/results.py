@@ -89,10 +89,10 @@ def summarise(
 
 class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
-        found, rest = super().parse_known_args(args, namespace)
-        if found.out is None:  # --quick decides, so a quick run cannot reach the committed files by default
-            found.out = QUICK if found.quick else RESULTS
-        return found, rest
+        parsed, rest = super().parse_known_args(args, namespace)
+        if parsed.out is None:  # --quick decides, so a quick run cannot reach the committed files by default
+            parsed.out = QUICK if parsed.quick else RESULTS
+        return parsed, rest
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -159,15 +159,17 @@ def staged(folder: Path) -> Iterator[Path]:
     _commit()  # that of the start, for all files
     partial = folder / PARTIAL
     partial.mkdir(parents=True, exist_ok=True)
-    own = Path(tempfile.mkdtemp(prefix=f"{Path(sys.argv[0]).stem}-", dir=partial))
+    stage = Path(tempfile.mkdtemp(prefix=f"{Path(sys.argv[0]).stem}-", dir=partial))
     try:
-        yield own
+        yield stage
     except BaseException:
-        print(f"The run has not ended: {folder} is as it was, what was measured is in {own}", file=sys.stderr)
+        print(
+            f"The run has not ended: {folder} is as it was, what was measured is in {stage}", file=sys.stderr
+        )
         raise
-    for path in sorted(own.iterdir()):
+    for path in sorted(stage.iterdir()):
         path.replace(folder / path.name)
-    own.rmdir()
+    stage.rmdir()
 
 
 def replace_bytes(path: Path, content: bytes) -> Path:

@@ -94,7 +94,7 @@ def sweep(
     args: argparse.Namespace,
     name: str,
     settings: Mapping[str, Any],
-    further: Callable[[Mapping[Task, Values]], list[Record]] = lambda found: [],
+    further: Callable[[Mapping[Task, Values]], list[Record]] = lambda measured: [],
     published: Published = lambda data, metric: None,
     metrics: Collection[str] | None = None,
     protocol: str | None = None,
@@ -107,15 +107,15 @@ def sweep(
         metrics: those that are written; all by default.
         protocol: whose published rows stand beside ours (``published_rows``), but not beside those of a quick run.
     """
-    began, found = time.perf_counter(), dict[Task, Values]()
+    began, measured = time.perf_counter(), dict[Task, Values]()
     others = published_rows(protocol) if protocol and not args.quick else []
     with staged(args.out) as out:
         for task, values in _measured(measure, todo, args):
             for metric, value in values.items():
                 print(f"{task.data}, seed {task.seed}, {task.system}: {metric} {value:.4f}", flush=True)
-            found[task] = values
-            ours = [r for r in _records(found, todo, published) if metrics is None or r.metric in metrics]
-            records, wall = ours + further(found) + others, time.perf_counter() - began
+            measured[task] = values
+            ours = [r for r in _records(measured, todo, published) if metrics is None or r.metric in metrics]
+            records, wall = ours + further(measured) + others, time.perf_counter() - began
             write(name, settings, records, args.device, wall, out, quick=args.quick)
 
 
@@ -139,11 +139,11 @@ def _measured(
         future.result()
 
 
-def _records(found: Mapping[Task, Values], todo: Sequence[Task], published: Published) -> list[Record]:
+def _records(measured: Mapping[Task, Values], todo: Sequence[Task], published: Published) -> list[Record]:
     """Mean and spread over the seeds that are there, table after table."""
     lists: dict[tuple[str, str, str], list[float]] = {}
-    for task in (task for task in todo if task in found):
-        for metric, value in found[task].items():
+    for task in (task for task in todo if task in measured):
+        for metric, value in measured[task].items():
             lists.setdefault((task.data, task.system, metric), []).append(value)
     first = {task.data: i for i, task in reversed(list(enumerate(todo)))}
     order = sorted(lists, key=lambda key: first[key[0]])

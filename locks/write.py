@@ -1,6 +1,6 @@
 """Write locks/install.txt and locks/dev.txt: what `make install` and `make install-dev` take, with hashes of its files.
 
-Versions are said in constraints.txt, and nowhere else; this adds what the packages need in turn, on every platform, and
+Versions stand in constraints.txt, and nowhere else; this adds what the packages need in turn, on every platform, and
 the hashes of all their files. Torch is left out, and with it CUDA: each package index has its own builds of it.
 """
 
@@ -31,11 +31,11 @@ def resolver(folder: Path) -> Path:
 
 def resolved(uv: Path, extras: tuple[str, ...], build: Path) -> str:
     """Every package for these extras and for building the project, on all platforms, with the hashes of its files."""
-    said = [part for extra in extras for part in ("--extra", extra)]
+    requested = [part for extra in extras for part in ("--extra", extra)]
     wide = ("--universal", "--generate-hashes", "--python-version", PYTHON)
     plain = ("--no-header", "--no-annotate", "--no-python-downloads", "--system-certs", "--quiet")
     files = ("-c", ROOT / "constraints.txt", ROOT / "pyproject.toml", build)
-    command = (uv, "--no-config", "pip", "compile", *wide, *plain, *said, *files)
+    command = (uv, "--no-config", "pip", "compile", *wide, *plain, *requested, *files)
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -46,7 +46,7 @@ def hashed(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Write both files, or stop with what the resolver said; the second takes in the first."""
+    """Write both files, or stop with the message of the resolver; the second takes in the first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         build = Path(folder) / "build.in"

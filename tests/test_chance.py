@@ -280,6 +280,7 @@ def test_a_mixed_density_of_numbers_draws_the_margin_as_often_as_it_is_believed(
 
 
 def test_nats_from_others_are_kept_in_the_file_and_displayed(tmp_path, capsys):
+    from ctem.cli.commands import Info
     from ctem.cli.facts import info
 
     X = pd.DataFrame(dependent_rows(300).numpy(), columns=["bit", "number", "label"]).astype({"label": str})
@@ -293,9 +294,9 @@ def test_nats_from_others_are_kept_in_the_file_and_displayed(tmp_path, capsys):
     again = CTEM.load(tmp_path / "model.ctem")
     assert again.density_.net.worth == worth
     assert np.array_equal(again.score_samples(X), model.score_samples(X))
-    info(tmp_path / "model.ctem", as_json=True)
+    info(Info(model=tmp_path / "model.ctem", as_json=True))
     columns = json.loads(capsys.readouterr().out)["columns"]
     assert [column["nats_from_others"] for column in columns] == list(worth.nats)
     assert [column["believed"] for column in columns] == list(worth.share)
-    info(tmp_path / "model.ctem", as_json=False)
+    info(Info(model=tmp_path / "model.ctem"))
     assert "from others" in capsys.readouterr().out

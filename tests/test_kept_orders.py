@@ -1,5 +1,7 @@
 """Columns that are never above others: found, kept in drawn, imputed and conditioned rows, and still one density."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -64,14 +66,13 @@ def test_columns_that_do_not_touch_have_no_order():
 
 
 def test_drawn_imputed_and_conditioned_rows_keep_the_orders(model):
-    X = table()
-    assert kept(model.sample(2000, random_state=0)) >= 0.99
-    holed = X.copy()
-    holed.loc[:900, ["end", "most", "share"]] = None
-    holed.loc[500:, ["start", "least"]] = None
+    assert kept(model.sample(600, random_state=0)) >= 0.99
+    holed = table(300)
+    holed.loc[:180, ["end", "most", "share"]] = None
+    holed.loc[100:, ["start", "least"]] = None
     assert kept(model.impute(holed, random_state=0)) >= 0.99
     summer = pd.Timestamp("2020-03-01"), pd.Timestamp("2020-10-01")
-    assert kept(model.sample(500, given={"end": summer, "least": (12, None)}, random_state=0)) >= 0.98
+    assert kept(model.sample(200, given={"end": summer, "least": (12, None)}, random_state=0)) >= 0.98
 
 
 def test_an_order_that_is_broken_is_unlikely_but_not_impossible(model):
@@ -135,3 +136,45 @@ def test_a_saved_model_keeps_its_orders(model, tmp_path):
     again = CTEM.load(tmp_path / "model.ctem")
     assert again.schema_.orders == model.schema_.orders
     assert (again.score_samples(table()) == model.score_samples(table())).all()
+
+
+def boxes(n=N, seed=0):
+    """An item has a length and is in a box no shorter; two parts add up to a total that has room."""
+    rng = np.random.default_rng(seed)
+    item, part, other = rng.integers(20, size=n), rng.integers(1, 60, n), rng.integers(1, 60, n)
+    length = np.random.default_rng(9).integers(1, 30, 20)[item]
+    told = {"item": [f"i{i}" for i in item], "length": length, "box": length + rng.geometric(0.1, n) - 1}
+    told |= {"part": part, "other": other, "total": part + other}
+    return pd.DataFrame(told).assign(room=part + other + rng.geometric(0.03, n) - 1)
+
+
+def test_an_order_holds_where_a_rule_names_the_value_and_so_does_the_rule():
+    """Whatever comes first: the fit is too short for networks to know which items fit into a box."""
+    X = boxes()
+    model = CTEM(**TINY | {"orders": 4}).fit(X)
+    assert {("length", "box"), ("total", "room")} <= {(o.low, o.high) for o in model.schema_.orders}
+    assert {"length", "total"} <= {rule.target for rule in model.schema_.rules if rule.leads}
+    holed = X.astype({"length": float, "item": object})
+    holed.loc[: N // 2, ["length", "item"]] = None
+    given = model.sample(300, given={"box": (None, 20), "room": (None, 60)}, random_state=2)
+    length, drawn = X.groupby("item")["length"].first(), model.sample(2000, random_state=1)
+    for some, least in ((drawn, 0.99), (model.impute(holed, random_state=0), 0.99), (given, 0.95)):
+        assert np.mean(some["length"] <= some["box"]) >= least
+        assert np.mean(some["total"] <= some["room"]) >= least
+        assert np.mean(some["length"] == some["item"].map(length)) >= least
+        assert np.mean(some["total"] == some["part"] + some["other"]) >= least
+
+
+def test_a_density_whose_rules_meet_orders_sums_to_one():
+    rng = np.random.default_rng(0)
+    item = rng.integers(5, size=600)
+    length = np.array([1, 1, 2, 3, 3])[item]
+    X = pd.DataFrame({"item": item, "length": length, "box": np.minimum(length + rng.integers(0, 3, 600), 3)})
+    X["item"] = X["item"].map("abcde".__getitem__)
+    model = CTEM(**TINY | {"orders": 6}, unknown="refuse").fit(X)
+    assert model.schema_.rules
+    assert [(order.low, order.high) for order in model.schema_.orders] == [("length", "box")]
+    every = pd.DataFrame(itertools.product("abcde", (1, 2, 3), (1, 2, 3)), columns=list(X))
+    p = np.exp(model.score_samples(every))
+    assert p.sum() == pytest.approx(1, abs=1e-5)
+    assert p[every["length"] <= every["box"]].sum() > 0.99

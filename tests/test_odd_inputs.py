@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from small import SMALL
+from small import SMALL, TINY
 
 from ctem import CTEM
 from ctem.tables.io.frame import read_frame
@@ -144,3 +144,18 @@ def test_declared_categories_that_never_occur_are_hardly_ever_drawn():
     X = pd.DataFrame({"c": pd.Categorical(rng().choice(list("abc"), N), labels), "x": rng().normal(size=N)})
     drawn = CTEM(**QUICK).fit(X).sample(2000, random_state=0)["c"]
     assert drawn.str.startswith("never").mean() < 0.02
+
+
+def test_numbers_that_name_columns_are_names_in_every_question_and_positions_elsewhere():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({2: rng.normal(size=120), 0: rng.choice(["a", "b"], 120), 7: rng.normal(9, 1, 120)})
+    model, other = CTEM(**TINY).fit(X), CTEM(**TINY).fit(X.set_axis(["r", "s", "t"], axis=1))
+    assert model.classes(0) == other.classes(1) == other.classes("s") == ["a", "b"]
+    assert model.predict(X[:3], 7) == pytest.approx(other.predict(X[:3].set_axis(["r", "s", "t"], axis=1), 2))
+    assert set(model.sample(5, given={0: "b"}, random_state=0)[0]) == {"b"}
+    for given in ({0: "a"}, {np.int64(0): "a"}, {"0": "a"}):
+        found = model.probability({7: (8, None)}, given, random_state=0)
+        assert found == other.probability({2: (8, None)}, {1: "a"}, random_state=0)
+    assert np.array_equal(model.log_density(X, [2]), model.log_density(X, ["2"]))
+    with pytest.raises(ValueError, match="expected names or positions of"):
+        model.classes(1)

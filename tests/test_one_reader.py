@@ -14,7 +14,7 @@ from small import TINY
 from typer.testing import CliRunner
 
 import ctem
-from ctem import CTEM, CTEMImputer
+from ctem import CTEM, CTEMImputer, CTEMOutlier
 from ctem.cli import app
 from ctem.cli.streams import fit_table
 from ctem.tables.inference.kinds import infer_column
@@ -271,7 +271,7 @@ def test_a_call_reads_a_table_once(fitted, monkeypatch):
     X = pd.read_csv(folder / "t.csv")
     imputer = CTEMImputer(CTEM(**TINY)).fit(X)
     read = []
-    for module in (ctem.estimators.estimator, ctem.estimators.imputer):
+    for module in (ctem.estimators.estimator, ctem.estimators.imputer, ctem.fitting.intake):
         monkeypatch.setattr(module, "read_frame", lambda X: read.append(X) or read_frame(X))
     calls = (
         model.impute,
@@ -280,6 +280,8 @@ def test_a_call_reads_a_table_once(fitted, monkeypatch):
         imputer.transform,
         imputer.intervals,
         imputer.draws,
+        CTEMImputer(CTEM(**TINY)).fit,
+        CTEMOutlier(CTEM(**TINY)).fit,
     )
     for call in calls:
         call(X)

@@ -14,7 +14,7 @@ from test_preferred import preferring
 
 from ctem import CTEM, Category
 from ctem.persistence import atomic
-from ctem.persistence.reading import FORMAT, provenance
+from ctem.persistence.sealed import FORMAT, provenance
 from ctem.tables.margins.preferred import PreferredValues
 from tests.model_files import parts, write
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM
-from ctem.cli.parts import Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
+from ctem.cli.parts import Crew, answer_parts, imputed, sample_parts, scored, strange
 from ctem.estimators.ray import score, spread
 from ctem.tables.io.large import open_large
 
@@ -45,9 +46,9 @@ def ray():
 
 
 ANSWERS = {
-    "score": Scoring(True, None, None),
-    "impute": Imputing("sample", 1),
-    "outliers": Finding(0.05),
+    "score": partial(scored, True, None, None),
+    "impute": partial(imputed, "sample", 1),
+    "outliers": partial(strange, 0.05),
 }
 
 

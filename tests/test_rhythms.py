@@ -241,6 +241,57 @@ def test_a_drawn_moment_lies_on_the_lattice_and_in_the_zone_of_the_table():
     assert drawn.dt.hour.between(7, 18).mean() > 0.99
 
 
+ZONES = ["Europe/Oslo", "America/New_York", "Australia/Lord_Howe", "Asia/Tokyo"]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_the_hours_of_a_rhythm_are_those_of_the_wall_clock_in_summer_and_winter(zone):
+    at = by_day(np.random.default_rng(0)).dt.tz_localize(zone)
+    codec = codec_of(at)
+    rhythm = codec.transform.smooth
+    wall = pd.Series(pd.date_range("2023-01-05", "2023-12-20", freq="10min", tz=zone))
+    X = codec.lattice.measure(read_frame(pd.DataFrame({"at": wall})).columns["at"])
+    rate = rhythm.wound(torch.from_numpy(X))[1].exp().numpy()
+    night = (wall.dt.hour < 8) | (wall.dt.hour >= 18)
+    assert rate[night].max() < 0.05 < 0.5 < rate[wall.dt.hour.between(11, 14)].min()
+    for month in (1, 7):
+        assert rate[wall.dt.month == month].mean() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("made", [by_day, by_week])
+def test_the_map_of_a_wall_clock_increases_is_inverted_and_loses_no_mass_where_clocks_are_set(zone, made):
+    at = made(np.random.default_rng(0)).dt.tz_localize(zone)
+    codec = codec_of(at)
+    rhythm, (low, high) = codec.transform.smooth, codec.seen
+    assert isinstance(rhythm, Rhythm)
+    X = torch.linspace(low - 400, high + 400, 200_001, dtype=torch.float64)
+    W, log_rate = rhythm.wound(X)
+    assert bool((W.diff() > 0).all())
+    steps = (X[1] - X[0]) * (log_rate.exp()[1:] + log_rate.exp()[:-1]) / 2
+    assert float((W.diff() - steps).abs().sum()) < 0.02 * float(W[-1] - W[0])
+    assert torch.allclose(rhythm.inverse(rhythm(X)), X, rtol=0, atol=1e-6)
+    again = codec_from_json(codec.to_json())
+    assert torch.equal(again.transform(X), codec.transform(X))
+
+
+def test_cells_of_hours_that_a_set_clock_would_cut_have_one_offset():
+    at = (
+        pd.date_range("2023-01-01", periods=1500, freq="6h", tz="UTC").to_series().sample(700, random_state=0)
+    )
+    wall = at[at.dt.day_of_week < 5].dt.tz_convert("Europe/Oslo").reset_index(drop=True)
+    found = rhythm_of(wall)
+    assert (found.turns, found.offsets) == ((), (1 / 24,))
+
+
+def test_drawn_hours_are_those_of_the_wall_clock_of_the_column():
+    at = by_day(np.random.default_rng(0)).dt.tz_localize("America/New_York")
+    drawn = CTEM(**EXACT).fit(table(at)).sample(DRAWN, random_state=1)["ordered_at"]
+    for summer in (False, True):
+        some = drawn[drawn.dt.month.between(4, 10) == summer]
+        assert some.dt.hour.between(8, 17).mean() > 0.98
+
+
 def test_a_map_with_a_rhythm_increases_and_its_slope_is_its_derivative():
     codec = codec_of(by_week(np.random.default_rng(0)))
     low, high = codec.seen
@@ -271,14 +322,18 @@ def test_a_saved_model_with_a_rhythm_gives_the_same_scores(fitted, tmp_path):
         {"edges": [0.0, 1.0]},
         {"below": [0.0, 0.9]},
         {"below": [], "edges": []},
+        {"turns": []},
+        {"turns": [math.nan]},
+        {"turns": [90.0, 90.5], "offsets": [0.0, 0.04, 0.0]},
+        {"offsets": [0.0, 1.5]},
     ],
 )
 def test_a_rhythm_that_no_fit_can_have_written_is_refused(wrong):
     curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
-    made = Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0)).to_json()
+    made = Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0), (90.0,), (0.0, 0.04)).to_json()
     whole = codec_of(by_day(np.random.default_rng(0))).to_json()
     assert codec_from_json({**whole, "transform": made}).transform.period == DAY
-    with pytest.raises(ValueError, match="rhythm: expected a period of 1 or 7 days"):
+    with pytest.raises(ValueError, match=r"rhythm: expected (a period of 1 or 7 days|turns of a wall clock)"):
         codec_from_json({**whole, "transform": {**made, **wrong}})
 
 

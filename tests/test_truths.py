@@ -72,7 +72,7 @@ def test_the_floor_of_couplings_is_what_maximum_likelihood_reaches():
 
 @pytest.mark.parametrize("name", GRAY_SETS)
 def test_a_floor_is_the_mean_surprise_of_draws(name):
-    target, n = GraySet(name), 12_000
+    target, n = GraySet(name), 4_000
     log_p = target.log_density(target.sample(n, seed=5))
     error = float(log_p.std()) / math.sqrt(n)
     assert abs(float(-log_p.mean()) - target.floor) < 3.5 * error + 1e-5

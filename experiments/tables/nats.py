@@ -1,5 +1,5 @@
 """Ten mixed tables: held-out nats and C2ST beside independent columns, a Gaussian copula, a Chow–Liu tree, a mixture of
-Gaussians and zuko's spline flow on dequantised data, and adversarial random forests (C2ST only).
+Gaussians, a Gaussian of each class, zuko's spline flow on dequantised data, and adversarial random forests (C2ST only).
 
     python -m experiments.tables.nats --device cuda --data FOLDER --out OUT --systems CTEM    ours, where there is a GPU
     python -m experiments.tables.nats --data FOLDER                                           everything, on the CPU
@@ -14,9 +14,16 @@ C2ST: gradient boosting, samples against test rows: 1 − mean over folds of (2 
 indistinguishable and 0 is told apart at sight; "training rows" is what real rows score. One file per group of systems,
 tables-….json; nothing is tuned. --quick takes a made-up table.
 
+    python -m experiments.tables.nats --data FOLDER --sets ames flchain loans pbc storms weather --rows 4500
+    python -m experiments.tables.nats --data FOLDER --sets german bank --rows 100
+    python -m experiments.tables.nats --sets penguins --seeds 10 --systems CTEM "Gaussian of each class"
+
+--sets may name the six of FOLDER/wild: their complete rows, without free text, columns that name rows or repeat others,
+and columns of which most cells are missing. --rows trains on at most so many of the training rows.
+
     python -m experiments.tables.nats --margins --device cuda --data FOLDER --out OUT    into margins.json
 
-These ten and the six of FOLDER/wild as they are in the file, gaps and all, and as many samples with holes
+The ten and the six of FOLDER/wild as they are in the file, gaps and all, and as many samples with holes
 (``with_missing=True``), at most 20 000. Every column's share of gaps, and what its other cells hold: labels by the
 total variation, numbers and dates by the largest gap of distribution functions. A column is within tolerance if both
 differ by at most 0.03 more than two samples of one law would in 99 of 100 cases. --effort and --max-time are CTEM's.
@@ -36,7 +43,7 @@ from torch import Tensor
 
 from ctem import CTEM
 from ctem.benchmarks.metrics import classifier_two_sample
-from ctem.datasets import load_table
+from ctem.datasets import load_penguins, load_table
 from ctem.tables.encoding.codecs import Numbers
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
@@ -54,13 +61,30 @@ from experiments.sweep import (
     wild,
 )
 from experiments.tables.forests import as_arfpy_wants
-from experiments.tables.peers import Copula, Flow, Independent, Mixture, Tree, bound, flow_loss, resolution
+from experiments.tables.peers import (
+    ByClass,
+    Copula,
+    Flow,
+    Independent,
+    Mixture,
+    Tree,
+    bound,
+    flow_loss,
+    resolution,
+)
 
 SETS = (
     *("abalone", "german", "california", "bank", "diamonds"),
     *("default", "shoppers", "magic", "beijing", "adult"),
 )
+PENGUINS = "penguins"
 WILD = ("ames", "flchain", "loans", "pbc", "storms", "weather")
+NAMING = {
+    "loans": ["emp_title"],
+    "pbc": ["id"],
+    "weather": ["time_hour"],
+}  # or free text, or other columns again
+MOSTLY, DAYS = 0.5, 365.25  # gaps of a column, at most; days of a year
 SEEDS = 3
 TEST_SHARE = 0.2
 DRAWS = 8  # of the place within a cell, in the mean that stands for P(cell)
@@ -72,6 +96,7 @@ PEERS = {
     "Gaussian copula": Copula,
     "Chow–Liu tree": Tree,
     "Gaussian mixture": Mixture,
+    "Gaussian of each class": ByClass,
 }
 MARGINS = 20_000  # samples, at most
 TOLERANCE, RARELY = 0.03, 0.01  # of a margin beyond chance, and how often chance alone is larger
@@ -84,10 +109,20 @@ def load(data: str, args) -> pd.DataFrame:
     """The complete rows of a table, every number on a lattice."""
     if args.quick:
         return toy_table(400, 0)
+    if data == PENGUINS:
+        return load_penguins().dropna()
+    if data in WILD:
+        frame = complete(wild(data, args.data, NAMING.get(data, ())))
+        return frame.assign(age=(DAYS * frame["age"]).round()) if data == "pbc" else frame  # of whole days
     frame = load_table(data, args.data)
     frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna()  # adult's gaps are a label
     # an amount with up to 15 digits, in cents here: a number that may be any has no probability as written
     return frame.assign(PageValues=frame["PageValues"].round(2)) if data == "shoppers" else frame
+
+
+def complete(frame: pd.DataFrame) -> pd.DataFrame:
+    """The complete rows, in the columns of which most cells are there."""
+    return frame.loc[:, frame.isna().mean() < MOSTLY].dropna()
 
 
 def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -99,6 +134,14 @@ def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
         if _listed(frame[name]):
             strange |= ~frame[name][:n].isin(frame[name][n:].unique()).to_numpy()
     return pd.concat([frame[n:], frame[:n][strange]]), frame[:n][~strange]
+
+
+def few(train: pd.DataFrame, test: pd.DataFrame, rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """So many training rows, and the test rows of whose discrete values each occurs there."""
+    listed = [name for name in train if _listed(train[name])]
+    train = train[:rows]
+    known = [test[name].isin(train[name].unique()).to_numpy() for name in listed]
+    return train, test[np.logical_and.reduce([np.ones(len(test), bool), *known])]
 
 
 def _listed(column: pd.Series) -> bool:
@@ -347,26 +390,30 @@ def as_stored(data: str, args) -> pd.DataFrame:
 def measure(task: Task, args) -> Values:
     """One system on one split of one table."""
     train, test = split(load(task.data, args), task.seed)
+    if args.rows is not None and args.rows < len(train):
+        train, test = few(train, test, args.rows)
     if task.system == "CTEM":
         return ours(train, test, task.seed, args)
     return peer(task.system, train, test, task.seed, args)
 
 
 def main() -> None:
-    parser = sweep_arguments(__doc__, (*SETS, *WILD), SYSTEMS, SEEDS)
+    parser = sweep_arguments(__doc__, (*SETS, *WILD, PENGUINS), SYSTEMS, SEEDS)
+    parser.set_defaults(sets=None)
     parser.add_argument("--margins", action="store_true", help="margins of samples, into margins.json")
     parser.add_argument("--effort", default="default", help="of CTEM, with --margins")
     parser.add_argument("--max-time", type=float, help="seconds of a fit, with --margins")
+    parser.add_argument("--rows", type=int, help="of training, at most")
     args = parser.parse_args()
+    args.sets = args.sets or ((*SETS, *WILD) if args.margins else SETS)
     if args.margins:
         settings = {
             "model": f"CTEM(effort={args.effort!r}, max_time={args.max_time})",
             "tolerance": TOLERANCE,
         }
         return sweep(margins, tasks(args, ["CTEM"]), args, args.name or "margins", settings)
-    args.sets = [data for data in args.sets if data in SETS]
     name = args.name or f"tables-{group_name(args)}"
-    settings = {"model": "CTEM()", "test share": TEST_SHARE, "draws in a cell": DRAWS}
+    settings = {"model": "CTEM()", "test share": TEST_SHARE, "draws in a cell": DRAWS, "rows": args.rows}
     sweep(measure, tasks(args), args, name, settings)
 
 

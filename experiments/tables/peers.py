@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from scipy.special import logsumexp, ndtr, ndtri
+from scipy.stats import multivariate_normal
+from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
@@ -27,6 +30,7 @@ EDGE = 1e-12  # of [0, 1]: z stays within ±7
 BINS = 16  # of a number, in the tree
 PSEUDO = 0.5  # added to every count
 COMPONENTS, BANDWIDTHS = (1, 4, 16, 64), (0.1, 0.2, 0.4, 0.8)  # of a mixture; of kernels
+CLASSES = 12  # values of one or two columns by which others are Gaussian, at most
 HELD = 500  # rows that such a choice is made by, at most
 LATTICE_STEPS = 60  # halvings that find a cell
 Array = np.ndarray
@@ -310,6 +314,76 @@ class Mixture(Smooth):
     def candidates(self, rows: int) -> list:
         few = {"random_state": self.seed, "reg_covar": 1e-4, "tol": 1e-2, "max_iter": 300}
         return [GaussianMixture(k, **few) for k in COMPONENTS if 100 * k <= max(rows, 100)]
+
+
+class ByClass(Peer):
+    """A Gaussian of the other z for each value of one label, or of two: the labels that a tenth of the rows prefer."""
+
+    def fit(self, lo: Array, hi: Array) -> None:
+        u, order = within(lo, hi, self.rng), self.rng.permutation(len(lo))
+        held, kept = u[order[: len(u) // 10][:HELD]], u[order[len(u) // 10 :]]
+        labels = [
+            part.edges if isinstance(part, LabelMargin) else None for part in self.margins.parts.values()
+        ]
+        few = [j for j, edges in enumerate(labels) if edges is not None]
+        sets = [some for count in (1, 2) for some in combinations(few, count)]
+        sets = [some for some in sets if math.prod(len(labels[j]) - 1 for j in some) <= CLASSES]
+        given = {some: _Given(some, labels, kept) for some in sets}
+        self.best = max(given, key=lambda some: given[some].log_c(held).mean(), default=None)
+        self.given = None if self.best is None else _Given(self.best, labels, u)
+
+    def log_c(self, u: Array) -> Array:
+        return np.zeros(len(u)) if self.given is None else self.given.log_c(u)
+
+    def uniforms(self, n: int) -> Array:
+        u = self.rng.random((n, len(self.margins.parts)))
+        return u if self.given is None else self.given.drawn(u, self.rng)
+
+
+class _Given:
+    """Values of some columns and their shares, with a Gaussian of the other z each, drawn to a sphere as needed."""
+
+    def __init__(self, some: tuple[int, ...], labels: list, u: Array):
+        self.some, self.edges = some, [labels[j] for j in some]
+        self.shape = tuple(len(edges) - 1 for edges in self.edges)
+        z, value = self._parts(u)
+        alone = np.ones(())
+        for edges in self.edges:
+            alone = np.multiply.outer(alone, np.diff(edges))
+        alone = alone.ravel()
+        counts = np.bincount(value, minlength=len(alone)) + len(alone) * alone
+        self.share, self.log_c_of = counts / counts.sum(), np.log(counts / counts.sum() / alone)
+        whole = LedoitWolf().fit(z)
+        of = [z[value == k] for k in range(len(alone))]
+        self.normals = [LedoitWolf().fit(rows) if len(rows) > 1 else whole for rows in of]
+
+    def _parts(self, u: Array) -> tuple[Array, Array]:
+        """The other z, and which value."""
+        places = [
+            np.clip(np.searchsorted(edges, u[:, j], side="right") - 1, 0, len(edges) - 2)
+            for j, edges in zip(self.some, self.edges, strict=True)
+        ]
+        return ndtri(np.delete(u, self.some, 1)), np.ravel_multi_index(places, self.shape)
+
+    def log_c(self, u: Array) -> Array:
+        z, value = self._parts(u)
+        out = self.log_c_of[value] + 0.5 * (z**2 + math.log(2 * math.pi)).sum(1)
+        for k in np.unique(value):
+            normal, rows = self.normals[k], value == k
+            out[rows] += multivariate_normal(normal.location_, normal.covariance_).logpdf(z[rows])
+        return out
+
+    def drawn(self, u: Array, rng: np.random.Generator) -> Array:
+        """Rows of c, from independent ones."""
+        out, value = u.copy(), rng.choice(len(self.share), size=len(u), p=self.share)
+        for j, edges, place in zip(self.some, self.edges, np.unravel_index(value, self.shape), strict=True):
+            out[:, j] = edges[place] + (edges[place + 1] - edges[place]) * u[:, j]
+        rest = np.delete(np.arange(u.shape[1]), self.some)
+        for k in np.unique(value):
+            normal, rows = self.normals[k], value == k
+            z = rng.multivariate_normal(normal.location_, normal.covariance_, rows.sum())
+            out[np.ix_(rows, rest)] = np.clip(ndtr(z), EDGE, 1 - EDGE)
+        return out
 
 
 class Kernels(Smooth):

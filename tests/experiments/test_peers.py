@@ -10,8 +10,8 @@ import pytest
 from experiments.sweep import toy_table
 from experiments.tables.forests import Boosted, Forest
 from experiments.tables.imputation import filler
-from experiments.tables.nats import boosted, shuffled, snapped
-from experiments.tables.peers import Copula, Flow, Independent, Kernels, Margins, Mixture, Tree
+from experiments.tables.nats import boosted, complete, few, shuffled, snapped
+from experiments.tables.peers import ByClass, Copula, Flow, Independent, Kernels, Margins, Mixture, Tree
 
 pytestmark = pytest.mark.long  # systems of the experiments, not of the library
 
@@ -45,14 +45,14 @@ def fitted(system, rows, seed):
     return system(rows, seed, **BRIEF.get(system, {}))
 
 
-@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels, Flow, *INSTALLED])
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, ByClass, Kernels, Flow, *INSTALLED])
 def test_the_probabilities_of_all_rows_sum_to_one(system):
     peer = fitted(system, small_table(600), 0)
     total = np.exp(peer.log_prob(every_row(20.0), draws=64)).sum()
     assert total == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("system", [Copula, Tree, Mixture, Kernels, *INSTALLED])
+@pytest.mark.parametrize("system", [Copula, Tree, Mixture, ByClass, Kernels, *INSTALLED])
 def test_dependence_is_worth_nats_on_new_rows(system):
     rows = small_table(2000)
     train, test = rows[:1500], rows[1500:]
@@ -60,7 +60,7 @@ def test_dependence_is_worth_nats_on_new_rows(system):
     assert gain.mean() > 4 * gain.std() / np.sqrt(len(gain))
 
 
-@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, Kernels, *INSTALLED])
+@pytest.mark.parametrize("system", [Independent, Copula, Tree, Mixture, ByClass, Kernels, *INSTALLED])
 def test_samples_have_the_frequencies_that_the_probabilities_say(system):
     peer = fitted(system, small_table(600), 1)
     every = every_row(20.0)
@@ -79,6 +79,18 @@ def test_a_cell_is_found_again_from_any_point_inside_it():
     assert again["city"].tolist() == table["city"].tolist()
     for name in ("grade", "years", "gain", "weight"):
         assert np.allclose(again[name], table[name], atol=1e-6)
+
+
+def test_a_few_training_rows_leave_only_test_rows_of_known_values():
+    rows = small_table(400)
+    train, test = few(rows[:300], rows[300:].assign(grade=[7] + [1] * 99), 20)
+    assert len(train) == 20
+    assert set(test["grade"]) == {1}
+
+
+def test_complete_rows_are_in_columns_that_are_mostly_there():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, None, 2.0], "c": [None, None, 1.0]})
+    assert complete(frame).to_dict("list") == {"a": [1.0, 3.0], "b": [1.0, 2.0]}
 
 
 def test_the_two_sample_test_passes_real_rows_and_fails_shuffled_ones():

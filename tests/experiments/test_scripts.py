@@ -35,6 +35,7 @@ SCRIPTS = [
     "tables.nats --systems CTEM",
     "tables.nats --systems CTEM --jobs 2",
     "tables.p_values",
+    "tables.rules",
     "tables.samples --titanic",
     *(["tables.samples --systems CTEM"] if find_spec("xgboost") else []),  # an extra that tests do without
     "text.energy",

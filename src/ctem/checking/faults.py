@@ -50,15 +50,15 @@ def unadjusted(f: Counted, space: Space, x: Tensor, chains: Chains) -> str | Non
     )
 
 
-def missing_mode(space: Space, x: Tensor, own: Tensor, effective: float, seed: int) -> str | None:
+def missing_mode(space: Space, x: Tensor, drawn: Tensor, effective: float, seed: int) -> str | None:
     """Clusters of rows that the potential's own samples fill, and the given ones do not."""
-    pooled = space.features(torch.cat([x, own])).cpu().double().numpy()
+    pooled = space.features(torch.cat([x, drawn])).cpu().double().numpy()
     pooled = (pooled - pooled.mean(0)) / np.maximum(pooled.std(0), 1e-9)
     labels = KMeans(CLUSTERS, n_init=3, random_state=seed).fit_predict(pooled)
     given = np.bincount(labels[: len(x)], minlength=CLUSTERS)
     rows = np.bincount(labels[len(x) :], minlength=CLUSTERS)
-    share, wanted = given / len(x), rows / len(own)
-    counts = np.stack([given, wanted * min(effective, len(own))]) + 0.5
+    share, wanted = given / len(x), rows / len(drawn)
+    counts = np.stack([given, wanted * min(effective, len(drawn))]) + 0.5
     p_value = float(chi2_contingency(counts).pvalue)
     lost = np.maximum(wanted - share, 0)
     k = int(np.argmax(lost))
@@ -70,13 +70,13 @@ def missing_mode(space: Space, x: Tensor, own: Tensor, effective: float, seed: i
     )
 
 
-def not_of(found: Stein | None) -> str | None:
+def not_of(stein: Stein | None) -> str | None:
     """Samples that a Stein operator tells from the potential."""
-    if found is None or not found.rejects:
+    if stein is None or not stein.rejects:
         return None
-    times = found.value / found.deviation
+    times = stein.value / stein.deviation
     return (
-        f"The samples are not of this log-potential: their kernelised Stein discrepancy is {found.value:.3g}, "
+        f"The samples are not of this log-potential: their kernelised Stein discrepancy is {stein.value:.3g}, "
         f"{times:.0f} standard deviations of what samples of it have by chance. Another temperature, a chain that was "
         "stopped too soon or an approximate sampler give such samples."
     )

@@ -109,11 +109,11 @@ class PairChains:
     def _deviations(self, base: FittedBase | ProductBase) -> list[float]:
         """Of h − log b over chains at each t of FEW."""
         path, s = _Path(self, base), 2 * base.sample(SOME, self.generator) - 1
-        found = [float(path.gap(s).std())]
+        deviations = [float(path.gap(s).std())]
         for t in FEW[1:]:
             self._move(s, path, t, clusters=True)
-            found.append(float(path.gap(s).std()))
-        return found
+            deviations.append(float(path.gap(s).std()))
+        return deviations
 
     def _beside(self, x: Tensor) -> Tensor:
         """f − h."""

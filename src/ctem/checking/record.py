@@ -54,8 +54,8 @@ class Check:
         sides: all estimates.
         seconds, seed, version: of this check.
 
-    >>> found = Check("certified", ("All 8 states were added up.",), (), "3 bits", "enumerate", 2.1, 0.0, 2.1, 2.1)
-    >>> print(found)
+    >>> check = Check("certified", ("All 8 states were added up.",), (), "3 bits", "enumerate", 2.1, 0.0, 2.1, 2.1)
+    >>> print(check)
     certified: log Z = 2.1000 (exact, enumerate)
     - All 8 states were added up.
     """

@@ -239,8 +239,8 @@ def annealed_side(log_w: Tensor, side: Literal["low", "high"]) -> Side:
     """
     if side == "low":
         return _side(_quiet(log_w, "annealing up"), side)
-    found = _quiet(log_w, "annealing down from samples")
-    return _side(found._replace(value=-found.value), side)
+    log_z = _quiet(log_w, "annealing down from samples")
+    return _side(log_z._replace(value=-log_z.value), side)
 
 
 class Proposal:
@@ -305,5 +305,5 @@ def _quiet(log_w: Tensor, method: str) -> LogZ:
         return estimate(log_w, method)
 
 
-def _side(found: LogZ, side: Literal["low", "high"]) -> Side:
-    return Side(found.method, side, found.value, found.stderr, found.ess)
+def _side(log_z: LogZ, side: Literal["low", "high"]) -> Side:
+    return Side(log_z.method, side, log_z.value, log_z.stderr, log_z.ess)

@@ -102,7 +102,7 @@ def _of_reals(f: Counted, x: Tensor) -> Tensor:
     distance = torch.cdist(x, x)
     scale = float(distance[distance > 0].median()) ** 2
     q = 1 + distance**2 / scale
-    M, own = x @ s.T, (x * s).sum(1)
-    across = (own.unsqueeze(1) + own - M - M.T) / scale  # (x − y)·(s(x) − s(y))/ℓ²
+    M, along = x @ s.T, (x * s).sum(1)
+    across = (along.unsqueeze(1) + along - M - M.T) / scale  # (x − y)·(s(x) − s(y))/ℓ²
     trace = d / scale * q**-1.5 - 3 * distance**2 / scale**2 * q**-2.5
     return q**-0.5 * (s @ s.T) + q**-1.5 * across + trace

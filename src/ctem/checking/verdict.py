@@ -120,10 +120,10 @@ def check(
         name: None if X is None else space.encode(X, device=place)
         for name, X in (("samples", samples), ("train", train), ("test", test))
     }
-    found = referee.on_lattice(lattice) if lattice else referee.constant(rows["samples"])
+    statement = referee.on_lattice(lattice) if lattice else referee.constant(rows["samples"])
     faults = referee.faults(rows["samples"])
-    if claimed is not None and found["low"] is not None and found["high"] is not None:
-        faults.append(wrong_constant(claimed, found["low"], found["high"]))
+    if claimed is not None and statement["low"] is not None and statement["high"] is not None:
+        faults.append(wrong_constant(claimed, statement["low"], statement["high"]))
     if rows["train"] is not None and rows["test"] is not None:
         faults.append(overfitted(f, rows["train"], rows["test"]))
     return Check(
@@ -132,7 +132,7 @@ def check(
         evaluations=f.evaluations,
         seconds=time.perf_counter() - began,
         seed=random_state,
-        **found,
+        **statement,
     )
 
 
@@ -144,7 +144,7 @@ class _Referee:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.chains: Chains | None = None
         self.wide: Base | None = None
-        self.own: Tensor | None = None
+        self.rows: Tensor | None = None
         self.effective = 0.0
         self.sides: list[Side] = []
 
@@ -162,7 +162,7 @@ class _Referee:
         nothing = wide_base(self.space, None, self.generator.device)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            found = compute_log_z(self.f, self.space, nothing, box, self.generator, method=method)
+            log_z = compute_log_z(self.f, self.space, nothing, box, self.generator, method=method)
         if caught:
             return _unknown(method, [f"{w.message}" for w in caught])
         how = (
@@ -170,63 +170,63 @@ class _Referee:
             if method == "enumerate"
             else (
                 "A grid holds the mass: neither twice its width nor half its points change log Z by more than "
-                f"{found.stderr:.1g}."
+                f"{log_z.stderr:.1g}."
             )
         )
-        near = 2 * found.stderr
-        return _statement("certified", [how], method, found.value, found.stderr, near, math.inf, ())
+        near = 2 * log_z.stderr
+        return _statement("certified", [how], method, log_z.value, log_z.stderr, near, math.inf, ())
 
     def on_lattice(self, lattice: tuple[int, int]) -> dict[str, Any]:
         """log Z by transfer matrices; an error where f is no sum of terms of neighbouring rows."""
-        found = log_z_strip(self.f, self.space, lattice, self.generator)
+        log_z = log_z_strip(self.f, self.space, lattice, self.generator)
         how = (
             f"The transfer matrices of {lattice[0]} × {lattice[1]} sites were multiplied; a sum of terms of "
-            f"neighbouring rows differs from the log-potential by {found.stderr:.1g} at most, at random states."
+            f"neighbouring rows differs from the log-potential by {log_z.stderr:.1g} at most, at random states."
         )
-        near = 2 * found.stderr
-        return _statement("certified", [how], found.method, found.value, found.stderr, near, math.inf, ())
+        near = 2 * log_z.stderr
+        return _statement("certified", [how], log_z.method, log_z.value, log_z.stderr, near, math.inf, ())
 
     def faults(self, samples: Tensor | None) -> list[str | None]:
         """What is wrong with the given samples."""
         if samples is None:
             return []
         order = torch.randperm(len(samples), generator=self.generator, device=samples.device)
-        x, own = samples[order[:GIVEN]], self._drawn(samples)
+        x, drawn = samples[order[:GIVEN]], self._drawn(samples)
         assert self.chains is not None
         local = unadjusted(self.f, self.space, x, self.chains)
-        elsewhere = missing_mode(self.space, x, own, self.effective, self.seed)
+        elsewhere = missing_mode(self.space, x, drawn, self.effective, self.seed)
         return [local or elsewhere or not_of(stein_test(self.f, self.space, x, self.generator))]
 
     def _drawn(self, samples: Tensor | None) -> Tensor:
         """Samples of the potential by annealing from a wide base, chosen by their weights and moved on."""
-        if self.own is None:
+        if self.rows is None:
             budget, base = self.budget, wide_base(self.space, samples, self.generator.device)
             self.wide = base
             self.chains = chains_for(self.f, self.space, budget.levels, budget.moves, self.generator)
             if self.space.n_states <= MAX_STATES:
                 drawn = draw_rows(self.f, self.space, base, budget.chains, self.generator, method="exact")
-                self.own, self.effective = drawn.X, float(budget.chains)
-                return self.own
+                self.rows, self.effective = drawn.X, float(budget.chains)
+                return self.rows
             log_w, x = self.chains.up(base, budget.chains)
-            found = annealed_side(log_w, "low")
-            self.sides.append(found._replace(method="annealing up from a wide base"))
-            self.effective = found.ess
+            side = annealed_side(log_w, "low")
+            self.sides.append(side._replace(method="annealing up from a wide base"))
+            self.effective = side.ess
             weight = log_w.softmax(0).float()
             chosen = torch.multinomial(weight, len(x), replacement=True, generator=self.generator)
-            self.own = self.chains.settle(x[chosen], 20)
-        return self.own
+            self.rows = self.chains.settle(x[chosen], 20)
+        return self.rows
 
     def _bracketed(self, samples: Tensor | None) -> dict[str, Any]:
-        own, budget = self._drawn(samples), self.budget
+        drawn, budget = self._drawn(samples), self.budget
         assert self.chains is not None
-        fitting, judged = own[::2], own[1::2]
+        fitting, judged = drawn[::2], drawn[1::2]
         wide, base = self.wide, fitted_base(self.space, fitting)
         assert wide is not None
         if float((base.log_prob(judged) - wide.log_prob(judged)).mean()) > NEARER:
             log_w, _ = self.chains.up(base, budget.chains)
             self.sides += [annealed_side(log_w, "low"), annealed_side(self.chains.down(base, judged), "high")]
         else:
-            self.sides.append(annealed_side(self.chains.down(wide, own), "high"))
+            self.sides.append(annealed_side(self.chains.down(wide, drawn), "high"))
         proposals = [base]
         whole_line = not (self.space.angles or self.space.bounded)
         if budget.steps and whole_line and self.space.dim <= MAX_ANYORDER:

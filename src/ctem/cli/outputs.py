@@ -96,11 +96,11 @@ def _is_model_header(content: bytes) -> bool:
 
 def _same(path: str, output: str) -> bool:
     """Whether two names are of one regular file; "-" is standard input for what is read, and output for the other."""
-    read, written = list(_found(path, sys.stdin)), list(_found(output, sys.stdout))
+    read, written = list(_regular(path, sys.stdin)), list(_regular(output, sys.stdout))
     return any(os.path.samestat(a, b) for a in read for b in written)
 
 
-def _found(path: str, standard: Any) -> Iterator[os.stat_result]:
+def _regular(path: str, standard: Any) -> Iterator[os.stat_result]:
     """The facts of a regular file at a path, or of the one that a standard stream is."""
     try:
         facts = os.fstat(standard.fileno()) if path == "-" else os.stat(path)

@@ -65,50 +65,35 @@ class Answer(Protocol):
         """The table to write, of a batch as it is and as the model takes it, and the number of its first row."""
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """The log-density of every row."""
-
-    append: bool
-    columns: list[str] | None
-    given: list[str] | None
-
-    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
-        """A column log_density, beside the rows if they are wanted."""
-        of = self.columns or None, self.given or ()
-        values = pa.array(model.log_density(X, *of))
-        name = fresh("log_density", part.column_names if self.append else [])
-        return part.add_column(0, name, values) if self.append else pa.table({name: values})
-
-
-@dataclass(frozen=True)
-class Imputing:
-    """Rows with their missing cells filled in."""
-
-    method: str
-    draws: int
-
-    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
-        """The rows; several draws one after the other."""
-        made = model.impute(X, self.method, self.draws, rng)
-        several = made if self.draws > 1 else [made]
-        tables = [filled_in(model, part, X, filled) for filled in several]
-        return pa.concat_tables(
-            [numbered(table, draw) for draw, table in enumerate(tables)] if self.draws > 1 else tables
-        )
+def scored(
+    append: bool,
+    columns: list[str] | None,
+    given: list[str] | None,
+    model: CTEM,
+    part: Table,
+    X: Any,
+    start: int,
+    rng: Any,
+) -> Table:
+    """The log-density of every row, as a column log_density, beside the rows if they are to be appended."""
+    values = pa.array(model.log_density(X, columns or None, given or ()))
+    name = fresh("log_density", part.column_names if append else [])
+    return part.add_column(0, name, values) if append else pa.table({name: values})
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Rows with a p-value of at most alpha, and why."""
+def imputed(method: str, draws: int, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
+    """The rows with their missing cells filled in; several draws one after the other."""
+    if draws == 1:
+        return filled_in(model, part, X, model.impute(X, method, 1, rng))
+    several = enumerate(model.impute(X, method, draws, rng))
+    return pa.concat_tables([numbered(filled_in(model, part, X, filled), draw) for draw, filled in several])
 
-    alpha: float
 
-    def __call__(self, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
-        """The strange rows of the batch."""
-        rows = np.flatnonzero(model.p_values(X) <= self.alpha)
-        strange = model.outliers(picked(None, X, rows), len(rows)) if len(rows) else []
-        return explained(strange, start + rows, picked(None, part, rows))
+def strange(alpha: float, model: CTEM, part: Table, X: Any, start: int, rng: Any) -> Table:
+    """The rows with a p-value of at most alpha, and why."""
+    rows = np.flatnonzero(model.p_values(X) <= alpha)
+    outliers = model.outliers(picked(None, X, rows), len(rows)) if len(rows) else []
+    return explained(outliers, start + rows, picked(None, part, rows))
 
 
 def answer_parts(model: Path, table: str, output: str, answer: Answer, seed: int | None, crew: Crew) -> None:

@@ -12,43 +12,36 @@ from typing import Any
 import numpy as np
 
 from ctem.checking import check as referee
+from ctem.cli.commands import Check
 from ctem.spaces import Space
 
 __all__ = ["named"]
 
 
-def check(
-    potential: str,
-    space: str | None,
-    samples: Path | None,
-    claimed: float | None,
-    train: Path | None,
-    test: Path | None,
-    lattice: tuple[int, int] | None,
-    budget: str,
-    output: Path | None,
-    as_json: bool,
-    seed: int,
-    device: str,
-) -> None:
+def check(options: Check) -> None:
     """Print the verdict; the exit status is 1 for a fault, and 2 for no statement."""
-    f = named("potential", potential)
-    where = getattr(f, "space", None) if space is None else named("space", space)
+    f = named("potential", options.potential)
+    where = getattr(f, "space", None) if options.space is None else named("space", options.space)
     if not isinstance(where, Space):
         raise ValueError(f"--space: expected a ctem.Space, or a potential with one; got {where!r}.")
-    rows = {"samples": samples, "train": train, "test": test}
-    read: dict[str, Any] = {name: None if path is None else _numbers(path) for name, path in rows.items()}
-    options: dict[str, Any] = {
-        "budget": budget,
-        "claimed": claimed,
-        "lattice": lattice,
-        "random_state": seed,
-        "device": device,
-    }
-    verdict = referee(f, where, **options | read)
-    if output is not None:
-        verdict.save(output)
-    print(json.dumps(verdict.to_json(), indent=1, ensure_ascii=False) if as_json else verdict)
+    samples, train, test = (
+        None if path is None else _numbers(path) for path in (options.samples, options.train, options.test)
+    )
+    verdict = referee(
+        f,
+        where,
+        samples,
+        options.budget,
+        claimed=options.claimed,
+        train=train,
+        test=test,
+        lattice=options.lattice,
+        random_state=options.seed,
+        device=options.device,
+    )
+    if options.output is not None:
+        verdict.save(options.output)
+    print(json.dumps(verdict.to_json(), indent=1, ensure_ascii=False) if options.as_json else verdict)
     if verdict.faults or verdict.verdict == "unknown":
         sys.exit(1 if verdict.faults else 2)
 

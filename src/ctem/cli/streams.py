@@ -13,17 +13,23 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ctem.cli.options import CsvOptions
 from ctem.estimators.estimator import CTEM
 from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.csv_text import completed, typed
 from ctem.tables.io.files import BATCH, Source, Table, as_arrow, open_sink, open_source, reservoir
+from ctem.tables.io.given import text_types
 from ctem.tables.io.terminal import note
-from ctem.tables.io.textual import text_types
 
 __all__ = ["Lowest"]
 
 Parts = Iterator[tuple[Table, Any]]
+
+
+def dialect(layout: CsvOptions) -> Dialect:
+    """The dialect that the options ask for."""
+    return Dialect(layout.header, layout.sep, layout.encoding)
 
 
 @contextmanager

@@ -1,36 +1,25 @@
-"""What the commands do: each reads a table or a model, asks the estimator, and writes.
-
-Apart from ``ctem.cli.commands``, which declares the options: this imports torch, and ``ctem --help`` need not wait.
-"""
+"""What the commands of ``ctem.cli.commands`` do: each reads a table or a model, asks the estimator, and writes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, redirect_stdout
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import typer
 from sklearn.utils import check_random_state
 
 from ctem.cli.border import Stopped
+from ctem.cli.commands import Fit, Impute, Outliers, Report, Sample, Score
 from ctem.cli.facts import quality_in_words, reading_of
-from ctem.cli.large import rows_to_fit, some_rows
-from ctem.cli.parts import Answer, Crew, Finding, Imputing, Scoring, answer_parts, sample_parts
-from ctem.cli.streams import (
-    Lowest,
-    Parts,
-    bar,
-    drawn_table,
-    explained,
-    known_table,
-    streams,
-)
+from ctem.cli.options import ModelOptions, RowOptions
+from ctem.cli.parts import Answer, Crew, answer_parts, imputed, sample_parts, scored, strange
+from ctem.cli.streams import Lowest, bar, dialect, drawn_table, explained, fit_table, known_table, streams
 from ctem.cli.words import column_kinds, conditions
 from ctem.estimators.estimator import CTEM
 from ctem.persistence.atomic import check_target, is_regular
@@ -38,63 +27,72 @@ from ctem.report import write_report
 from ctem.tables.answers.events import split_given
 from ctem.tables.inference.kinds import kind_names
 from ctem.tables.io.csv_files import Dialect
-from ctem.tables.io.files import BATCH, open_sink
+from ctem.tables.io.files import BATCH, MAX_ROWS, open_sink, reservoir
+from ctem.tables.io.large import LargeTable, is_parquet, open_large
 from ctem.tables.io.terminal import note
 from ctem.tables.io.writings import Writing
 from ctem.training.checkpoints import claimed, files_of, forget
 from ctem.training.processes import together
 
+JUDGED = 20_000  # rows of a large table by which samples are judged
 
-def fit(
-    table: str,
-    output: Path,
-    kinds: list[str] | None,
-    rules: list[str] | None,
-    drop: list[str] | None,
-    effort: str,
-    max_time: float | None,
-    max_steps: int | None,
-    max_rows: int | None,
-    memory: str,
-    seed: int,
-    device: str,
-    resume: bool,
-    na: list[str] | None,
-    decimal: str | None,
-    dates: str | None,
-    dialect: Dialect,
-    missing_as_state: bool,
-    quiet: bool,
-) -> None:
-    """Learn the density of a table and write it to MODEL."""
+
+def fit(options: Fit) -> None:
+    """Learn the density of a table, and save it."""
+    output, quiet, resume = options.output, options.quiet, options.resume
+    layout = dialect(options)
     check_target(output)
     checkpoint = output.with_name(f"{output.name}.checkpoint") if is_regular(output) else None
     if resume and checkpoint is None:
         raise ValueError(f"--resume: {output} is no file, and has no checkpoint beside it.")
     older = checkpoint is not None and output.exists()
     model = CTEM(
-        kinds=column_kinds(kinds or []) or None,
-        rules=rules or None,
-        missing="state" if missing_as_state else "hidden",
-        reading=reading_of(decimal, dates, na),
-        effort=effort,
-        max_steps=max_steps,
-        max_time=max_time,
-        random_state=seed,
-        device=device,
+        kinds=column_kinds(options.kinds or []) or None,
+        rules=options.rules or None,
+        missing="state" if options.missing_as_state else "hidden",
+        reading=reading_of(options),
+        effort=options.effort,
+        max_steps=options.max_steps,
+        max_time=options.max_time,
+        random_state=options.seed,
+        device=options.device,
         checkpoint=checkpoint,
         verbose=int(not quiet),
     )
-    how = {"decimal": decimal, "kinds": kind_names(model.kinds)}
+    how = {"decimal": options.decimal, "kinds": kind_names(model.kinds)}
     with together() as here:
         alone = quiet or not here.first
-        with rows_to_fit(table, drop or [], max_rows, seed, alone, how, dialect) as X:
+        with _rows_to_fit(options, alone, how, layout) as X:
             here.agreed(lambda: None if resume else _begin(checkpoint))
-            _learn(model, X, memory, older)
+            _learn(model, X, options.memory, older)
             if here.first:
-                _judge(model, X, seed)
+                _judge(model, X, options.seed)
                 model.save(output)
                 _end(model, output, checkpoint, quiet)
+
+
+@contextmanager
+def _rows_to_fit(options: Fit, quiet: bool, how: Mapping[str, Any], layout: Dialect) -> Iterator[Any]:
+    """A large table where a fit may stream, otherwise a table of at most ``max_rows`` rows."""
+    path, drop, rows, seed = options.table, options.drop or [], options.max_rows, options.seed
+    if not is_parquet(path):
+        yield fit_table(path, drop, rows or MAX_ROWS, seed, quiet, how, layout)
+        return
+    layout.check_unused(path)
+    with open_large(path) as large:
+        if absent := [name for name in drop if name not in large.schema.names]:
+            raise ValueError(f"--drop: {absent[0]!r} is not in {path}, which has {large.schema.names}.")
+        kept = large.without(drop)
+        if rows is None or rows >= kept.rows:
+            yield kept
+            return
+        if not quiet:
+            note(f"{path}: {kept.rows} rows; a random sample of {rows} is used (seed {seed})")
+        yield _sampled(kept, rows, seed)
+
+
+def _sampled(large: LargeTable, rows: int, seed: int) -> Any:
+    return reservoir((batch.table for batch in large.batches()), rows, seed)[0]
 
 
 def _begin(checkpoint: Path | None) -> None:
@@ -105,7 +103,8 @@ def _begin(checkpoint: Path | None) -> None:
 
 def _judge(model: CTEM, X: Any, seed: int) -> None:
     """Keep with the model how well its samples pass for real rows."""
-    model.held_out_ = replace(model.held_out_, realism=model.realism(some_rows(X, seed)))
+    rows = _sampled(X, JUDGED, seed) if isinstance(X, LargeTable) else X
+    model.held_out_ = replace(model.held_out_, realism=model.realism(rows))
 
 
 def _learn(model: CTEM, X: Any, memory: str, older: bool) -> None:
@@ -140,74 +139,27 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
             note(facts["still_improving"])
 
 
-@dataclass(frozen=True)
-class Job:
-    """What the commands that ask a model share: which model, which table, where to, and who does it."""
-
-    model: Path
-    output: str
-    engine: str
-    workers: int | None
-    format: str | None
-    device: str
-    quiet: bool
-    table: str = ""
-    dialect: Dialect = Dialect()  # noqa: RUF009  (frozen)
-    seed: int | None = None
-
-    @property
-    def crew(self) -> Crew:
-        """Who does it."""
-        return Crew(self.engine, self.workers, self.device, self.quiet)
-
-    def loaded(self) -> CTEM:
-        """The model."""
-        return CTEM.load(self.model, self.device)
-
-    def random(self, fitted: CTEM) -> Any:
-        """The random numbers, by default those of the model's own seed."""
-        return check_random_state(fitted.random_state if self.seed is None else self.seed)
-
-    def streams(self, fitted: CTEM) -> AbstractContextManager[tuple[Parts, Callable[[pa.Table], None]]]:
-        """Batches of the table, and where to write."""
-        return streams(fitted, self.table, self.output, self.format, self.quiet, self.dialect)
-
-    def in_parts(self, answer: Answer) -> bool:
-        """Answer part by part, if that is how the table or the engine has it; whether it was done."""
-        if self.crew.needed(self.table):
-            self.dialect.check_unused(self.table)
-            answer_parts(self.model, self.table, self.output, answer, self.seed, self.crew)
-            return True
-        return False
-
-    def answer(self, answer: Answer) -> None:
-        """Answer for every batch of the table."""
-        if self.in_parts(answer):
-            return
-        fitted, start = self.loaded(), 0
-        rng = self.random(fitted)
-        with self.streams(fitted) as (parts, write):
-            for part, X in parts:
-                write(answer(fitted, part, X, start, rng))
-                start += len(part)
+def score(options: Score) -> None:
+    """Write the log-density of every row."""
+    _answer(options, partial(scored, options.append, options.columns, options.given))
 
 
-def score(job: Job, append: bool, columns: list[str] | None, given: list[str] | None) -> None:
-    """Write the log-density of every row, in nats, as a column log_density."""
-    job.answer(Scoring(append, columns, given))
+def impute(options: Impute) -> None:
+    """Write the table with its missing cells filled in."""
+    _answer(options, partial(imputed, options.method, options.draws), options.seed)
 
 
-def sample(job: Job, n: int, given: list[str] | None, with_missing: bool) -> None:
-    """Write new rows, drawn from the density, or of those that meet conditions."""
-    fitted = job.loaded()
-    draw = partial(_drawn, _conditions(fitted, given, job.quiet), with_missing)
-    if job.engine == "ray":
-        sample_parts(job.model, n, job.output, job.seed, draw, job.crew)
+def sample(options: Sample) -> None:
+    """Write new rows."""
+    fitted = CTEM.load(options.model, options.device)
+    draw = partial(_drawn, _conditions(fitted, options.given, options.quiet), options.with_missing)
+    if options.engine == "ray":
+        sample_parts(options.model, options.n, options.output, options.seed, draw, _crew(options))
         return
-    rng = job.random(fitted)
-    with open_sink(job.output, job.format) as sink, bar(n, job.quiet) as advance:
-        for start in range(0, n, BATCH):
-            rows = draw(fitted, min(BATCH, n - start), rng)
+    rng = _random(fitted, options.seed)
+    with open_sink(options.output, options.format) as sink, bar(options.n, options.quiet) as advance:
+        for start in range(0, options.n, BATCH):
+            rows = draw(fitted, min(BATCH, options.n - start), rng)
             sink.write(drawn_table(fitted, rows))
             advance(len(rows))
 
@@ -216,26 +168,25 @@ def _drawn(known: dict[str, Any] | None, with_missing: bool, model: CTEM, n: int
     return model.sample(n, random_state=rng, given=known, with_missing=with_missing)
 
 
-def impute(job: Job, method: str, draws: int) -> None:
-    """Write the table with its missing cells filled in; what was observed stays."""
-    job.answer(Imputing(method, draws))
-
-
-def outliers(job: Job, n: int | None, alpha: float | None) -> None:
-    """Write the strangest rows, the strangest first, with what makes them so."""
+def outliers(options: Outliers) -> None:
+    """Write the strangest rows."""
+    n, alpha, layout = options.n, options.alpha, dialect(options)
     if alpha is not None and not 0 < alpha <= 1:
         raise typer.BadParameter(
             f"expected a share above 0 and at most 1; got {alpha}.", param_hint="--alpha"
         )
-    if job.crew.needed(job.table) and (alpha is None or n is not None):
+    if _crew(options).needed(options.table) and (alpha is None or n is not None):
         raise ValueError(
             "--alpha: expected with a folder or --engine ray, and no --rows: parts know no order."
         )
-    if alpha is not None and job.in_parts(Finding(alpha)):
+    if alpha is not None and _in_parts(options, partial(strange, alpha), None, layout):
         return
-    fitted = job.loaded()
+    fitted = CTEM.load(options.model, options.device)
     lowest = Lowest(n or (10 if alpha is None else sys.maxsize))
-    with job.streams(fitted) as (parts, write):
+    with streams(fitted, options.table, options.output, options.format, options.quiet, layout) as (
+        parts,
+        write,
+    ):
         for part, X in parts:
             p = fitted.p_values(X)
             p = p if alpha is None else np.where(p <= alpha, p, np.inf)
@@ -244,25 +195,55 @@ def outliers(job: Job, n: int | None, alpha: float | None) -> None:
         write(explained(strangest, lowest.rows, lowest.table))
 
 
-def report(
-    model: Path,
-    table: str,
-    output: Path,
-    held_out: str | None,
-    max_rows: int,
-    dialect: Dialect,
-    device: str,
-    quiet: bool,
-) -> None:
-    """Write one HTML file on what was learned: how good it is, columns, samples, outliers, privacy."""
-    check_target(output)
-    fitted = CTEM.load(model, device)
-    X = known_table(fitted, table, max_rows, quiet, dialect)
-    others = None if held_out is None else known_table(fitted, held_out, max_rows, quiet, dialect)
+def report(options: Report) -> None:
+    """Write the report."""
+    layout = dialect(options)
+    check_target(options.output)
+    fitted = CTEM.load(options.model, options.device)
+    X, held_out = (
+        None if table is None else known_table(fitted, table, options.max_rows, options.quiet, layout)
+        for table in (options.table, options.held_out)
+    )
     with redirect_stdout(sys.stderr):
-        write_report(fitted, X, output, held_out=others, name="" if table == "-" else Path(table).name)
-    if not quiet:
-        note(f"{output}: written")
+        name = "" if options.table == "-" else Path(options.table).name
+        write_report(fitted, X, options.output, held_out=held_out, name=name)
+    if not options.quiet:
+        note(f"{options.output}: written")
+
+
+def _answer(options: RowOptions, answer: Answer, seed: int | None = None) -> None:
+    """Answer for every batch of the table."""
+    layout = dialect(options)
+    if _in_parts(options, answer, seed, layout):
+        return
+    fitted, start = CTEM.load(options.model, options.device), 0
+    rng = _random(fitted, seed)
+    with streams(fitted, options.table, options.output, options.format, options.quiet, layout) as (
+        parts,
+        write,
+    ):
+        for part, X in parts:
+            write(answer(fitted, part, X, start, rng))
+            start += len(part)
+
+
+def _in_parts(options: RowOptions, answer: Answer, seed: int | None, layout: Dialect) -> bool:
+    """Answer part by part, if that is how the table or the engine has it; whether it was done."""
+    crew = _crew(options)
+    if crew.needed(options.table):
+        layout.check_unused(options.table)
+        answer_parts(options.model, options.table, options.output, answer, seed, crew)
+        return True
+    return False
+
+
+def _crew(options: ModelOptions) -> Crew:
+    return Crew(options.engine, options.workers, options.device, options.quiet)
+
+
+def _random(fitted: CTEM, seed: int | None) -> Any:
+    """The random numbers, by default those of the model's own seed."""
+    return check_random_state(fitted.random_state if seed is None else seed)
 
 
 def _conditions(model: CTEM, texts: list[str] | None, quiet: bool) -> dict[str, Any] | None:

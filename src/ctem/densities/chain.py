@@ -29,8 +29,8 @@ __all__ = ["Asked", "Chain", "Conditional", "Conditionals", "Drawn", "Probabilit
 class Conditional(Protocol):
     """The distribution of one column for each of n rows, given what they show.
 
-    >>> found: Conditional = Probabilities(torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log())
-    >>> found.rows(torch.tensor([1])).table()[1].exp()
+    >>> law: Conditional = Probabilities(torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log())
+    >>> law.rows(torch.tensor([1])).table()[1].exp()
     tensor([[0.5000, 0.5000]])
     """
 

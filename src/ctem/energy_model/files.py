@@ -22,13 +22,13 @@ from ctem.energy_model.network import Shaped
 from ctem.energy_model.records import kernel_from, kernel_record, space_from, space_record
 from ctem.partition import LogZ
 from ctem.persistence.atomic import write_whole
-from ctem.persistence.sealed import Header, part, read_header, sealed, short, unsealed
+from ctem.persistence.sealed import Format, Header, part, short
 from ctem.tables.answers.density import find_device
 from ctem.training import History, Recipe
 
 __all__ = ["load", "save"]
 
-KIND, FORMAT, SEAL = "ctem energy", "1", "e"
+ENERGY = Format("ctem energy", "an energy model", 1, "e")
 PLAIN = ("scale", "comparisons", "draws", "validation_fraction", "folds", "random_state")
 
 
@@ -52,7 +52,7 @@ def save(model: Any, path: str | Path) -> None:
     }
     if isinstance(model.base_, ProductBase | FittedBase):
         tensors |= {f"base.{name}": value for name, value in model.base_.state_dict().items()}
-    write_whole(path, sealed(KIND, FORMAT, _header(model), tensors, SEAL), "save")
+    write_whole(path, ENERGY.content(_header(model), tensors), "save")
 
 
 def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any, device: str) -> Any:
@@ -64,10 +64,7 @@ def load(cls: Any, path: str | Path, net: Any, base: Any, kernel: Any, rule: Any
     ...
     FileNotFoundError: load: no file at absent.safetensors.
     """
-    target = Path(path)
-    header, tensors = unsealed(
-        target, KIND, "an energy model", lambda about: _understood(target, about), SEAL
-    )
+    header, tensors = ENERGY.read(Path(path))
     try:
         return _rebuilt(cls, header, tensors, net, base, kernel, rule, device)
     except (KeyError, TypeError) as error:
@@ -111,12 +108,6 @@ def _number(value: Any) -> Any:
 
 def _back(record: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in record.items()}
-
-
-def _understood(path: Path, metadata: Mapping[str, str]) -> Header:
-    if metadata.get("version") != FORMAT:
-        raise ValueError(f"load: {path} has format {metadata.get('version')!r}; this ctem reads {FORMAT}.")
-    return read_header(path, metadata.get("model", ""))
 
 
 def _rebuilt(

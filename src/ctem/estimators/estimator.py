@@ -25,7 +25,6 @@ from ctem.densities.anyorder.events import Probability
 from ctem.densities.anyorder.settings import Settings
 from ctem.densities.tilted import TiltedDensity
 from ctem.estimators.notebook import model_html
-from ctem.estimators.questions import answered_position, drawn_columns, one_row, table_realism
 from ctem.fitting.arguments import check_arguments, check_count, plain_arguments
 from ctem.fitting.intake import Intake, intake
 from ctem.fitting.learning import fit_density
@@ -33,20 +32,22 @@ from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.rebuilding import load
 from ctem.persistence.models.writing import save
 from ctem.tables.answers.conditional import Conditional, on_classes
+from ctem.tables.answers.conditions import is_range
 from ctem.tables.answers.density import TableDensity, in_float32
-from ctem.tables.answers.events import conditional_probability
+from ctem.tables.answers.events import TableEvent, conditional_probability, split_given
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
-from ctem.tables.answers.realism import Realism
+from ctem.tables.answers.realism import Realism, realism, rows_to_compare
+from ctem.tables.encoding.codecs import Constant, LeftOut
+from ctem.tables.io.cells import Cells
 from ctem.tables.io.delivery import Delivers, delivered
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.io.given import matched, positions, renamed
+from ctem.tables.io.given import matched, named, partial_frame, positions, renamed, text_types
 from ctem.tables.io.observed import filled
 from ctem.tables.io.recognition import read_written
-from ctem.tables.io.records import from_records
-from ctem.tables.io.textual import text_types
+from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
 from ctem.training.cut import still_improving
@@ -199,13 +200,20 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             memory: bytes, or text such as "500MB", for the rows of what is no table. If they need more, the fit streams
                 (``ctem.fitting.streaming``): two passes, and a temporary file of encoded rows.
         """
+        self._learn(X, sample_weight, X_val, memory)
+        return self
+
+    def _learn(
+        self, X: Any, sample_weight: Any = None, X_val: Any = None, memory: str | float = "1GB"
+    ) -> Intake:
+        """``fit``, and what it learned from, for estimators around this one that ask more of these rows."""
         began, arguments = time.perf_counter(), plain_arguments(self.get_params(deep=False))
         check_arguments(self.get_params(deep=False))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # self keeps the names of an earlier fit until everything is there
         with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as data:
             for text in data.remarks:
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warnings.warn(text, UserWarning, stacklevel=3)
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
             rows = data.x, data.weights, data.held_out
@@ -228,10 +236,10 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.held_out_, self.missingness_ = judged, holes
         if data.rows < FEW:
             text = f"fitted on {data.rows} rows: below about {FEW}, little can be learned beyond independent columns."
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warnings.warn(text, UserWarning, stacklevel=3)
         if text := self._cut():
-            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=2)
-        return self
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
+        return data
 
     def _learn_gaps(self, data: Intake, seed: int, end: float | None) -> Missingness | None:
         """Where cells are missing, learned until ``max_time`` is over; None where they are a state."""
@@ -273,9 +281,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             given: names or positions.
         """
         check_is_fitted(self)
-        known = positions("given", given, self.table_type_.names)
+        known = positions("given", given, self.table_type_)
         others = [j for j in range(self.n_features_in_) if j not in known]
-        asked = others if columns is None else positions("columns", columns, self.table_type_.names)
+        asked = others if columns is None else positions("columns", columns, self.table_type_)
         if set(asked) & set(known):
             raise ValueError(f"columns, given: expected no column in both; got {columns} and {given}.")
         needed = [self.table_type_.names[j] for j in (*asked, *known)]
@@ -318,7 +326,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         check_count("n_samples", n_samples)
         generator = self._generator(random_state)
-        columns, known = drawn_columns(self._table, self.table_type_, int(n_samples), generator, given)
+        columns, known = _drawn_columns(self._table, self.table_type_, int(n_samples), generator, given)
         if with_missing and (holes := self.missingness_) is not None:
             columns = holes.applied(self.table_type_, columns, generator, known)
         table = build_frame(self.sampled_type_, columns)
@@ -357,10 +365,12 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             )
         if text := self._cut():
             warnings.warn(f"probability: the fit was {text}.", UserWarning, stacklevel=2)
-        asked, known = (given, {}) if event is None else (event, given or {})
+        asked, known = (
+            named(each or {}, self.table_type_) for each in ((given, {}) if event is None else (event, given))
+        )
         generator = self._generator(random_state)
         return conditional_probability(
-            self._table, self.table_type_, asked or {}, known, int(n_draws), generator, tolerance
+            self._table, self.table_type_, asked, known, int(n_draws), generator, tolerance
         )
 
     def predict(self, X: Any, column: str | int | None = None) -> Any:
@@ -400,9 +410,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             column: its name or position; the last one when None.
         """
         check_is_fitted(self)
-        j = answered_position(self.schema_, column)
+        j = _answered_position(self.schema_, self.table_type_, column)
         if isinstance(X, Mapping):
-            distribution = self._table.conditional(one_row(self.schema_, self.table_type_, X), j, X)
+            known = named(X, self.table_type_)
+            row = _one_row(self.schema_, self.table_type_, known)
+            distribution = self._table.conditional(row, j, known)
         else:
             others = [name for i, name in enumerate(self.table_type_.names) if i != j]
             distribution = self._table.conditional(self.as_frame(X, others), j)
@@ -496,7 +508,11 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         1 if boosted trees cannot separate them, 0 if always; beside it the same of real rows among themselves.
         """
-        return table_realism(self._table, self.as_frame(X), self._generator(random_state))
+        frame, rows = self.as_frame(X), rows_to_compare(self.schema_.space.dim)
+        real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * rows])
+        sampled = Frame(frame.table_type, self._table.sample(rows, self._generator(random_state)))
+        x, drawn = (self.schema_.encode(each).x.numpy() for each in (real, sampled))
+        return realism(x, drawn)
 
     def unseen(self, X: Any) -> NDArray[np.bool_]:
         """Which cells hold a value that fit never saw, shape (n, columns)."""
@@ -578,7 +594,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _read_once(self, X: Any, needed: Collection[str] | None = None) -> tuple[Any, Frame, Frame]:
         """The table that X is or names, as a frame, and that in the columns of fit."""
         check_is_fitted(self)
-        X = from_records(read_path(X, text_types(self.table_type_)))
+        X = read_path(X, text_types(self.table_type_))
         frame = read_frame(X)
         return X, frame, self._as_fitted(X, frame, needed)
 
@@ -597,3 +613,55 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         chosen = self.random_state if random_state is None else random_state
         seed = int(check_random_state(chosen).randint(2**31 - 1))
         return torch.Generator(self._table.device).manual_seed(seed)
+
+
+def _drawn_columns(
+    table: TableDensity, table_type: TableType, n: int, generator: torch.Generator, given: Any
+) -> tuple[dict[str, Cells], Collection[str]]:
+    """Columns of new rows, and the names of those that are given.
+
+    Arguments:
+        table: the density.
+        table_type: of the table of fit.
+        n: rows to draw; for each row, where ``given`` is a table.
+        generator: of the draws.
+        given: None, conditions by name, or a table with some of the columns.
+    """
+    if given is None:
+        return table.sample(n, generator), ()
+    given = named(given, table_type) if isinstance(given, Mapping) else given
+    known, ranges = split_given(given, table.schema) if isinstance(given, Mapping) else (given, {})
+    if ranges:
+        event = TableEvent.of(table, table_type, known, ranges)
+        return event.sample(n, generator), [*known, *ranges]
+    rows, names = partial_frame(known, table_type)
+    table.schema.check_seen(rows)
+    many = taken(rows, np.repeat(np.arange(len(rows)), n))
+    return table.completed(many, generator, names), names
+
+
+def _one_row(schema: Schema, table_type: TableType, known: Mapping[str, Any]) -> Frame:
+    """A row of which some cells are known."""
+    for name, value in known.items():
+        if is_range(value):
+            raise ValueError(
+                f"X: expected one value for {name!r}; got {value!r}. sample and probability take ranges and lists."
+            )
+    row = partial_frame(known, table_type)[0]
+    schema.check_seen(row)
+    return row
+
+
+def _answered_position(schema: Schema, table_type: TableType, column: str | int | None) -> int:
+    """The position of a column that the density describes: by name or position, the last one when None."""
+    names = list(schema.columns)
+    j = len(names) - 1 if column is None else positions("column", [column], table_type)[0]
+    name, inferred = names[j], schema.columns[names[j]]
+    if isinstance(inferred.codec, LeftOut):
+        raise ValueError(
+            f"column {name!r} is left out of the density ({inferred.reason}), so that nothing is known of it; "
+            f"kinds={{{name!r}: 'category'}} insists."
+        )
+    if isinstance(inferred.codec, Constant) and not inferred.codec.values:
+        raise ValueError(f"column {name!r} was always missing in fit, so that nothing is known of it.")
+    return j

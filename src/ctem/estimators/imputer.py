@@ -22,13 +22,12 @@ from ctem.estimators.estimator import CTEM
 from ctem.estimators.wrappers import AroundCTEM, taking_settings
 from ctem.fitting.arguments import check_count
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.heldout import held_out_parts
+from ctem.tables.answers.heldout import EVERY, held_out_parts
 from ctem.tables.answers.intervals import Intervals
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, build_frame, read_frame
-from ctem.tables.io.records import from_records
-from ctem.tables.io.rows import indexed
-from ctem.tables.io.textual import text_types
+from ctem.tables.io.given import text_types
+from ctem.tables.io.rows import indexed, taken
 from ctem.training.borrowed import checked_feature_names, output_config
 
 __all__ = ["CTEMImputer"]
@@ -94,12 +93,12 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         density = self.density()
         if getattr(density, "missing", "hidden") == "state":
             raise ValueError("estimator: missing='state' makes a missing cell a value; use missing='hidden'.")
-        fitted = density.fit(X)
-        frame = fitted.as_frame(X)
-        gaps = {name: cells.missing.any() for name, cells in frame.columns.items()}
-        self._adopt(fitted)
-        self.indicated_ = tuple(name for name, gap in gaps.items() if gap)
-        parts = held_out_parts(self._table, frame, fitted.seed_, CALIBRATING)
+        data = density._learn(X)
+        self._adopt(density)
+        self.indicated_ = tuple(name for name, cells in data.frame.columns.items() if cells.missing.any())
+        parts = held_out_parts(self._table, data.frame, density.seed_, CALIBRATING)
+        if data.kept is not None:  # of a table that does not fit into memory
+            parts = [(EVERY, taken(data.kept, slice(0, CALIBRATING)))]
         self._intervals = Intervals(self._table, parts)
         return self
 
@@ -149,7 +148,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         return TableDensity(self.estimator_.schema_, self.estimator_.density_)
 
     def _read(self, X: Any) -> tuple[Any, Frame, Frame]:
-        X = from_records(read_path(X, text_types(self.estimator_.table_type_)))
+        X = read_path(X, text_types(self.estimator_.table_type_))
         given = read_frame(X)  # whose words on a wrong shape come first
         # names in the order of fit, as those that come out
         validate_data(self, X, skip_check_array=True, reset=False)

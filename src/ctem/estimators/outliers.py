@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ctem.estimators.estimator import CTEM
 from ctem.estimators.wrappers import AroundCTEM, taking_settings
+from ctem.tables.answers.density import TableDensity
 
 __all__ = ["CTEMOutlier"]
 
@@ -48,16 +50,19 @@ class CTEMOutlier(OutlierMixin, AroundCTEM):  # type: ignore[misc]
         share: Any = self.contamination
         if not isinstance(share, int | float | np.number) or not 0 < share <= 0.5:
             raise ValueError(f"contamination: expected a share in (0, 0.5]; got {share!r}.")
-        self._adopt(self.density().fit(X, sample_weight=sample_weight, X_val=X_val))
-        self.offset_ = self._threshold(self.score_samples(X), sample_weight)
+        density = self.density()
+        data = density._learn(X, sample_weight, X_val)
+        self._adopt(density)
+        table = TableDensity(density.schema_, density.density_)
+        self.offset_ = self._threshold(-table.surprise(data.frame), data.weights)
         return self
 
-    def _threshold(self, score: Vector, weight: Any) -> float:
+    def _threshold(self, score: Vector, weight: Tensor | None) -> float:
         """The score below which ``contamination`` of the rows lie, by their weights if they have any."""
         if weight is None:
             return float(np.percentile(score, 100 * self.contamination))
         order = np.argsort(score)
-        share = np.cumsum(np.asarray(weight, np.float64)[order])
+        share = np.cumsum(weight.double().cpu().numpy()[order])
         return float(score[order[np.searchsorted(share, self.contamination * share[-1], side="right")]])
 
     def score_samples(self, X: Any) -> Vector:

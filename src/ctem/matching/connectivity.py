@@ -144,12 +144,12 @@ def _stride(kernel: Kernel) -> _Stride:
         case Product() | Mixture():
             return max(map(_stride, kernel.kernels), key=lambda stride: stride.reach)
         case _ if set(kernel.columns) <= set(kernel.space.reals):
-            return _Stride(kernel.columns, 2 * _own_radius(kernel), kernel.space.angles)
+            return _Stride(kernel.columns, 2 * _radius(kernel), kernel.space.angles)
         case _:
             return STILL
 
 
-def _own_radius(kernel: Kernel) -> float:
+def _radius(kernel: Kernel) -> float:
     """The length of a step of a kernel that is not ours, if it has a ``radius``."""
     radius = getattr(kernel, "radius", None)
     if not isinstance(radius, int | float):

@@ -12,7 +12,6 @@ from ctem.partition.sampled import (
     log_z_annealed,
     log_z_bracket,
     log_z_importance,
-    log_z_reverse_annealed,
     tilt_bracket,
 )
 from ctem.partition.strips import log_z_strip
@@ -27,7 +26,6 @@ __all__ = [
     "log_z_grid",
     "log_z_importance",
     "log_z_levels",
-    "log_z_reverse_annealed",
     "log_z_strip",
     "tilt_bracket",
 ]

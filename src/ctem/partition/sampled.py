@@ -19,7 +19,6 @@ __all__ = [
     "log_z_annealed",
     "log_z_bracket",
     "log_z_importance",
-    "log_z_reverse_annealed",
     "tilt_bracket",
 ]
 
@@ -124,42 +123,6 @@ def log_z_annealed(
     return estimate(log_w, "annealed")
 
 
-def log_z_reverse_annealed(
-    f: LogPotential,
-    base: Proposal,
-    sampler: Sampler,
-    x: Tensor,
-    generator: torch.Generator,
-    *,
-    levels: int | Sequence[float] = 200,
-    moves: int = 1,
-) -> LogZ:
-    """Annealed importance sampling from samples of exp f back to the base: log Z ≈ −log mean w.
-
-    Here w is unbiased for 1/Z if the rows are exact samples, so log Z is overestimated on average.
-
-    Arguments:
-        x: (nearly) exact, independent samples of exp f, shape (n, d): one chain each.
-        f, base, sampler, generator, levels, moves: as in :func:`log_z_annealed`.
-
-    >>> import math
-    >>> from ctem.bases import ProductBase
-    >>> from ctem.samplers import MALA
-    >>> from ctem.spaces import Real, Space
-    >>> space = Space([Real()])
-    >>> g = torch.Generator().manual_seed(0)
-    >>> x = torch.randn(500, 1, generator=g) / 2
-    >>> sampler = MALA(space, 0.2)
-    >>> log_z = log_z_reverse_annealed(lambda x: -2 * x[:, 0] ** 2, ProductBase(space), sampler, x, g)
-    >>> abs(log_z.value - math.log(math.pi / 2) / 2) < 4 * log_z.stderr
-    True
-    """
-    _expect_several("x", len(x))
-    log_w, _ = annealed_weights(f, base, sampler, x, temperatures(levels)[::-1], generator, moves)
-    result = estimate(log_w, "reverse annealed")
-    return result._replace(value=-result.value)
-
-
 def log_z_bracket(
     f: LogPotential,
     base: Proposal,
@@ -170,12 +133,14 @@ def log_z_bracket(
     levels: int | Sequence[float] = 200,
     moves: int = 1,
 ) -> Bracket:
-    """Forward and reverse annealing with as many chains as rows in x: E lower ≤ log Z ≤ E upper.
+    """Annealing up to exp f and from samples of it back down to the base: E lower ≤ log Z ≤ E upper.
 
-    Far apart, they mean that the path is too short or the sampler too slow. Grosse et al. 2015 (BDMC).
+    Down, w is unbiased for 1/Z if the rows are exact samples, so that −log mean w overestimates log Z on average. Far
+    apart, the two mean that the path is too short or the sampler too slow. Grosse et al. 2015 (BDMC).
 
     Arguments:
-        f, base, sampler, x, generator, levels, moves: as in :func:`log_z_reverse_annealed`.
+        x: (nearly) exact, independent samples of exp f, shape (n, d): one chain each, and as many upwards.
+        f, base, sampler, generator, levels, moves: as in :func:`log_z_annealed`.
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.samplers import Gibbs
@@ -188,7 +153,9 @@ def log_z_bracket(
     (0.6931, 0.6931)
     """
     lower = log_z_annealed(f, base, sampler, len(x), generator, levels=levels, moves=moves)
-    return Bracket(lower, log_z_reverse_annealed(f, base, sampler, x, generator, levels=levels, moves=moves))
+    log_w, _ = annealed_weights(f, base, sampler, x, temperatures(levels)[::-1], generator, moves)
+    upper = estimate(log_w, "reverse annealed")
+    return Bracket(lower, upper._replace(value=-upper.value))
 
 
 def tilt_bracket(g: LogPotential, draws: Tensor, rows: Tensor, batch_size: int = 65536) -> Bracket:

@@ -1,76 +1,100 @@
-"""A model file: a safetensors file whose JSON header is sealed, together with the tensors, by a hash."""
+"""Model files: safetensors files whose JSON header is sealed, together with the tensors, by a hash."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-__all__ = ["Header", "digest", "part", "read_header", "sealed", "short", "unsealed"]
+__all__ = ["FORMAT", "Format", "digest", "part", "provenance", "short"]
 
+FORMAT = 25  # raise it when the header changes; what a release has written is then read, too
 LARGEST_HEADER = 2**26  # characters
 Header = dict[str, Any]
 
 
-def sealed(kind: str, version: str, header: Header, tensors: Mapping[str, Tensor], seal: str = "") -> bytes:
-    """The content of a file of a kind ("ctem" or "ctem energy"); ``seal`` keeps the hashes of kinds apart.
-
-    >>> len(sealed("ctem", "23", {}, {})) > 100
-    True
-    """
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    text = json.dumps(header, allow_nan=False)
-    metadata = {"format": kind, "version": version, "model": text}
-    return serialize(plain, {**metadata, "sha256": digest(text, plain, version + seal)})
-
-
-def unsealed(
-    path: Path, kind: str, noun: str, understood: Callable[[Mapping[str, str]], Header], seal: str = ""
-) -> tuple[Header, dict[str, Tensor]]:
-    """Header and tensors of a file; a damaged or foreign one is an error that names it.
+class Format(NamedTuple):
+    """A kind of file.
 
     Arguments:
-        path: the file.
-        kind: as in ``sealed``.
-        noun: what the file should be, for messages.
-        understood: makes the header of the metadata, before any tensor is read.
-        seal: as in ``sealed``.
+        kind: the word for it in the file.
+        noun: what such a file is, for messages.
+        version: of its header; earlier ones were never released.
+        seal: keeps the hashes of kinds apart.
 
-    >>> unsealed(Path("absent.ctem"), "ctem", "a ctem model", dict)
+    >>> MODEL.read(Path("absent.ctem"))
     Traceback (most recent call last):
     ...
     FileNotFoundError: load: no file at absent.ctem.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"load: no file at {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != kind:
-                raise ValueError(f"load: {path} is a safetensors file, but not {noun}.")
-            header = understood(metadata)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"load: {path} is damaged or not {noun} ({error}).") from None
-    if digest(metadata["model"], tensors, metadata["version"] + seal) != metadata.get("sha256"):
-        raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
-    return header, tensors
+
+    kind: str
+    noun: str
+    version: int
+    seal: str = ""
+
+    def content(self, header: Header, tensors: Mapping[str, Tensor]) -> bytes:
+        """The bytes of a file."""
+        plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        text, version = json.dumps(header, allow_nan=False), str(self.version)
+        metadata = {"format": self.kind, "version": version, "model": text}
+        return serialize(plain, {**metadata, "sha256": digest(text, plain, version + self.seal)})
+
+    def read(self, path: Path) -> tuple[Header, dict[str, Tensor]]:
+        """Header and tensors; a damaged or foreign file is an error that names it."""
+        if not path.is_file():
+            raise FileNotFoundError(f"load: no file at {path}.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != self.kind:
+                    raise ValueError(f"load: {path} is a safetensors file, but not {self.noun}.")
+                self._check_version(path, metadata.get("version", ""))
+                text = metadata.get("model", "")
+                header = _parsed(path, text)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"load: {path} is damaged or not {self.noun} ({error}).") from None
+        if digest(text, tensors, f"{self.version}{self.seal}") != metadata.get("sha256"):
+            raise ValueError(f"load: {path} is damaged: its content is not what was saved.")
+        return header, tensors
+
+    def _check_version(self, path: Path, version: str) -> None:
+        known = f"this ctem reads {self.version}"
+        if version in map(str, range(1, self.version)):
+            raise ValueError(
+                f"load: {path} has format {version}, which no released ctem wrote; {known}. Fit it again."
+            )
+        if version != str(self.version):
+            raise ValueError(f"load: {path} has format {version!r}; {known}. Update ctem.")
 
 
-def read_header(path: Path, text: str) -> Header:
-    """The JSON object of a header.
+MODEL = Format("ctem", "a ctem model", FORMAT)
 
-    >>> read_header(Path("m.ctem"), "[]")
+
+def provenance(path: str | Path) -> Header:
+    """Who made a saved model of what: versions, time, seed, data hash, metrics.
+
+    >>> provenance("absent.ctem")
     Traceback (most recent call last):
     ...
-    ValueError: load: m.ctem has a header that is not a JSON object.
+    FileNotFoundError: load: no file at absent.ctem.
     """
+    header, _ = MODEL.read(Path(path))
+    try:
+        return dict(header["provenance"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"load: {path} is not a whole ctem model: {short(error)}") from None
+
+
+def _parsed(path: Path, text: str) -> Header:
+    """The JSON object of a header."""
     if len(text) > LARGEST_HEADER:
         raise ValueError(
             f"load: {path} has a header of {len(text)} characters; expected at most {LARGEST_HEADER}."

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ctem.estimators.estimator import CTEM
 from ctem.report.axes import Listed, display_text, lay_out
 from ctem.report.compare import Marginal, Pair, compare_column, compare_pairs
-from ctem.report.patterns import Pattern, missing_patterns
 from ctem.report.privacy import Privacy, audit, is_of_fit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
@@ -22,7 +21,6 @@ from ctem.tables.answers.outliers import Outlier, find_outliers
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed_frame
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.training import History
@@ -33,6 +31,7 @@ LARGEST = 20_000  # rows that are scored; a random choice of a larger table
 PAIRED = 4_000  # rows in the dependence of pairs
 AUDITED = 500  # samples and rows of the privacy section
 STRANGE = 10  # outliers
+PATTERNS = 8  # sets of columns that are missing together
 
 Vector = NDArray[np.float64]
 Strange = tuple[Outlier, Mapping[str, Cells]]  # an outlier, and its cells, one of each column
@@ -115,7 +114,7 @@ class Findings:
     history: History
     judged: HeldOut  # by the held-out rows of the fit
     realism: Realism | None
-    patterns: list[Pattern]
+    patterns: list[tuple[tuple[str, ...], int]]  # columns that are missing together, in how many rows
     gaps_are_values: bool  # missing="state"
     privacy: Privacy | None
     name: str
@@ -141,11 +140,11 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         name: of the table.
 
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> found = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
-    >>> found.same_rows, found.scores[0].rows, len(found.pairs)
+    >>> findings = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
+    >>> findings.same_rows, findings.scores[0].rows, len(findings.pairs)
     (True, 'rows of the fit', 1)
     """
-    table, whole = TableDensity(model.schema_, model.density_), displayed_frame(model.as_frame(X))
+    table, whole = TableDensity(model.schema_, model.density_), model.as_frame(X).displayed()
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(whole, seed)
     frame, same = taken(whole, chosen), is_of_fit(model, whole)
@@ -174,7 +173,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         history=model.density_.history,
         judged=model.held_out_,
         realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
-        patterns=missing_patterns(whole),
+        patterns=_patterns(whole),
         gaps_are_values=model.missing == "state",
         privacy=_privacy(model, X, held_out, seed) if same else None,
         name=name,
@@ -234,6 +233,18 @@ def _columns(model: CTEM, frame: Frame, marginals: list[Marginal]) -> list[Colum
         )
         for column, nats in zip(model.schema_.describe(), from_others, strict=True)
     ]
+
+
+def _patterns(frame: Frame) -> list[tuple[tuple[str, ...], int]]:
+    """The most common sets of missing columns, the empty one included; none where no cell is missing."""
+    names = [name for name, cells in frame.columns.items() if cells.missing.any()]
+    if not names:
+        return []
+    gone = np.stack([frame.columns[name].missing for name in names], 1)
+    packed = np.packbits(gone, axis=1)
+    _, first, counts = np.unique(packed, axis=0, return_index=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:PATTERNS]
+    return [(tuple(np.array(names, object)[gone[first[i]]]), int(counts[i])) for i in order]
 
 
 def _glance(cells: Cells, marginal: Marginal | None) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
 from ctem.report.axes import plain_text
 
-__all__ = ["error_bar", "folding", "name_of", "signed", "tag", "text", "times_likelier"]
+__all__ = ["error_bar", "folding", "name_of", "signed", "table", "tag", "text", "times_likelier"]
 
 
 def text(value: Any, longest: int = 400) -> str:
@@ -73,6 +74,17 @@ def error_bar(value: float) -> str:
     if math.isnan(value):
         return "unknown"
     return "0" if value == 0 else f"{value:.2g}" if value < 1 else f"{value:.2f}"
+
+
+def table(heads: Iterable[tuple[str, str]], rows: Iterable[str], kind: str = "stack") -> str:
+    """A table with a head of (name, class) and rows of cells, HTML that is already safe.
+
+    >>> table([("rows", "n")], [tag("td", "7")], "")
+    '<table><thead><tr><th class="n">rows</th></tr></thead><tbody><tr><td>7</td></tr></tbody></table>'
+    """
+    head = tag("tr", "".join(tag("th", name, of) for name, of in heads))
+    body = "".join(tag("tr", row) for row in rows)
+    return tag("table", tag("thead", head) + tag("tbody", body), kind)
 
 
 def tag(name: str, inside: str, kind: str = "", **attributes: str) -> str:

@@ -48,8 +48,8 @@ def pair_figure(pair: Pair, findings: Findings, seed: int) -> str:
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 2))
-    >>> found = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
-    >>> pair_figure(found.pairs[0], found, 0).count("<svg")
+    >>> findings = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
+    >>> pair_figure(findings.pairs[0], findings, 0).count("<svg")
     2
     """
     across, up = (findings.marginals[j].axis for j in (pair.first, pair.second))

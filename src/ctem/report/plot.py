@@ -26,7 +26,6 @@ from ctem.fitting.arguments import check_count
 from ctem.tables.answers.distributions import DAY, ColumnDistribution
 from ctem.tables.answers.markup import cell_text
 from ctem.tables.io.cells import Cells, tzinfo_of
-from ctem.tables.io.display import displayed_frame
 from ctem.tables.io.given import positions
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def pairs(
     check_is_fitted(model)
     check_count("n_rows", n_rows)
     names = _named(model, columns)
-    frame = displayed_frame(model.as_frame(X))
+    frame = model.as_frame(X).displayed()
     chosen = np.random.default_rng(random_state).permutation(len(frame))[:n_rows]
     drawn = model.as_frame(model.sample(len(chosen), random_state))
     real, sampled = ([table.columns[name] for name in names] for table in (frame, drawn))
@@ -242,7 +241,7 @@ def _named(model: CTEM, columns: Sequence[str | int] | None) -> list[str]:
     left_out, names = set(model.schema_.left_out), model.table_type_.names
     if columns is None:
         return [name for name in names if name not in left_out][:MOST_COLUMNS]
-    chosen = [names[j] for j in positions("columns", columns, names)]
+    chosen = [names[j] for j in positions("columns", columns, model.table_type_)]
     if gone := [name for name in chosen if name in left_out]:
         raise ValueError(f"columns: {gone[0]!r} is left out of the density; name other columns.")
     return chosen

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ctem.report.axes import nice
-from ctem.report.charts import curves, diagonal, histograms
-from ctem.report.extras import dependence_map, missing, privacy
+from ctem.report.axes import nice, plain_text
+from ctem.report.charts import curves, diagonal, heat, histograms
 from ctem.report.findings import ColumnFacts, Findings, Mean, Scores
-from ctem.report.markup import error_bar, folding, name_of, signed, tag, text
+from ctem.report.markup import error_bar, folding, name_of, signed, table, tag, text
 from ctem.report.pictures import marginal_figure, pair_figure
 from ctem.tables.answers.markup import cell_text
 from ctem.tables.answers.outliers import Outlier
@@ -24,6 +23,13 @@ DRAWN = 60  # columns with a picture
 PAIRS, FEWEST = 8, 3  # pairs with a picture: at most, and at least
 WEAK = 0.01  # nats of dependence below which a pair has none
 DOTS = 3000  # pairs in the picture of all
+MAPPED = 24  # columns in the map, at most
+NAMED = 6  # columns of a pattern that are named
+HIDDEN = (
+    "Missing cells are unknown to the model: fit uses what was observed, scores marginalise, and samples have gaps "
+    "only if asked (with_missing)."
+)
+STATE = "A gap is a value to the model, which it scores and draws as any other."
 KEYS = '<p class="keys"><span class="key">Your data</span><span class="key model">Sampled</span></p>'
 DOT_KEYS = (
     '<p class="keys"><span class="key dots">Your data</span><span class="key dots model">Sampled</span></p>'
@@ -39,19 +45,19 @@ def sections(findings: Findings, origin: Mapping[str, Any], seed: int) -> list[t
     >>> from ctem import CTEM
     >>> from ctem.report.findings import examine
     >>> X = np.random.default_rng(0).normal(size=(120, 1))
-    >>> found = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
-    >>> [mark for mark, *_ in sections(found, {}, 0)]  # one column has no pairs
+    >>> findings = examine(CTEM(max_steps=5, width=8, members=1, random_state=0).fit(X), X, None, 100, 0)
+    >>> [mark for mark, *_ in sections(findings, {}, 0)]  # one column has no pairs
     ['columns', 'training', 'density', 'marginals', 'outliers', 'privacy', 'provenance']
     """
     every = [
         ("columns", "The table", _columns(findings)),
-        ("missing", "Missing cells", missing(findings)),
+        ("missing", "Missing cells", _missing(findings)),
         ("training", "Training", _training(findings)),
         ("density", "Log-density", _density(findings)),
         ("marginals", "Column by column", _marginals(findings)),
         ("pairs", "Pairs", _pairs(findings, seed)),
         ("outliers", "Outliers", _outliers(findings)),
-        ("privacy", "Privacy", privacy(findings)),
+        ("privacy", "Privacy", _privacy(findings)),
         ("provenance", "Provenance", _provenance(origin)),
     ]
     return [(mark, title, *parts) for mark, title, parts in every if parts is not None]
@@ -66,13 +72,18 @@ def _columns(findings: Findings) -> tuple[str, str]:
         "“From others” is how many nats the other columns give about this one, on rows that the fit held out; 0 for a "
         "column that depends on nothing that could be learned.",
     )
-    head = "".join(tag("th", name) for name in ("Column", "Kind", "Why", "Values"))
-    head += tag("th", "Missing", "n") + tag("th", "From others", "n")
-    rows = "".join(_column_row(column, findings.rows) for column in findings.columns[:LISTED])
-    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
+    heads = [
+        ("Column", ""),
+        ("Kind", ""),
+        ("Why", ""),
+        ("Values", ""),
+        ("Missing", "n"),
+        ("From others", "n"),
+    ]
+    rows = (_column_row(column, findings.rows) for column in findings.columns[:LISTED])
     rest = len(findings.columns) - LISTED
     more = tag("p", f"{rest:,} more columns are not listed.", "muted") if rest > 0 else ""
-    return about, _suspicions(findings.suspicions) + table + more
+    return about, _suspicions(findings.suspicions) + table(heads, rows) + more
 
 
 def _odd(suspicions: list[str]) -> str:
@@ -91,20 +102,42 @@ def _suspicions(suspicions: list[str]) -> str:
 def _column_row(column: ColumnFacts, rows: int) -> str:
     kind = tag("span", text(column.kind), f"kind {column.kind}")
     gaps = f"{column.missing:,} ({column.missing / rows:.1%})" if column.missing else "0"
-    return tag(
-        "tr",
+    return (
         tag("td", name_of(column.name), "name")
         + tag("td", kind)
         + tag("td", folding(column.reason), "muted")
         + tag("td", f"<bdi>{text(column.glance, 120)}</bdi>", "glance")
         + tag("td", gaps, "n", data_name="missing:")
-        + tag("td", _nats(column.nats_from_others), "n", data_name="from others:"),
+        + tag("td", _nats(column.nats_from_others), "n", data_name="from others:")
     )
 
 
 def _nats(nats: float | None) -> str:
     """Nats; 0 is 0, and a dash stands for what is not known."""
     return "—" if nats is None else f"{nats:.2f}" if nats else "0"
+
+
+def _missing(findings: Findings) -> tuple[str, str] | None:
+    """Which cells are missing together."""
+    if not findings.patterns:
+        return None
+    gaps = STATE if findings.gaps_are_values else HIDDEN
+    about = tag("p", f"Which columns are missing together, the most common patterns first. {gaps}")
+    heads = [("Missing together", ""), ("Rows", "n"), ("Share", "n")]
+    rows = (
+        tag("td", _names(columns))
+        + tag("td", f"{count:,}", "n", data_name="rows:")
+        + tag("td", f"{count / findings.rows:.1%}", "n")
+        for columns, count in findings.patterns
+    )
+    return about, table(heads, rows)
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    if not columns:
+        return tag("span", "nothing", "muted")
+    more = f" and {len(columns) - NAMED} more" if len(columns) > NAMED else ""
+    return ", ".join(name_of(name) for name in columns[:NAMED]) + more
 
 
 def _training(findings: Findings) -> tuple[str, str] | None:
@@ -136,20 +169,15 @@ def _density(findings: Findings) -> tuple[str, str]:
         "p",
         "Real columns are counted per unit of the column, so the level depends on the units; the gain does not.",
     )
-    head = tag("th", "Rows") + "".join(
-        tag("th", name, "n") for name in ("Model", "Independent columns", "Gain")
-    )
-    rows = "".join(_score_row(scores) for scores in findings.scores)
-    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", rows), "stack")
-    return about + KEYS, table + '<div class="gap"></div>' + _score_picture(findings)
+    heads = [("Rows", ""), ("Model", "n"), ("Independent columns", "n"), ("Gain", "n")]
+    scores = table(heads, map(_score_row, findings.scores))
+    return about + KEYS, scores + '<div class="gap"></div>' + _score_picture(findings)
 
 
 def _score_row(scores: Scores) -> str:
-    first = tag("td", text(f"{scores.model.n:,} {scores.rows}"), "name")
     means = (("model", scores.model), ("independent", scores.independent), ("gain", scores.gain))
-    return tag(
-        "tr", first + "".join(tag("td", _mean(mean), "n", data_name=f"{name}:") for name, mean in means)
-    )
+    first = tag("td", text(f"{scores.model.n:,} {scores.rows}"), "name")
+    return first + "".join(tag("td", _mean(mean), "n", data_name=f"{name}:") for name, mean in means)
 
 
 def _score_picture(findings: Findings) -> str:
@@ -212,7 +240,7 @@ def _pairs(findings: Findings, seed: int) -> tuple[str, str] | None:
     )
     figures = "".join(pair_figure(pair, findings, seed) for pair in top)
     overview = _overview(findings) if count > 2 else ""
-    return about, tag("div", overview + dependence_map(findings) + figures, "pairs")
+    return about, tag("div", overview + _dependence_map(findings) + figures, "pairs")
 
 
 def _overview(findings: Findings) -> str:
@@ -225,6 +253,31 @@ def _overview(findings: Findings) -> str:
         f"the {len(pairs):,} most dependent pairs" if len(findings.pairs) > DOTS else "every pair of columns"
     )
     return tag("figure", picture + tag("figcaption", f"Dependence in nats of {which}."), "square")
+
+
+def _dependence_map(findings: Findings) -> str:
+    """Mutual information of all pairs as two tables of shades, real beside sampled; nothing for few or many columns."""
+    d = len(findings.marginals)
+    if not 3 <= d <= MAPPED:
+        return ""
+    names = [plain_text(marginal.axis.name) for marginal in findings.marginals]
+    tables = [np.zeros((d, d)) for _ in range(2)]
+    for pair in findings.pairs:
+        for shades, value in zip(tables, (pair.real, pair.sampled), strict=True):
+            shades[pair.first, pair.second] = shades[pair.second, pair.first] = max(value, 0.0)
+    top = max(float(tables[0].max()), float(tables[1].max()), 1e-9)
+    longest = min(12, max(map(len, names)))
+    sides = (("Your data", "real"), ("Sampled", "sampled"))
+    twin = "".join(
+        tag(
+            "div",
+            tag("p", side, "side")
+            + heat(f"map of dependence, {kind}", kind, shades, top, names, names, longest),
+        )
+        for (side, kind), shades in zip(sides, tables, strict=True)
+    )
+    words = f"The map of dependence: the darkest pair has {top:.2f} nats of mutual information."
+    return tag("figure", tag("div", twin, "twin") + tag("figcaption", words))
 
 
 def _outliers(findings: Findings) -> tuple[str, str]:
@@ -253,6 +306,31 @@ def _outlier(row: Outlier, most: float) -> str:
         bar = f'<span><i style="width:{width:.0f}%"></i></span>{tag("span", f"{cell.nats:.1f}")}'
         causes.append(tag("div", tag("div", words) + tag("div", bar, "meter"), "cause"))
     return tag("li", head + tag("div", "".join(causes), "why"))
+
+
+def _privacy(findings: Findings) -> tuple[str, str] | None:
+    """What the model gives away of the rows of its fit."""
+    if (audit := findings.privacy) is None:
+        return None
+    about = tag(
+        "p",
+        "How much the model gives away of the rows that it was fitted to, against rows that were held out. It is "
+        "evidence about these attacks, no proof and no differential privacy.",
+    )
+    facts = (
+        ("Samples nearer to rows of the fit", f"{audit.nearer:.3f} ± {audit.nearer_stderr:.3f}", "0.5"),
+        ("Samples that copy a row of the fit", f"{audit.copies:.2%}", f"{audit.copies_unseen:.2%}"),
+        ("Nearest over second nearest distance", f"{audit.ratio:.2f}", f"{audit.ratio_unseen:.2f}"),
+        ("Membership by likelihood ratio, AUC", f"{audit.attack:.3f} ± {audit.attack_stderr:.3f}", "0.5"),
+    )
+    heads = [("Attack", ""), ("This model", "n"), ("Nothing given away", "n")]
+    rows = (
+        tag("td", what) + tag("td", value, "n") + tag("td", none, "n", data_name="nothing:")
+        for what, value, none in facts
+    )
+    alarms = audit.alarms()
+    words = "No alarm." if not alarms else "Alarm: " + "; ".join(alarms) + "."
+    return about, table(heads, rows) + tag("p", text(words), "muted after")
 
 
 def _provenance(origin: Mapping[str, Any]) -> tuple[str, str]:

@@ -135,18 +135,18 @@ def find_couplings(f: LogPotential, dim: int, generator: torch.Generator) -> Cou
     edges = J.triu(1).nonzero()
     beta = J[edges[:, 0], edges[:, 1]] / 2
     field = _slopes(f, torch.zeros(1, dim, device=device))[0] + J.sum(1) / 2
-    found = Couplings(edges, beta, field)
-    return found if _explains(f, found, generator) else None
+    couplings = Couplings(edges, beta, field)
+    return couplings if _explains(f, couplings, generator) else None
 
 
-def _explains(f: LogPotential, found: Couplings, generator: torch.Generator) -> bool:
+def _explains(f: LogPotential, couplings: Couplings, generator: torch.Generator) -> bool:
     """Whether f − h is a constant at random rows."""
-    shape = (TRIALS, len(found.field))
+    shape = (TRIALS, len(couplings.field))
     share = torch.linspace(0, 1, TRIALS, device=generator.device).unsqueeze(1)
     x = (torch.rand(shape, generator=generator, device=generator.device) < share).float()
     with torch.no_grad():
         values = f(x).double()
-    rest = values - found.value(x).double()
+    rest = values - couplings.value(x).double()
     return bool((rest.max() - rest.min()) <= EXACT * (1 + values.abs().max()))
 
 

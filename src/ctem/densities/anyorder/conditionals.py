@@ -132,7 +132,7 @@ class AtLevel(Conditionals):
         """The conditional of a discrete column from that of the networks (n, k), by what was counted and by rules."""
         x, visible, j = asked
         log_p = weighed(log_p, rules.paired(j), x, visible, lambda pair: self._shrunk(pair, j))
-        log_p = keep_labels(log_p, rules.within(*asked), named)
+        log_p = keep_labels(log_p, rules.within(*asked), named, rules.ordered(*asked))
         counted = rules.counted(*asked)
         return Probabilities(log_p) if counted is None else ApartProbabilities(log_p, *counted)
 

@@ -77,7 +77,10 @@ class Rules(Protocol):
         """Between which numbers a real column j lies; None where they never bound it."""
 
     def within(self, x: Tensor, visible: Tensor, j: int) -> list[Within]:
-        """What rules leave for a discrete column j that others follow from, or are no less than."""
+        """What rules leave for a discrete column j that others follow from."""
+
+    def ordered(self, x: Tensor, visible: Tensor, j: int) -> Within | None:
+        """What orders leave for a discrete column j, whatever rules name; None where they never bound it."""
 
     def paired(self, j: int) -> Sequence[Paired]:
         """What was counted of the codes of column j with other columns, the best first."""
@@ -86,20 +89,30 @@ class Rules(Protocol):
         """The labels of column j that share code 0, and how many these are; None where they are not distinguished."""
 
 
-def keep_labels(log_p: Tensor, within: list[Within], named: Named | None) -> Tensor:
-    """Log-probabilities (n, k) of codes from those of a network, changed by rules.
+def keep_labels(
+    log_p: Tensor, within: Sequence[Within], named: Named | None, ordered: Within | None = None
+) -> Tensor:
+    """Log-probabilities (n, k) of codes from those of a network, changed by rules, and by orders after these.
 
-    >>> log_p = torch.tensor([[0.5, 0.25, 0.25]]).log()
-    >>> keep_labels(log_p, [], Named(torch.tensor([2]), torch.tensor([0.9]))).exp()
+    >>> log_p, named = torch.tensor([[0.5, 0.25, 0.25]]).log(), Named(torch.tensor([2]), torch.tensor([0.9]))
+    >>> keep_labels(log_p, [], named).exp()
     tensor([[0.0667, 0.0333, 0.9000]])
+    >>> at_most = Within(torch.tensor([[True, True, False]]), torch.tensor([0.99]))
+    >>> keep_labels(log_p, [], named, at_most).exp()
+    tensor([[0.6600, 0.3300, 0.0100]])
     """
     kept = log_p
-    for allowed, share in within:
-        kept = torch.where(share.isnan().unsqueeze(1), kept, _weighed(kept, allowed, share.nan_to_num()))
-    if named is None:
-        return kept
-    chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
-    return torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), kept)
+    for some in within:
+        kept = _kept_within(kept, some)
+    if named is not None:
+        chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
+        kept = torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), kept)
+    return kept if ordered is None else _kept_within(kept, ordered)
+
+
+def _kept_within(log_p: Tensor, within: Within) -> Tensor:
+    weighed = _weighed(log_p, within.allowed, within.share.nan_to_num())
+    return torch.where(within.share.isnan().unsqueeze(1), log_p, weighed)
 
 
 def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:

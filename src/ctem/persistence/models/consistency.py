@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from ctem.spaces import Real
 from ctem.tables.answers.heldout import EVERY, HeldOut
-from ctem.tables.encoding.codecs import Constant, Labels, LeftOut, Numbers
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
 from ctem.tables.io.dtypes import cell_type
 from ctem.tables.io.frame import Field, TableType
 from ctem.tables.margins.bounds import TRIFLE, Bounded
+from ctem.tables.margins.calendars import AROUND
 from ctem.tables.margins.lattices import Lattice
 from ctem.tables.relations.functions import Affine
 from ctem.tables.schema import Schema
 
 __all__ = [
     "check_as_written",
-    "check_categories",
-    "check_cells",
+    "check_columns",
     "check_held_out",
-    "check_labels",
-    "check_numbers",
-    "check_ranges",
     "check_rules",
+    "check_sizes",
     "number",
 ]
 
@@ -58,67 +56,68 @@ def check_as_written(part: str, written: Any, made: Any) -> None:
         raise ValueError(f"{part}: expected {made!r:.40}; got {written!r:.40}.")
 
 
-def check_categories(table_type: TableType, schema: Schema) -> None:
-    """An error unless the values of a column with declared categories are among them.
+def check_columns(table_type: TableType, schema: Schema, kinds: Mapping[str, Any] | None = None) -> None:
+    """An error unless every column is one that a fit could have found in such a table.
+
+    Arguments:
+        table_type: the type of the table.
+        schema: what its columns were taken for.
+        kinds: the requested ones, whose ends a column may have.
 
     >>> import pandas as pd
     >>> from ctem.tables.io.frame import read_frame
-    >>> frame = read_frame(pd.DataFrame({"city": pd.Categorical(["Oslo", "Bergen"])}))
-    >>> check_categories(frame.table_type, Schema.fit(frame))
+    >>> frame = read_frame(pd.DataFrame({"city": ["Oslo", "Bergen"], "price": [9.5, 12.0]}))
+    >>> check_columns(frame.table_type, Schema.fit(frame))
     """
     for field in table_type.fields:
-        codec, declared = schema.columns[field.name].codec, field.dtype.get("categories")
-        if declared is None or field.written is not None or not isinstance(codec, Constant | Labels):
-            continue
+        codec, requested = schema.columns[field.name].codec, (kinds or {}).get(field.name)
+        _check_type(field, codec)
+        if isinstance(codec, Numbers):
+            _check_numbers(field.name, codec, requested)
+        elif isinstance(codec, Constant | Labels):
+            _check_values(field, codec)
+
+
+def _check_type(field: Field, codec: Codec) -> None:
+    """Whether what a column holds fits its dtype and its notation: money without one is text."""
+    if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
+        return
+    written = codec.lattice.type if isinstance(codec, Numbers) else codec.type
+    held = {"int": "number", "float": "number"}.get(written, written)
+    kind = "label" if field.written is None else field.written["kind"]
+    read = {"month": "number", "clock": "number", "date": "moment"}.get(kind, kind)
+    expected = cell_type(field.dtype) if kind == "label" else read
+    if held != expected:
+        raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {held!r}.")
+    if held == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
+        kinds = {isinstance(value, str) for value in codec.values}
+        if kinds != {True} and not {"times", "intervals"} & set(field.dtype):
+            raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
+
+
+def _check_values(field: Field, codec: Constant | Labels) -> None:
+    """Whether listed values are among the declared categories, and the numbers among them increase."""
+    declared = field.dtype.get("categories")
+    if declared is not None and field.written is None:
         known = {(isinstance(value, str), value) for value in declared}
         strange = [value for value in codec.values if (isinstance(value, str), value) not in known]
         if strange:
             raise ValueError(
                 f"column {field.name!r}: expected values among its categories; got {strange[0]!r:.40}."
             )
+    numbers = [v for v in codec.values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) == len(codec.values) and not all(a < b for a, b in pairwise(numbers)):
+        raise ValueError(f"column {field.name!r}: expected values that increase; got {codec.values!r:.60}.")
 
 
-def check_cells(table_type: TableType, schema: Schema) -> None:
-    """An error unless what a column holds fits its dtype and its notation: money without one is text.
+def _check_numbers(name: str, codec: Numbers, requested: Any) -> None:
+    """Whether the map and the lattice of a column are those of numbers between the ends that fit saw.
 
-    >>> import pandas as pd
-    >>> from ctem.tables.io.frame import read_frame
-    >>> frame = read_frame(pd.DataFrame({"city": ["Oslo", "Bergen"]}))
-    >>> check_cells(frame.table_type, Schema.fit(frame))
+    A map runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
+    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or requested ones. Whole numbers
+    and times lie on a lattice of whole numbers within 64 bits.
     """
-    for field in table_type.fields:
-        codec = schema.columns[field.name].codec
-        if isinstance(codec, LeftOut) or (isinstance(codec, Constant) and not codec.values):
-            continue
-        written = codec.lattice.type if isinstance(codec, Numbers) else codec.type
-        held = {"int": "number", "float": "number"}.get(written, written)
-        expected = _expected_type(field)
-        if held != expected:
-            raise ValueError(f"column {field.name!r}: expected cells of type {expected!r}; got {held!r}.")
-        if held == "label" and "categories" not in field.dtype and not isinstance(codec, Numbers):
-            kinds = {isinstance(value, str) for value in codec.values}
-            if kinds != {True} and not {"times", "intervals"} & set(field.dtype):
-                raise ValueError(f"column {field.name!r}: expected text; got {codec.values!r:.40}.")
-
-
-def _expected_type(field: Field) -> str:
-    """The type of the cells of a column, by its dtype and its notation."""
-    kind = "label" if field.written is None else field.written["kind"]
-    read = {"month": "number", "clock": "number", "date": "moment"}.get(kind, kind)
-    return cell_type(field.dtype) if kind == "label" else read
-
-
-def check_numbers(schema: Schema) -> None:
-    """An error unless columns of whole numbers and times have a lattice that they can have, and lie within 64 bits.
-
-    >>> import numpy as np
-    >>> from ctem.tables.io.frame import read_frame
-    >>> check_numbers(Schema.fit(read_frame(np.arange(100)[:, None])))
-    """
-    for name, inferred in schema.columns.items():
-        codec = inferred.codec
-        if not isinstance(codec, Numbers) or codec.lattice.type == "float":
-            continue
+    if codec.lattice.type != "float":
         lattice, smooth = codec.lattice, _innermost(codec.transform.to_json())
         whole = (
             lattice.step >= 1 and lattice.step % 1 == lattice.origin % 1 == 0 <= lattice.origin < lattice.step
@@ -126,23 +125,12 @@ def check_numbers(schema: Schema) -> None:
         reach = (abs(smooth["location"]) + smooth["scale"]) * lattice.per
         if not whole or lattice.width not in (0, lattice.step / lattice.per) or reach > SPAN:
             raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
-
-
-def check_labels(schema: Schema) -> None:
-    """An error unless the numbers among listed values increase.
-
-    >>> import numpy as np
-    >>> from ctem.tables.io.frame import read_frame
-    >>> check_labels(Schema.fit(read_frame(np.arange(3)[:, None])))
-    """
-    for name, inferred in schema.columns.items():
-        codec = inferred.codec
-        values = codec.values if isinstance(codec, Labels) else ()
-        numbers = [
-            value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
-        if len(numbers) == len(values) and not all(a < b for a, b in pairwise(numbers)):
-            raise ValueError(f"column {name!r}: expected values that increase; got {values!r:.60}.")
+    ends = (requested.low, requested.high) if isinstance(requested, Real) else ()
+    if not _fits_range(codec) or not _fits_ends(codec, [*NATURAL, *(end for end in ends if end is not None)]):
+        raise ValueError(
+            f"column {name!r}: expected a map and a lattice of numbers "
+            f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
+        )
 
 
 def check_rules(schema: Schema, rows: int) -> None:
@@ -173,34 +161,16 @@ def _extent(schema: Schema, name: str) -> float:
     return max(1.0, *map(abs, values)) if values else 1.0
 
 
-def check_ranges(schema: Schema, kinds: Mapping[str, Any] | None = None) -> None:
-    """An error unless the map and the lattice of a column are those of numbers between the ends that fit saw.
-
-    A map runs through quantiles of the column, and its middle and scale are among them, up to the width of a cell
-    and the days that a rhythm moves a moment by. Ends are those that numbers suggest, or that ``kinds`` declares.
-
-    >>> import numpy as np
-    >>> from ctem.tables.io.frame import read_frame
-    >>> check_ranges(Schema.fit(read_frame(np.random.default_rng(0).normal(size=(99, 1)))))
-    """
-    for name, inferred in schema.columns.items():
-        codec = inferred.codec
-        if not isinstance(codec, Numbers):
-            continue
-        wish = (kinds or {}).get(name)
-        declared = [end for end in (wish.low, wish.high) if end is not None] if isinstance(wish, Real) else []
-        if not _fits_range(codec) or not _fits_ends(codec, [*NATURAL, *declared]):
-            raise ValueError(
-                f"column {name!r}: expected a map and a lattice of numbers "
-                f"from {codec.seen[0]:g} to {codec.seen[1]:g}."
-            )
-
-
 def _innermost(transform: Mapping[str, Any]) -> Mapping[str, Any]:
     """The monotone map within ends, preferred values and rhythms, as plain JSON."""
-    while "inner" in transform:
-        transform = transform["inner"]
-    return transform
+    return list(_layers(transform))[-1]
+
+
+def _layers(transform: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A map and those within it, the outermost first."""
+    yield transform
+    if "inner" in transform:
+        yield from _layers(transform["inner"])
 
 
 def _fits_range(codec: Numbers) -> bool:
@@ -209,12 +179,13 @@ def _fits_range(codec: Numbers) -> bool:
     extent = max(map(abs, (*seen, *codec.atoms)))
     slack = lattice.width + (8.0 if lattice.unit else 0.0)
     low, high = seen[0] - slack, seen[1] + slack
-    smooth = _innermost(transform)
+    smooth, turns = _innermost(transform), [t for part in _layers(transform) for t in part.get("turns", ())]
     location, scale, knots = smooth["location"], smooth["scale"], smooth["knots"]
     if not (
         _fits_extent(lattice, extent)
         and _ends_within(transform, low, high, 2 * extent + slack)
         and (location == 0 or low <= location <= high)
+        and all(seen[0] - AROUND <= turn <= seen[1] + AROUND for turn in turns)
         and NEGLIGIBLE * (high - low) <= scale <= 2 * (extent + slack)
     ):
         return False
@@ -288,6 +259,22 @@ def check_held_out(held_out: HeldOut, members: int) -> None:
     scores = [value for fold in held_out.folds for value in fold.scores.tolist()]
     if max(map(abs, [*means, *scores])) > LARGEST:
         raise ValueError(f"held_out: expected nats up to {LARGEST:g}.")
+
+
+def check_sizes(part: str, record: Any, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """An error unless a record has these keys and numbers within their bounds: whole ones, if the bounds are whole.
+
+    >>> check_sizes("network", {"width": 0}, {"width": (1, 4096)})
+    Traceback (most recent call last):
+    ...
+    ValueError: network.width: expected a number from 1 to 4096; got 0.
+    """
+    if not isinstance(record, dict) or set(record) != set(bounds):
+        raise ValueError(f"{part}: expected {sorted(bounds)}; got {record!r:.80}.")
+    for key, (least, most) in bounds.items():
+        number(f"{part}.{key}", record[key], least, most)
+        if isinstance(least, int) and not isinstance(record[key], int):
+            raise ValueError(f"{part}.{key}: expected a whole number; got {record[key]!r:.40}.")
 
 
 def number(name: str, value: Any, least: float, most: float) -> float:

@@ -10,7 +10,8 @@ from torch import Tensor
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import Energy, Networks, TiltedDensity, Trees
 from ctem.partition import LogZ
-from ctem.persistence.models.consistency import number
+from ctem.persistence.models.consistency import check_sizes, number
+from ctem.persistence.sealed import part
 from ctem.tables.schema import Schema
 
 __all__ = ["rebuilt_energy"]
@@ -18,7 +19,7 @@ __all__ = ["rebuilt_energy"]
 MOST_ROUNDS = 20
 MOST_TREES = 20_000  # of a round
 NETWORKS = "networks."
-LARGEST = {"members": 100, "width": 4096, "depth": 20}
+NETWORK = {"members": (1, 100), "width": (1, 4096), "depth": (1, 20)}
 FARTHEST = 1e4  # nats of anything here
 FIELDS = {"biases", "partial", "log_z", "ceiling", "gain", "stderr", "clipped", "networks"}
 
@@ -51,20 +52,20 @@ def rebuilt_energy(
     if set(header) != FIELDS or not 0 <= len(header["biases"]) <= MOST_ROUNDS:
         raise ValueError(f"energy: expected {sorted(FIELDS)} and at most {MOST_ROUNDS} rounds.")
     biases = [*header["biases"], header["partial"]]
-    parts: list[dict[str, Tensor]] = [{} for _ in biases]
+    arrays: list[dict[str, Tensor]] = [{} for _ in biases]
     networks = _networks(header["networks"], schema, tensors)
     for name, tensor in tensors.items():
         if name.startswith(NETWORKS) and networks is not None:
             continue
         place, _, field = name.partition(".")
-        if not (place.isascii() and place.isdigit()) or int(place) >= len(parts):
-            raise ValueError(f"energy: expected arrays of {len(parts)} sums of trees; got {name!r:.40}.")
-        parts[int(place)][field] = tensor
-    if any(len(part.get("value", ())) > MOST_TREES for part in parts):
+        if not (place.isascii() and place.isdigit()) or int(place) >= len(arrays):
+            raise ValueError(f"energy: expected arrays of {len(arrays)} sums of trees; got {name!r:.40}.")
+        arrays[int(place)][field] = tensor
+    if any(len(sums.get("value", ())) > MOST_TREES for sums in arrays):
         raise ValueError(f"energy: expected at most {MOST_TREES} trees in a round.")
     *rounds, partial = (
-        Trees.of_tensors(part, schema.unordered, number("energy.bias", bias, -FARTHEST, FARTHEST))
-        for part, bias in zip(parts, biases, strict=True)
+        Trees.of_tensors(sums, schema.unordered, number("energy.bias", bias, -FARTHEST, FARTHEST))
+        for sums, bias in zip(arrays, biases, strict=True)
     )
     energy = Energy(
         rounds=tuple(rounds),
@@ -87,10 +88,5 @@ def _networks(
     """The networks of an energy, if it has any."""
     if options is None:
         return None
-    fine = isinstance(options, dict) and set(options) == set(LARGEST)
-    if not fine or not all(
-        type(options[k]) is int and 1 <= options[k] <= most for k, most in LARGEST.items()
-    ):
-        raise ValueError(f"energy: expected networks of at most {LARGEST}; got {options!r:.80}.")
-    weights = {name.removeprefix(NETWORKS): t for name, t in tensors.items() if name.startswith(NETWORKS)}
-    return Networks.of_tensors(weights, schema.unordered, options)
+    check_sizes("energy.networks", options, NETWORK)
+    return Networks.of_tensors(part(tensors, NETWORKS), schema.unordered, options)

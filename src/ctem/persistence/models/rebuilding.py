@@ -27,20 +27,16 @@ from ctem.persistence.models.consistency import (
     LARGEST,
     MOST_DRAWS,
     check_as_written,
-    check_categories,
-    check_cells,
+    check_columns,
     check_held_out,
-    check_labels,
-    check_numbers,
-    check_ranges,
     check_rules,
+    check_sizes,
     number,
 )
 from ctem.persistence.models.energies import rebuilt_energy
 from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.writing import tensors_of
-from ctem.persistence.reading import read
-from ctem.persistence.sealed import Header, part, short
+from ctem.persistence.sealed import MODEL, Header, part, short
 from ctem.spaces import Real, Space
 from ctem.tables.answers.density import find_device, in_float32
 from ctem.tables.answers.heldout import HeldOut
@@ -53,7 +49,14 @@ __all__ = ["load"]
 
 SETTINGS = {*KEPT, "columns", "random_state"}
 MOST_ORDERS = 1000  # a small file cannot ask for much work
-MOST_HARMONICS = 64
+LARGEST_SIZE = 2**31  # of a network, whose tensors have to be as large
+NETWORK: dict[str, tuple[float, float]] = {
+    "width": (1, LARGEST_SIZE),
+    "blocks": (1, LARGEST_SIZE),
+    "members": (1, LARGEST_SIZE),
+    "harmonics": (0, 64),
+    "dropout": (0.0, 0.999999),
+}
 LONGEST_NAME = 99  # characters of a method of log Z
 TINIEST = 1e-30  # nats or share that is not 0
 LEAST_SHARE = 2.0**-25  # that a network can be believed by: an interval is halved 24 times to find it
@@ -68,7 +71,7 @@ def load(path: str | Path, device: str = "auto") -> Fitted:
     ...
     FileNotFoundError: load: no file at absent.ctem.
     """
-    header, tensors = read(Path(path))
+    header, tensors = MODEL.read(Path(path))
     try:
         with in_float32():
             return _rebuilt(header, tensors, device)
@@ -89,11 +92,7 @@ def _rebuilt(header: Header, tensors: dict[str, Tensor], device: str) -> Fitted:
         raise ValueError("kind and schema: expected the same columns in both.")
     check_as_written("kind", header["kind"], table_type.to_json())
     check_as_written("schema", header["schema"], schema.to_json())
-    check_categories(table_type, schema)
-    check_cells(table_type, schema)
-    check_numbers(schema)
-    check_ranges(schema, arguments["kinds"])
-    check_labels(schema)
+    check_columns(table_type, schema, arguments["kinds"])
     settings = Settings(**_checked(Settings(), header["trained"]))
     origin = _origin(header["provenance"])
     check_rules(schema, origin.rows)
@@ -227,26 +226,27 @@ def _any_order_net(
     base: ProductBase, options: Header, tensors: dict[str, Tensor], ties: Ties | None
 ) -> AnyOrderNet:
     """The network, after a check that its sizes are those of the tensors: a small file cannot ask for much memory."""
-    types = {"width": int, "blocks": int, "members": int, "harmonics": int, "dropout": float}
-    _check_options(options, types)
+    check_sizes("network", options, NETWORK)
+    if 0 < options["dropout"] < LEAST_SHARE:
+        raise ValueError(f"network: expected dropout of 0, or above {LEAST_SHARE:g}; got {options}.")
     weights = part(tensors, "net.")
     members, inputs, width = weights["first.weight"].shape
-    by_tensors = {"members": members, "width": width, "blocks": _blocks(weights)}
-    _check_sizes(base.space, options, by_tensors, inputs, weights)
+    blocks = len({name.split(".")[1] for name in weights if name.startswith("body.")})
+    sizes = {"members": members, "width": width, "blocks": blocks}
+    if any(options[key] != size for key, size in sizes.items()) or options["harmonics"] > inputs:
+        raise ValueError(f"network: expected the sizes of its tensors, {sizes}; got {options}.")
+    values = sum(base.space.sizes)  # each has an indicator among the inputs
+    least = members * (width * max(inputs, values // 2) + blocks * width**2)
+    if sum(tensor.numel() for tensor in weights.values()) < least:
+        raise ValueError(f"network: expected at least {least} numbers in tensors, for {sizes}.")
     correlation = tensors.get("correlation")
     if correlation is not None:
-        sizes = base.space.sizes
-        _check_correlation(
-            correlation, len(base.space.reals) + sum(sizes[j] > 2 for j in base.space.ordinals)
-        )
+        scores = len(base.space.reals) + sum(base.space.sizes[j] > 2 for j in base.space.ordinals)
+        _check_correlation(correlation, scores)
         correlation = correlation.to(base.log_table.device)
     net = AnyOrderNet(base, **options, correlation=correlation, ties=ties)
     _load(net, weights)
     return net
-
-
-def _blocks(tensors: Mapping[str, Tensor]) -> int:
-    return len({name.split(".")[1] for name in tensors if name.startswith("body.")})
 
 
 def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -259,19 +259,6 @@ def _load(net: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
             if expected[name].shape != value.shape:
                 raise ValueError(f"tensor {name!r}: expected shape {tuple(expected[name].shape)}.")
             expected[name].copy_(value)
-
-
-def _check_sizes(
-    space: Space, options: Header, by_tensors: Mapping[str, int], inputs: int, weights: Mapping[str, Tensor]
-) -> None:
-    """A network has the sizes of its tensors, and no more numbers than they have: a small file asks for little."""
-    if any(options[key] != size for key, size in by_tensors.items()) or options.get("harmonics", 0) > inputs:
-        raise ValueError(f"network: expected the sizes of its tensors, {dict(by_tensors)}; got {options}.")
-    width, layers = by_tensors["width"], by_tensors.get("blocks", by_tensors.get("depth", 2) - 1)
-    values = sum(space.sizes[j] for j in space.discretes)  # each has an indicator among the inputs
-    least = by_tensors.get("members", 1) * (width * max(inputs, values // 2) + layers * width**2)
-    if sum(tensor.numel() for tensor in weights.values()) < least:
-        raise ValueError(f"network: expected at least {least} numbers in tensors, for {dict(by_tensors)}.")
 
 
 def _check_correlation(c: Tensor, scores: int) -> None:
@@ -298,29 +285,10 @@ def _base(space: Space, log_table: Tensor) -> ProductBase:
     return base
 
 
-def _check_options(options: Header, types: Mapping[str, type[int] | type[float]]) -> None:
-    if set(options) != set(types):
-        raise ValueError(f"network: expected {sorted(types)}; got {sorted(options)}.")
-    for key, kind in types.items():
-        value = options[key]
-        least = 0 if key in ("dropout", "harmonics") else 1
-        if isinstance(value, bool) or not isinstance(value, kind | int) or not value >= least:
-            raise ValueError(f"network: expected {key} ≥ {least}, a {kind.__name__}; got {value!r}.")
-    if (
-        not (options.get("dropout", 0) == 0 or LEAST_SHARE <= options["dropout"] < 1)
-        or options.get("harmonics", 0) > MOST_HARMONICS
-    ):
-        raise ValueError(f"network: expected dropout < 1 and harmonics ≤ {MOST_HARMONICS}; got {options}.")
-
-
 def _history(data: Header) -> History:
-    best = data["best_loss"]
-    history = History(
-        **{
-            **_checked(History(), {**data, "best_loss": 0.0}),
-            "best_loss": math.inf if best is None else float(best),
-        }
-    )
+    record = _checked(History(), {**data, "best_loss": 0.0})
+    best = math.inf if data["best_loss"] is None else float(data["best_loss"])
+    history = History(**{**record, "best_loss": best})
     columns = history.step, history.loss, history.held_out
     if not len(history.step) == len(history.loss) or len(history.held_out) not in (0, len(history.step)):
         raise ValueError("history: expected columns of one length.")

@@ -16,8 +16,7 @@ from ctem.densities.tilted import Energy, TiltedDensity
 from ctem.fitting.arguments import KEPT
 from ctem.persistence.atomic import write_whole
 from ctem.persistence.models.fitted import Fitted
-from ctem.persistence.reading import FORMAT
-from ctem.persistence.sealed import Header, sealed
+from ctem.persistence.sealed import MODEL, Header
 from ctem.spaces import Category, Ordinal, Real
 
 __all__ = ["save", "tensors_of"]
@@ -36,7 +35,7 @@ def save(model: Fitted, path: str | Path) -> None:
     >>> bool((same.score_samples(X) == model.score_samples(X)).all())
     True
     """
-    write_whole(path, sealed("ctem", str(FORMAT), _header(model), tensors_of(model)), "save")
+    write_whole(path, MODEL.content(_header(model), tensors_of(model)), "save")
 
 
 def _header(model: Fitted) -> Header:

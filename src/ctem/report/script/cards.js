@@ -145,9 +145,9 @@ class LabelCard extends Card {
     const track = element("span", { class: "track" }, element("i"), element("b"));
     track.children[0].style = width(before);
     track.children[1].style = width(p);
-    const set = isRange(this.cell) ? this.cell.places : [this.cell], own = place !== null && set.includes(place) ? " own" : "";
+    const set = isRange(this.cell) ? this.cell.places : [this.cell], chosen = place !== null && set.includes(place) ? " own" : "";
     const pick = place === null ? null : () => this.pick(place);
-    return element("div", { class: `bar${pick ? " pick" : ""}${own}`, ...(pick && { click: pick }) }, element("bdi", { title: text }, text), track, element("span", {}, percent(p), element("small", {}, plusMinus(error).replace("%", ""))));
+    return element("div", { class: `bar${pick ? " pick" : ""}${chosen}`, ...(pick && { click: pick }) }, element("bdi", { title: text }, text), track, element("span", {}, percent(p), element("small", {}, plusMinus(error).replace("%", ""))));
   }
 
   /* A bar was clicked: its value is set or added, or taken back. */

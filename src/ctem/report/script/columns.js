@@ -70,24 +70,37 @@ class MonotoneMap {
 
 /* A clock that runs fast through the busy hours of a day or a week: rhythms.py. */
 class Rhythm {
-  constructor({ inner, period, start, edges, below }) {
+  constructor({ inner, period, start, edges, below, turns, offsets }) {
     Object.assign(this, { inner: new MonotoneMap(inner), scale: inner.scale, period, start, table: [edges, below] });
+    Object.assign(this, { turns, offsets, constants: [0], reached: [] });  /* of the wall clock */
+    turns.forEach((turn, i) => {
+      const before = this.through(turn + offsets[i], 0)[0], after = this.through(turn + offsets[i + 1], 0)[0];
+      this.reached.push(before + this.constants[i]);
+      this.constants.push(this.constants[i] + before - after);
+    });
   }
 
   withLogSlope(X) {
-    const [Y, logRate] = this.through(X, 0), [x, logSlope] = this.inner.withLogSlope(Y);
+    const [Y, logRate] = this.wound(X), [x, logSlope] = this.inner.withLogSlope(Y);
     return [x, logSlope + logRate];
   }
 
   inverse(x) {
-    return this.through(this.inner.inverse(x), 1)[0];
+    const Y = this.inner.inverse(x), i = search(this.reached, Y, true);
+    return this.through(Y - this.constants[i], 1)[0] - this.offsets[i];
+  }
+
+  /* W(X) and log W′(X). */
+  wound(X) {
+    const i = search(this.turns, X, true), [Y, logRate] = this.through(X + this.offsets[i], 0);
+    return [Y + this.constants[i], logRate];
   }
 
   /* The share of the rows that come at times no busier than that of X. */
   asQuiet(X) {
-    const [edges, below] = this.table, [, own] = this.through(X, 0);
+    const [edges, below] = this.table, [, rate] = this.wound(X);
     const share = below.slice(1).map((height, i) => height - below[i]);
-    return sum(share.filter((part, i) => Math.log(part / (edges[i + 1] - edges[i])) <= own + 1e-9));
+    return sum(share.filter((part, i) => Math.log(part / (edges[i + 1] - edges[i])) <= rate + 1e-9));
   }
 
   through(X, axis) {
@@ -211,7 +224,7 @@ class LabelColumn {
   /* A value of a code, of those that share it one that a condition allows. */
   decode([code], random, condition) {
     const may = (place) => !isRange(condition) || condition.places.includes(place);
-    const places = this.codes.flatMap((own, place) => (own === code && may(place) ? [place] : []));
+    const places = this.codes.flatMap((other, place) => (other === code && may(place) ? [place] : []));
     return places[drawPlace(places.map((place) => this.shares[place]), random)];
   }
 
@@ -268,9 +281,9 @@ class NumberColumn {
 
   /* The ends of a condition, moved inward to the lattice if there is one. */
   onLattice(condition) {
-    const { step, origin, per } = this.lattice, found = ends(condition);
-    if (!step) return found;
-    const steps = found.map((X) => (X * per - origin) / step);
+    const { step, origin, per } = this.lattice, range = ends(condition);
+    if (!step) return range;
+    const steps = range.map((X) => (X * per - origin) / step);
     return [Math.ceil(steps[0] - 1e-6), Math.floor(steps[1] + 1e-6)].map((k) => (origin + step * k) / per);
   }
 

@@ -60,8 +60,8 @@ class Question {
     const [first, ...others] = column.listed || column.atomic ? this.weighted(x, owner[0]) : [1];
     if (column.listed) return { values: column.byValue(energy ? energy.codes(x, owner, [first, ...others]) : [first, ...others]) };
     if (column.atomic) x[owner[0]] = 0;
-    const found = { continuous: first, atoms: others, ...this.real(x, owner.at(-1)) };
-    return energy ? energy.number(x, column, found, numbers.nodes) : found;
+    const parts = { continuous: first, atoms: others, ...this.real(x, owner.at(-1)) };
+    return energy ? energy.number(x, column, parts, numbers.nodes) : parts;
   }
 
   /* Real column j: the values [X, p] that formulas give, and the rest at the nodes. */
@@ -71,11 +71,11 @@ class Question {
 
   /* The values that formulas give, and how likely they are: the mean of the members. */
   points(x, j) {
-    const found = new Map(), { members } = this.model;
+    const values = new Map(), { members } = this.model;
     for (const parts of this.members().map((k) => this.parts(x, j, k))) {
-      for (const { X, share, low, high } of cellsOf(parts)) found.set(X, (found.get(X) ?? 0) + (parts.limits?.density((low + high) / 2, share) ?? share) / members);
+      for (const { X, share, low, high } of cellsOf(parts)) values.set(X, (values.get(X) ?? 0) + (parts.limits?.density((low + high) / 2, share) ?? share) / members);
     }
-    return [...found];
+    return [...values];
   }
 
   /* A row with the unknown cells drawn given the others; with an energy one of several, by its weight. */
@@ -160,8 +160,8 @@ class Question {
   labelsBy(x, j, member) {
     const { hidden } = this.pass(x, member), { start, spread, gain, discretes, steepest } = this.model.inputs;
     const place = discretes.indexOf(j), from = start[place], to = start[place + 1] ?? gain.length;
-    const found = this.model.ofLabels.apply(hidden, member, from, to), out = new Float64Array(found.length + 1);
-    for (let i = 0; i < found.length; i++) out[i + 1] = Math.min(found[i] / spread[from + i] + gain[from + i], steepest);
+    const outputs = this.model.ofLabels.apply(hidden, member, from, to), out = new Float64Array(outputs.length + 1);
+    for (let i = 0; i < outputs.length; i++) out[i + 1] = Math.min(outputs[i] / spread[from + i] + gain[from + i], steepest);
     const margin = positive([0, ...gain.slice(from, to)], Infinity, null), share = this.model.shares[j];
     return positive(out, Infinity, null).map((p, v) => share * p + (1 - share) * margin[v]);
   }
@@ -177,18 +177,18 @@ class Question {
   partsBy(x, j, member, named = undefined) {
     const { hidden, prediction, formulas } = this.pass(x, member), place = this.model.inputs.reals.indexOf(j);
     const { size } = this.model.numbers, tied = named === undefined ? this.model.ties?.parts(formulas, j, hidden, member) : named;
-    const found = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
-    const parts = this.model.numbers.parts(found, prediction.mean[place], prediction.spread[place], tied);
+    const outputs = this.model.ofNumbers.apply(hidden, member, place * size, (place + 1) * size);
+    const parts = this.model.numbers.parts(outputs, prediction.mean[place], prediction.spread[place], tied);
     return this.model.numbers.mixed(parts, this.model.rules?.about(j) ? 1 : this.model.shares[j]);
   }
 
   /* The part that rules name for real column j, and the share that it leaves: with it the cell has the mass of the rules. */
   named(x, j) {
     return this.kept(x, `named ${j}`, () => {
-      const found = this.model.rules.cell(x, j);
-      if (!found) return null;
-      const [low, high, X] = found.cell, each = this.members().map((k) => sum(this.model.numbers.ownMasses(this.partsBy(x, j, k, null), low, high)));
-      const inside = Math.min(sum(each) / each.length, found.share), share = clamp((found.share - inside) / (1 - inside), 0, 1 - LIGHT);
+      const named = this.model.rules.cell(x, j);
+      if (!named) return null;
+      const [low, high, X] = named.cell, each = this.members().map((k) => sum(this.model.numbers.ownMasses(this.partsBy(x, j, k, null), low, high)));
+      const inside = Math.min(sum(each) / each.length, named.share), share = clamp((named.share - inside) / (1 - inside), 0, 1 - LIGHT);
       return { rest: 1 - share, parts: [new CellPart(share, low, high, X)] };
     });
   }
@@ -209,12 +209,12 @@ class Question {
     const limits = this.limited(x, j), { numbers } = this.model, { far } = numbers;
     if (limits.thin && random() < limits.share) return limits.first + random() * (limits.last - limits.first);
     const each = this.members().flatMap((k) => limits.pieces(-far, far).map(([a, b, factor]) => [this.parts(x, j, k), a, b, factor]));
-    const masses = each.map(([parts, a, b]) => numbers.masses(parts, a, b)), totals = masses.map((own, i) => sum(own) * each[i][3]);
+    const masses = each.map(([parts, a, b]) => numbers.masses(parts, a, b)), totals = masses.map((part, i) => sum(part) * each[i][3]);
     const [i, rest] = placeAt(totals, random());
     return numbers.within(each[i][0], masses[i], each[i][1], each[i][2], rest);
   }
 
-  /* What was found for what x shows, kept beside its passes. */
+  /* What was computed for what x shows, kept beside its passes. */
   kept(x, name, make) {
     this.pass(x, 0);
     const { memo } = this.passes.get(this.key(x));

@@ -8,9 +8,9 @@ const unpacked = (text, Kind) => new Kind(Uint8Array.from(atob(text), (letter) =
 /* A sum of trees. A row's leaf of a tree is the lowest bit that all splits leave over; splits are sorted by column. */
 class Trees {
   constructor({ cuts, splits, question, right, tree, leaves, first, value, bias }) {
-    Object.assign(this, { splits, bias, cuts: cuts.map((own) => own && unpacked(own, Float64Array)) });
+    Object.assign(this, { splits, bias, cuts: cuts.map((ends) => ends && unpacked(ends, Float64Array)) });
     [this.right, this.value] = [unpacked(right, Uint8Array), unpacked(value, Float32Array)];
-    [this.question, this.tree, this.leaves, this.first] = [question, tree, leaves, first].map((own) => unpacked(own, Int32Array));
+    [this.question, this.tree, this.leaves, this.first] = [question, tree, leaves, first].map((text) => unpacked(text, Int32Array));
   }
 
   /* g(x), NaN for missing cells. */
@@ -20,11 +20,11 @@ class Trees {
 
   /* g with column j at each of some values, the other cells as in x. */
   atValues(x, j, values) {
-    const others = this.reached(x, j), found = new Map();
+    const others = this.reached(x, j), totals = new Map();
     return Array.from(values, (value) => {
       const bin = this.bin(value, j);
-      if (!found.has(bin)) found.set(bin, this.total(this.narrow(others.slice(), j, bin)));
-      return found.get(bin);
+      if (!totals.has(bin)) totals.set(bin, this.total(this.narrow(others.slice(), j, bin)));
+      return totals.get(bin);
     });
   }
 
@@ -60,7 +60,7 @@ class Trees {
 /* log ρ/b: g(x) − log Z of whole rows, and its partial sum of trees where cells are hidden. */
 class Energy {
   constructor({ rounds, partial, logZ, ceiling, atoms }, { parents, columns }) {
-    Object.assign(this, { logZ, atoms, parents, columns, rounds: rounds.map((own) => new Trees(own)), partial: new Trees(partial) });
+    Object.assign(this, { logZ, atoms, parents, columns, rounds: rounds.map((round) => new Trees(round)), partial: new Trees(partial) });
     this.times = clamp(Math.ceil(2 * Math.exp(ceiling)), FEWEST, MOST);
   }
 
@@ -80,13 +80,13 @@ class Energy {
     for (const i of owner) other[i] = 0;
     const whole = this.isWhole(other), seen = this.seen(other), parts = whole ? this.rounds : [this.partial];
     const each = parts.map((trees) => trees.atValues(seen, owner.at(-1), values));
-    return Array.from(values, (_, i) => sum(each.map((own) => own[i])) - (whole ? this.logZ : 0));
+    return Array.from(values, (_, i) => sum(each.map((part) => part[i])) - (whole ? this.logZ : 0));
   }
 
   /* Probabilities of the codes of a column by b, weighed. */
   codes(x, owner, p) {
     const tilt = this.atValues(x, owner, p.map((_, code) => code));
-    return logSoftmax(p.map((own, code) => Math.log(own) + tilt[code])).map(Math.exp);
+    return logSoftmax(p.map((share, code) => Math.log(share) + tilt[code])).map(Math.exp);
   }
 
   /* The conditional of a number by b, weighed: tables/answers/distributions.py. */
@@ -119,9 +119,9 @@ class Energy {
     const out = x.slice();
     for (const column of this.columns) {
       if (!column.map || !(column.lattice.step || column.atomic)) continue;
-      const own = column.owner.map((i) => x[i]), hidden = Number.isNaN(own[0]) || (own[0] === 0 && Number.isNaN(own.at(-1)));
+      const codes = column.owner.map((i) => x[i]), hidden = Number.isNaN(codes[0]) || (codes[0] === 0 && Number.isNaN(codes.at(-1)));
       if (hidden) continue;
-      const X = column.decode(own), atom = column.atoms.find((each) => Math.abs(each - X) < 1e-6 * column.lattice.width);
+      const X = column.decode(codes), atom = column.atoms.find((each) => Math.abs(each - X) < 1e-6 * column.lattice.width);
       column.encode(atom ?? X)[0].forEach((value, k) => (out[column.owner[k]] = value));
     }
     return out;

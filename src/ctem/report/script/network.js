@@ -222,7 +222,7 @@ class TailPart {
     return normalWithin(...this.ends(a, b), share);
   }
 
-  /* In an average of distribution functions the tails keep the shape of the own parts, which have their mass. */
+  /* In an average of distribution functions the tails keep the shape of the other parts, which have their mass. */
   addCdf() {}
 
   softened() {
@@ -243,8 +243,8 @@ class NumberHead {
   }
 
   /* What a density is made of, from its coefficients, a prediction, and what formulas add, if they do. */
-  parts(found, mean, spread, tied) {
-    const at = found.map((value, i) => value / this.scale[i] + this.start[i]), { far, narrowest, widest } = this, rest = tied?.rest ?? 1;
+  parts(outputs, mean, spread, tied) {
+    const at = outputs.map((value, i) => value / this.scale[i] + this.start[i]), { far, narrowest, widest } = this, rest = tied?.rest ?? 1;
     const [weight, shift, stretch, a, b] = this.cuts.map((from, i) => at.subarray(from, from + this.lengths[i]));
     const parts = {
       weight: positive(weight, Infinity, null).map((share) => share * rest),
@@ -264,7 +264,7 @@ class NumberHead {
     return { ...parts, believed, tied: [...parts.tied, ...tails] };
   }
 
-  /* The pieces of [a, b] within and beyond what rows reach, and how much of the own density each has. */
+  /* The pieces of [a, b] within and beyond what rows reach, and how much of the network's density each has. */
   pieces({ believed }, a, b) {
     const { reach } = this;
     if (!believed || (a >= -reach && b <= reach)) return [[a, b, 1]];
@@ -276,7 +276,7 @@ class NumberHead {
   mixed(parts, share) {
     if (share === 1) return parts;
     for (const part of parts.tied) part.share *= share;
-    return { ...parts, weight: parts.weight.map((own) => own * share), tied: [...parts.tied, new NearPart(1 - share, 0, 0, 0, 1)] };
+    return { ...parts, weight: parts.weight.map((part) => part * share), tied: [...parts.tied, new NearPart(1 - share, 0, 0, 0, 1)] };
   }
 
   /* ρ(t), with below = Φ(t). */
@@ -322,10 +322,10 @@ class NumberHead {
   /* The mass of every part between a and b. */
   masses(parts, a, b) {
     const each = this.pieces(parts, a, b).map(([from, to, share]) => this.ownMasses(parts, from, to).map((mass) => share * mass));
-    return [...each[0].map((_, i) => sum(each.map((own) => own[i]))), ...parts.tied.map((part) => Math.max(part.share * part.mass(a, b), 0))];
+    return [...each[0].map((_, i) => sum(each.map((masses) => masses[i]))), ...parts.tied.map((part) => Math.max(part.share * part.mass(a, b), 0))];
   }
 
-  /* The same of its own parts alone, without a look at tails. */
+  /* The same of the network's parts alone, without a look at tails. */
   ownMasses({ weight, mean, spread, fixed, moving }, a, b) {
     const u = [a, b].map((t) => studentCdf((t - mean[0]) / spread[0]));
     const between = (which, heights, [y, z]) => this.polygonCdf(which, heights, z) - this.polygonCdf(which, heights, y);

@@ -167,8 +167,8 @@ class MonthNotation {
   }
 
   typed(box) {
-    const found = /^(\d{4})-(\d\d)$/.exec(box.value); // some browsers have no box for months and show text
-    return found ? 12 * Number(found[1]) + Number(found[2]) - 1 : NaN;
+    const match = /^(\d{4})-(\d\d)$/.exec(box.value); // some browsers have no box for months and show text
+    return match ? 12 * Number(match[1]) + Number(match[2]) - 1 : NaN;
   }
 
   spread(size) {

@@ -46,9 +46,9 @@ class Explorer {
   }
 
   summary(question, j) {
-    const column = this.model.columns[j], found = question.conditional(j);
-    if (found === null) return null;
-    return column.listed ? new LabelSummary(column, found) : new NumberSummary(column, found, this.model.numbers.far);
+    const column = this.model.columns[j], conditional = question.conditional(j);
+    if (conditional === null) return null;
+    return column.listed ? new LabelSummary(column, conditional) : new NumberSummary(column, conditional, this.model.numbers.far);
   }
 
   /* What is unknown is answered at once; what is expected of the cells that are set, and draws, follow one by one. */

@@ -27,7 +27,7 @@ class RangeQuestion extends Question {
     conditions.forEach(([{ owner }], i) => this.possible && owner.forEach((j, k) => this.allowed.set(j, limits[i][k])));
     this.random = generator(SEED);
     this.size = clamp(Math.round(WORK / model.work()), SMALLEST, LARGEST);
-    [this.rows, this.begun, this.order, this.found, this.logWeight] = [[], [], [], [], []];
+    [this.rows, this.begun, this.order, this.sources, this.logWeight] = [[], [], [], [], []];
     if (this.possible) this.more();
     const weighs = model.energy && conditions.length && this.x.some((value) => !Number.isNaN(value));
     this.whole = weighs ? new RangeQuestion(model, cells.map((cell) => (isRange(cell) ? null : cell))) : null;
@@ -40,7 +40,7 @@ class RangeQuestion extends Question {
     this.rows.push(...batch.rows);
     this.begun.push(...batch.begun);
     this.order.push(...batch.order);
-    this.found.push(...batch.found);
+    this.sources.push(...batch.sources);
     this.logWeight.push(...batch.logWeight);
     this.possible = this.logWeight.some((value) => value > -Infinity);
     const top = Math.max(...this.logWeight);
@@ -81,7 +81,7 @@ class RangeQuestion extends Question {
 
   /* Probabilities of the codes of column j in draw i: what it was drawn from, or where conditions came later, the draw. */
   codes(i, j) {
-    return this.found[i].get(j) ?? Array.from({ length: this.model.sizes[j] }, (_, code) => Number(this.rows[i][j] === code));
+    return this.sources[i].get(j) ?? Array.from({ length: this.model.sizes[j] }, (_, code) => Number(this.rows[i][j] === code));
   }
 
   /* The weights of the draws in which the continuous part j of a column exists; if in none, the heaviest, as if it did. */
@@ -89,7 +89,7 @@ class RangeQuestion extends Question {
     const weights = this.weight.map((w, i) => (this.rows[i][parent] === 0 ? w : 0));
     if (sum(weights)) return weights;
     const i = this.weight.indexOf(Math.max(...this.weight)), x = this.rows[i].with(parent, 0);
-    this.found[i].set(j, this.members().map((k) => this.parts(x, j, k)));
+    this.sources[i].set(j, this.members().map((k) => this.parts(x, j, k)));
     return weights.map((_, other) => Number(other === i));
   }
 
@@ -98,9 +98,9 @@ class RangeQuestion extends Question {
     const totals = this.islands(() => null), weights = this.islands(() => 0);
     this.rows.forEach((_, i) => {
       if (!this.weight[i]) return;
-      const found = of(i), b = Math.floor(i / this.size);
-      totals[b] ??= new Array(found.length).fill(0);
-      found.forEach((value, v) => (totals[b][v] += this.weight[i] * value));
+      const values = of(i), b = Math.floor(i / this.size);
+      totals[b] ??= new Array(values.length).fill(0);
+      values.forEach((value, v) => (totals[b][v] += this.weight[i] * value));
       weights[b] += this.weight[i];
     });
     const { means, errors } = ratios(totals, weights);
@@ -117,7 +117,7 @@ class RangeQuestion extends Question {
     const apart = (i) => this.formulaValues(i, j).some(([X]) => points.has(X));
     this.rows.forEach((x, i) => {
       if (!weights[i]) return;
-      const b = Math.floor(i / this.size), from = this.found[i].get(j);
+      const b = Math.floor(i / this.size), from = this.sources[i].get(j);
       if (from) for (const parts of from) numbers.addCdf(totals[b], left(parts), weights[i] / from.length);
       else if (!apart(i)) numbers.addMode(totals[b].rest, x[j], width, weights[i]);
       whole[b] += weights[i];
@@ -129,19 +129,19 @@ class RangeQuestion extends Question {
 
   /* The values that formulas give for real column j in many of the draws, and their weight in each island. */
   likelyPoints(j, weights) {
-    const found = new Map(), whole = sum(weights);
+    const weightOf = new Map(), whole = sum(weights);
     this.rows.forEach((_, i) => {
       for (const [X, share] of weights[i] ? this.formulaValues(i, j) : []) {
-        if (!found.has(X)) found.set(X, this.islands(() => 0));
-        found.get(X)[Math.floor(i / this.size)] += weights[i] * share;
+        if (!weightOf.has(X)) weightOf.set(X, this.islands(() => 0));
+        weightOf.get(X)[Math.floor(i / this.size)] += weights[i] * share;
       }
     });
-    return new Map([...found].filter(([, each]) => sum(each) >= OFTEN * whole));
+    return new Map([...weightOf].filter(([, each]) => sum(each) >= OFTEN * whole));
   }
 
   /* The values [X, p] that formulas and rules give for real column j in draw i; where conditions came later, what was drawn of them. */
   formulaValues(i, j) {
-    const from = this.found[i].get(j), x = this.rows[i];
+    const from = this.sources[i].get(j), x = this.rows[i];
     if (from) return from.flatMap(cellsOf).map(({ X, share }) => [X, share / from.length]);
     const [low, high, X] = this.model.rules?.cell(x, j)?.cell ?? [];
     return x[j] >= low && x[j] <= high ? [[X, 1]] : this.model.ties?.held(x, j) ?? [];
@@ -169,7 +169,7 @@ class Batch extends Question {
     const chosen = Array.from({ length: ISLANDS }, () => shuffled(size, random)).flat();
     this.order = chosen.map((i) => placeAt(shares, this.stratum(i))[0]);
     this.rows = this.order.map(() => this.x.slice());
-    [this.place, this.found] = [this.order.map(() => 0), this.order.map(() => new Map())];
+    [this.place, this.sources] = [this.order.map(() => 0), this.order.map(() => new Map())];
     this.logWeight = new Float64Array(this.rows.length);
     this.run();
   }
@@ -183,7 +183,7 @@ class Batch extends Question {
       this.walk((i) => ends[this.order[i]][step]);
     }
     this.begun = this.rows.map((x) => x.slice());
-    this.walk((i) => orders[this.order[i]].length, energy ? undefined : this.found);
+    this.walk((i) => orders[this.order[i]].length, energy ? undefined : this.sources);
     if (energy) this.rows.forEach((x, i) => this.logWeight[i] > -Infinity && (this.logWeight[i] += energy.logTilt(x)));
   }
 
@@ -193,20 +193,20 @@ class Batch extends Question {
   }
 
   /* Every draw goes on to a place in its order; what the columns on the way were drawn from can be kept. */
-  walk(end, found) {
+  walk(end, sources) {
     const { orders, parents } = this.model, moves = (i) => this.logWeight[i] > -Infinity && this.place[i] < end(i);
     for (let moving = this.rows.flatMap((_, i) => (moves(i) ? [i] : [])); moving.length; moving = moving.filter(moves)) {
       const who = this.asked(moving.map((i) => this.rows[i]));
       moving.forEach((i, m) => {
         const x = this.rows[i], first = !this.place[i], j = orders[this.order[i]][this.place[i]++];
         if (!Number.isNaN(x[j]) || (j in parents && x[parents[j]] > 0)) return;
-        this.fill(i, j, who[m], first ? this.stratum(i) : this.random(), found);
+        this.fill(i, j, who[m], first ? this.stratum(i) : this.random(), sources);
       });
     }
   }
 
   /* Draws column j of draw i. */
-  fill(i, j, members, share, found) {
+  fill(i, j, members, share, sources) {
     const x = this.rows[i], { sizes } = this.model;
     if (this.allowed.has(j)) {
       const [value, mass] = sizes[j] ? this.label(x, j, members, share) : this.number(x, j, members, share);
@@ -220,7 +220,7 @@ class Batch extends Question {
     }
     const from = sizes[j] ? this.labels(x, j, members) : members.map((k) => this.parts(x, j, k));
     x[j] = sizes[j] ? placeAt(from, share)[0] : Math.fround(this.model.numbers.draw(from[Math.floor(share * from.length)], this.random));
-    if (found) found[i].set(j, from);
+    if (sources) sources[i].set(j, from);
   }
 
   /* Which members answer for each draw: all where many draws show the same, else a random one. */
@@ -257,9 +257,9 @@ class Batch extends Question {
     const limits = this.limited(x, j), pieces = limits ? limits.pieces(a, b) : [[a, b, 1]];
     const each = members.flatMap((k) => pieces.map((piece) => [this.parts(x, j, k), ...piece]));
     const masses = each.map(([parts, from, to]) => this.model.numbers.masses(parts, from, to));
-    const found = { each, masses, totals: masses.map((own, i) => (sum(own) * each[i][3]) / members.length) };
-    if (members.length > 1) this.shared.set(key, found);
-    return found;
+    const shared = { each, masses, totals: masses.map((mass, i) => (sum(mass) * each[i][3]) / members.length) };
+    if (members.length > 1) this.shared.set(key, shared);
+    return shared;
   }
 
   /* In islands of uneven weights, draws by their weights, and even weights that keep the island's mean. */

@@ -84,8 +84,9 @@ class Rules {
 
   about(j) {
     const i = this.owners.get(j), listed = i !== undefined && this.quantities[i].listed;
-    const rules = this.rules.some(({ target, terms }) => target === i || (listed && terms.some(([own]) => own === i)));
-    return i !== undefined && (rules || this.orders.some(({ low, high }) => low === i || high === i));
+    const ordered = (own) => this.orders.some(({ low, high }) => low === own || high === own);
+    const rules = this.rules.some(({ target, terms, function: { form } }) => target === i || ((listed || (form === "sum" && ordered(target))) && terms.some(([own]) => own === i)));
+    return i !== undefined && (rules || ordered(i));
   }
 
   /* The number that table column i of a row stands for; NaN if it is hidden. */
@@ -112,9 +113,9 @@ class Rules {
     return listed.reduce((best, number, i) => (number !== null && (best < 0 || Math.abs(number - value) < Math.abs(listed[best] - value)) ? i : best), -1);
   }
 
-  /* The value that rules name for encoded column j, and how likely it is; null for none. */
-  named(x, j) {
-    const i = this.owners.get(j), column = this.columns[i];
+  /* The value that rules name for table column i, and how likely it is in its encoded column j; null for none. */
+  named(x, i, j) {
+    const column = this.columns[i];
     for (const rule of this.rules.filter(({ target }) => target === i)) {
       const [value, share] = this.implied(rule, x);
       if (Number.isNaN(value)) continue;
@@ -132,24 +133,24 @@ class Rules {
     return listed ? (fits ? near : -1) : fits ? near + 1 : 0;
   }
 
-  /* Probabilities of the codes of discrete column j by what rules and orders imply. */
+  /* Probabilities of the codes of discrete column j by what rules imply, and orders after these. */
   labels(p, x, j) {
     const i = this.owners.get(j);
     if (i === undefined) return p;
-    const named = this.named(x, j), code = named ? this.code(named.value, i) : -1;
-    if (code >= 0) return weighed(p, p.map((_, own) => own === code), named.share);
-    return this.between(this.leading(p, x, i), x, i);
+    const named = this.named(x, i, j), code = named ? this.code(named.value, i) : -1;
+    return this.between(code >= 0 ? weighed(p, p.map((_, own) => own === code), named.share) : this.leading(p, x, i), x, i);
   }
 
-  /* By the rules that take column i: what is left for it are the values that would name what others hold. */
+  /* By the rules that take column i: what is left for it are the values that would name what others hold, or what orders leave for these. */
   leading(p, x, i) {
     const { listed } = this.quantities[i];
     for (const rule of listed ? this.rules.filter(({ terms }) => terms.some(([own]) => own === i)) : []) {
-      const held = this.number(x, rule.target);
-      if (Number.isNaN(held) || rule.terms.some(([own]) => own !== i && Number.isNaN(this.number(x, own)))) continue;
-      const values = listed.map((number) => this.implied(rule, x, i, number ?? NaN)[0]), { width } = this.quantities[rule.target];
-      const right = values.map((value) => Math.abs(value - held) <= SAME * width);
-      if (right.some(Boolean)) p = weighed(p, values.map((value, k) => right[k] || Number.isNaN(value)), rule.share);
+      const held = this.number(x, rule.target), hidden = Number.isNaN(held);
+      const span = hidden ? this.ownSpan(x, rule.target) : { low: held, high: held, share: 1 };
+      if (!span || rule.terms.some(([own]) => own !== i && Number.isNaN(this.number(x, own)))) continue;
+      const values = listed.map((number) => this.implied(rule, x, i, number ?? NaN)[0]), slack = SAME * this.quantities[rule.target].width;
+      const right = values.map((value) => value >= span.low - slack && value <= span.high + slack);
+      if (right.some(Boolean)) p = weighed(p, values.map((value, k) => right[k] || Number.isNaN(value)), rule.share * span.share);
     }
     return p;
   }
@@ -161,14 +162,38 @@ class Rules {
     return weighed(p, p.map((_, k) => (numbers[k] ?? null) === null || (numbers[k] >= span.low - slack && numbers[k] <= span.high + slack)), span.share);
   }
 
-  /* Between which numbers orders leave table column i; null where they imply nothing. */
+  /* Between which numbers orders leave table column i, its own and those of sums that take it; null where they imply nothing. */
   span(x, i) {
-    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.number(x, order.low)]);
-    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.number(x, order.high)]);
+    const sums = this.rules.filter(({ terms, function: { form } }) => form === "sum" && terms.filter(([own]) => own === i).length === 1 && terms.some(([own, part]) => own === i && !part));
+    const spans = [this.ownSpan(x, i), ...sums.map((rule) => this.spanOfTerm(rule, x, i))].filter(Boolean);
+    if (!spans.length) return null;
+    const ends = ["low", "high", "share"].map((end) => spans.map((span) => span[end]));
+    return { low: Math.max(...ends[0]), high: Math.min(...ends[1]), share: Math.min(...ends[2]) };
+  }
+
+  /* By its own orders. */
+  ownSpan(x, i) {
+    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.shownOrNamed(x, order.low)]);
+    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.shownOrNamed(x, order.high)]);
     const [from, to] = [lower, upper].map((some) => some.filter(([, number]) => !Number.isNaN(number)));
     if (!from.length && !to.length) return null;
     const share = Math.min(...[...from, ...to].map(([order]) => order.share));
     return { low: Math.max(-Infinity, ...from.map(([, number]) => number)), high: Math.min(Infinity, ...to.map(([, number]) => number)), share };
+  }
+
+  /* The number of table column i, or where it is hidden what rules name for it. */
+  shownOrNamed(x, i) {
+    const shown = this.number(x, i);
+    return Number.isNaN(shown) ? this.named(x, i, -1)?.value ?? NaN : shown;
+  }
+
+  /* What the orders of a sum leave for one of its terms, given the others. */
+  spanOfTerm(rule, x, i) {
+    const span = this.ownSpan(x, rule.target), numbers = rule.terms.map(([own, part]) => (own === i ? 0 : partOf(this.number(x, own), part)));
+    if (!span || numbers.some(Number.isNaN)) return null;
+    const [rest] = rule.apply(numbers), factor = rule.function.factors[rule.terms.findIndex(([own]) => own === i)];
+    const [low, high] = [span.low, span.high].map((end) => (end - rest) / factor);
+    return { low: Math.min(low, high), high: Math.max(low, high), share: span.share };
   }
 
   /* The same for the real encoded column j, encoded. */
@@ -189,7 +214,7 @@ class Rules {
 
   /* The cell of the value that rules name for real column j, [low, high, X], and how likely it is; null for none. */
   cell(x, j) {
-    const named = this.owners.has(j) ? this.named(x, j) : null;
+    const named = this.owners.has(j) ? this.named(x, this.owners.get(j), j) : null;
     const cell = named && cellOf(named.value, this.columns[this.owners.get(j)], this.quantities[this.owners.get(j)].width, this);
     return cell && { cell, share: named.share };
   }

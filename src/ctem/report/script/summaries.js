@@ -6,16 +6,16 @@ const ALIKE = 1e-6; // encoded distance within which a value is the one that a f
 
    A value that a formula gives is one of the atoms. */
 class NumberSummary {
-  constructor(column, found, far) {
-    const { continuous, points = [], atomErrors = [], pointErrors = [], belowErrors = [] } = found, exact = sum(points.map(([, p]) => p));
+  constructor(column, conditional, far) {
+    const { continuous, points = [], atomErrors = [], pointErrors = [], belowErrors = [] } = conditional, exact = sum(points.map(([, p]) => p));
     Object.assign(this, { column, belowErrors, far, continuous: continuous * (1 - exact) });
     this.atomErrors = [...atomErrors, ...pointErrors];
-    this.atoms = [...found.atoms, ...points.map(([, p]) => continuous * p)];
+    this.atoms = [...conditional.atoms, ...points.map(([, p]) => continuous * p)];
     this.values = [...column.atoms, ...points.map(([X]) => X)];
     this.atomPlaces = this.values.map((X) => column.map.withLogSlope(X)[0]);
     this.places = this.values.map((X, i) => ({ X, p: this.atoms[i], place: this.atomPlaces[i] })).sort((a, b) => a.X - b.X);
-    if (found.nodes) this.fromNodes(found.nodes);
-    else this.fromBelow(found.below);
+    if (conditional.nodes) this.fromNodes(conditional.nodes);
+    else this.fromBelow(conditional.below);
   }
 
   /* From masses at the nodes: densities, linear in between. */
@@ -53,9 +53,9 @@ class NumberSummary {
     if (!allowed) return [0, 0];
     const [[share], interval] = this.column.atomic ? allowed : [[1], allowed[0]], [from, to] = ends(range);
     const [low, high] = interval.map((x) => this.cdf(x)), inside = share * this.continuous * (high - low);
-    const own = this.values.map((X) => Number(X >= from && X <= to));
-    const errors = [...interval.map((x) => share * this.cdfError(x)), ...this.atomErrors.map((error, i) => own[i] * error)];
-    return [inside + dot(this.atoms, own), Math.hypot(...errors)];
+    const chosen = this.values.map((X) => Number(X >= from && X <= to));
+    const errors = [...interval.map((x) => share * this.cdfError(x)), ...this.atomErrors.map((error, i) => chosen[i] * error)];
+    return [inside + dot(this.atoms, chosen), Math.hypot(...errors)];
   }
 
   /* The least X that at least this share is not above. */
@@ -86,9 +86,9 @@ class NumberSummary {
     if (atom >= 0) return sum([this.continuous, ...this.atoms].filter((p) => p <= this.atoms[atom]));
     if (this.column.beyond(X) || Math.abs(x) > this.far) return 0;
     const mass = this.mass ?? this.below.slice(1).map((share, i) => share - this.below[i]);
-    const own = mass[Math.min(Math.floor(((x + this.far) / (2 * this.far)) * mass.length), mass.length - 1)];
+    const here = mass[Math.min(Math.floor(((x + this.far) / (2 * this.far)) * mass.length), mass.length - 1)];
     const { map } = this.column, quiet = (map.smooth ?? map).asQuiet?.(X) ?? 1;
-    return this.continuous * Math.min(sum(mass.filter((p) => p <= own)), quiet);
+    return this.continuous * Math.min(sum(mass.filter((p) => p <= here)), quiet);
   }
 
   words() {

@@ -76,7 +76,7 @@ function joined(first, second) {
   return out;
 }
 
-/* The value of a column of numbers, be it in its continuous part or one of its own; NaN if it is hidden. */
+/* The value of a column of numbers, be it in its continuous part or one of its atoms; NaN if it is hidden. */
 function valueOf(x, column) {
   const code = column.atomic ? x[column.owner[0]] : 0, t = x[column.owner.at(-1)];
   if (code > 0) return column.atoms[code - 1] + column.lattice.offset;
@@ -139,11 +139,11 @@ class Ties {
     const g = this.targets.findIndex(({ column }) => column === j);
     if (g < 0) return null;
     const size = 1 + 3 * this.nearly, first = g * this.slots * size;
-    const found = this.layer.apply(hidden, member, first, first + this.slots * size);
+    const outputs = this.layer.apply(hidden, member, first, first + this.slots * size);
     const logs = [0], made = [];
     values[g].forEach(({ value }, slot) => {
       const cell = this.cell(value, this.targets[g]), { start } = this.targets[g].formulas[slot];
-      if (cell) this.add(logs, made, cell, start.map((from, i) => from + this.gain * found[slot * size + i]));
+      if (cell) this.add(logs, made, cell, start.map((from, i) => from + this.gain * outputs[slot * size + i]));
     });
     const [rest, ...shares] = logSoftmax(logs).map(Math.exp);
     return { rest, parts: made.map((make, i) => make(shares[i])) };

@@ -17,7 +17,6 @@ from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
 from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field, Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.margins.rhythms import DAY, Rhythm
@@ -161,11 +160,7 @@ def strangest_first(score: Vector, p_values: Vector) -> NDArray[np.int64]:
 
 
 def find_outliers(
-    table: TableDensity,
-    frame: Frame,
-    held_out: HeldOut,
-    n: int | None,
-    alpha: float | None = None,
+    table: TableDensity, frame: Frame, held_out: HeldOut, n: int | None, alpha: float | None = None
 ) -> list[Outlier]:
     """The n strangest rows, or those with a p-value of at most alpha; in the order of ``strangest_first``.
 
@@ -264,7 +259,7 @@ def _reasons(outlier: Outlier, frame: Frame, row: int) -> list[str]:
 
 def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> list[SuspiciousCell]:
     """What was expected in the cells of one column."""
-    cells, expected = displayed(field, cells), expected.displayed(field)
+    cells, expected = field.displayed(cells), expected.displayed(field)
     tail = (1 - COVERAGE) / 2
     ends = [[None] * len(cells)] * 2
     if expected.has_mean:
@@ -274,12 +269,7 @@ def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> lis
 
 
 def _or_alone(
-    table: TableDensity,
-    frame: Frame,
-    j: int,
-    made: list[SuspiciousCell],
-    nats: Sequence[float],
-    field: Field,
+    table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell], nats: Sequence[float], field: Field
 ) -> list[SuspiciousCell]:
     """The same cells; of those that add much and yet follow from the others, what was expected of any row.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.io.cells import Cells, Label
+from ctem.tables.io.cells import Cells, Label, counts_of
 
 __all__ = ["Listing", "cells_of", "find", "in_words", "never_seen"]
 
@@ -81,9 +81,7 @@ def _check_type(name: str, cells: Cells, codec: Listing) -> None:
 def _search(cells: Cells, codec: Listing) -> NDArray[np.int64]:
     if not codec.values or isinstance(codec.values[0], str):
         return np.full(len(cells), -2)
-    values = cells.values
-    if codec.unit and cells.unit and codec.unit != cells.unit:
-        values = values.view(f"M8[{cells.unit}]").astype(f"M8[{codec.unit}]").view(np.int64)
+    values = counts_of(cells, codec.unit) if codec.unit and cells.unit else cells.values
     known = np.array(codec.values)
     if values.dtype == known.dtype == np.int64 and -WIDEST < known.min() <= known.max() < WIDEST:
         first, last = int(known.min()) - 1, int(known.max()) + 1
@@ -143,14 +141,11 @@ def cells_of(codec: Listing, index: NDArray[np.int64]) -> Cells:
     missing = index < 0
     if codec.type == "label":
         return Cells("label", index, missing, codec.values)
-    store = {"bool": bool, "float": np.float64}.get(codec.type, np.int64)
-    listed = np.array(codec.values or (0,), np.uint64 if _unsigned(codec) else store)
-    values = listed[np.where(missing, 0, index)]
+    store: Any = {"bool": bool, "float": np.float64}.get(codec.type, np.int64)
+    if codec.type == "int" and any(int(value) >= 2**63 for value in codec.values):
+        store = np.uint64
+    values = np.array(codec.values or (0,), store)[np.where(missing, 0, index)]
     return Cells(codec.type, values, missing, unit=codec.unit)
-
-
-def _unsigned(codec: Listing) -> bool:
-    return codec.type == "int" and any(int(value) >= 2**63 for value in codec.values)
 
 
 def in_words(kind: str) -> str:

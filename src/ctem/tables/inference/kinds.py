@@ -35,25 +35,8 @@ FEW_FLOATS = 10
 MAX_ORDERED = 64
 MAX_SPAN = 256  # whole numbers from the least to the greatest, gaps included
 MAX_ORDINAL = 1024
-LAST = (
-    6,
-    7,
-    11,
-    12,
-    23,
-    24,
-    30,
-    31,
-    52,
-    53,
-    59,
-    60,
-    99,
-    100,
-    364,
-    365,
-    366,
-)  # of hours, minutes, days, percent, …
+# last of hours, minutes, days, percent, …
+LAST = (*(6, 7, 11, 12, 23, 24, 30, 31, 52, 53, 59, 60), *(99, 100, 364, 365, 366))
 
 BY_NAME: dict[Any, type[Column]] = {"real": Real, "category": Category, "ordinal": Ordinal}
 
@@ -112,8 +95,8 @@ def infer_column(
         state: a missing cell is a value of its own, if there is one.
         reserve: listed values keep some probability for those that were never seen.
         named: leave out columns that name the rows, which an array without names cannot.
-        weights: how many rows each cell stands for, (n,): values of their own stand out by them, and rare labels have
-            their shares by them.
+        weights: how many rows each cell stands for, (n,): values of their own stand out by them, rare labels have
+            their shares by them, and the curve of numbers is that of these rows.
 
     >>> cells = Cells("int", np.array([3, 1, 2] * 20), np.zeros(60, bool))
     >>> infer_column("n", cells, None, False).kind, infer_column("n", cells, Real(), False).reason
@@ -141,9 +124,8 @@ def infer_column(
     few = _few(cells, distinct, len(known))
     if isinstance(requested, Category) or (requested is None and few):
         return _discrete(name, cells, distinct, counts, requested, state, few, new)
-    codec, why = fit_numbers(
-        name, cells, distinct, counts, requested if isinstance(requested, Real) else Real(), state, reserve
-    )
+    wish = requested if isinstance(requested, Real) else Real()
+    codec, why = fit_numbers(name, cells, distinct, counts, wish, state, reserve, weights)
     return InferredColumn(codec, "real", why)
 
 

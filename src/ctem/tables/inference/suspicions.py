@@ -34,7 +34,7 @@ class Suspicion:
         kind: "names", "code", "left out", "constant", "mostly missing", "date", "mixed", "spelling", "refused", "copied
             rows", "copied column" or "rule".
         columns: that it is about; none for the table as a whole.
-        words: what was found.
+        words: what is odd.
         advice: what to do.
 
     >>> print(Suspicion("constant", ("unit",), "'unit' holds one value", "drop it"))
@@ -118,12 +118,7 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
 
 
 def _names(columns: Mapping[str, Cells]) -> Iterator[Suspicion]:
-    """Names that look like cells: of a file without a line of names, whose first row was taken for one.
-
-    >>> cells = Cells("int", np.array([3]), np.zeros(1, bool))
-    >>> [each.kind for each in _names({"0.36": cells, "7": cells})], list(_names({"2019": cells, "2020": cells}))
-    (['names'], [])
-    """
+    """Names that look like cells: of a file without a line of names, whose first row was taken for one."""
     numbers = [name for name in columns if number_pattern(".", "").fullmatch(name.lstrip("-"))]
     if 2 * len(numbers) >= len(columns) and not all(name.isdigit() for name in numbers):
         some = " and ".join(map(repr, numbers[:2]))
@@ -189,12 +184,7 @@ def _odd_numbers(
 
 
 def _mixed(
-    name: str,
-    cells: Cells,
-    distinct: NDArray[Any],
-    counts: NDArray[Any],
-    kind: str,
-    rows: int | None = None,
+    name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], kind: str, rows: int | None = None
 ) -> Iterator[Suspicion]:
     """Text that is mostly numbers or dates."""
     if cells.type != "label":
@@ -281,10 +271,10 @@ def _rules(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> Iterator[S
         if rule.mutual:
             words, advice = f"{rule.of!r} and {rule.column!r} hold the same", "one of them is enough"
         else:
-            words, advice = f"{rule.column!r} follows from {rule.of!r}", "samples should keep to that"
+            words, advice = f"{rule.column!r} follows from {rule.of!r}", "drawn rows keep to that"
         if len(rule.broken):
-            shown = f"row {rule.broken[0]}" if len(rule.broken) == 1 else f"such as row {rule.broken[0]}"
-            words, advice = f"{words} but in {_rows(len(rule.broken))} ({shown})", "are those right?"
+            row = f"{'such as ' if len(rule.broken) > 1 else ''}row {rule.broken[0]}"
+            words, advice = f"{words} but in {_rows(len(rule.broken))} ({row})", "are those right?"
         yield Suspicion("rule", names, words, advice)
 
 
@@ -309,6 +299,5 @@ def _day(moment: Any) -> str:
 
 
 def _some(labels: list[str]) -> str:
-    return ", ".join(
-        repr(label if len(label) <= 40 else f"{label[:39]}…") for label in labels[:3]
-    ) + ", …" * (len(labels) > 3)
+    texts = [repr(label if len(label) <= 40 else f"{label[:39]}…") for label in labels[:3]]
+    return ", ".join(texts) + ", …" * (len(labels) > 3)

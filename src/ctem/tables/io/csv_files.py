@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -120,13 +120,9 @@ def _batches(
     name: str, names: list[str], delimiter: str, start: tuple[int, bytes], blocks: Iterator[tuple[int, bytes]]
 ) -> Batches:
     """The cells of every block as record batches."""
-    line, content = start
-    while True:
+    for line, content in chain([start], blocks):
         if content.strip(b"\r\n"):
             yield from _parsed(name, names, delimiter, line, content).to_batches()
-        line, content = next(blocks, (0, b""))
-        if not content:
-            return
 
 
 def _parsed(name: str, names: list[str], delimiter: str, line: int, content: bytes) -> Any:
@@ -237,11 +233,8 @@ def _check_names(name: str, cells: list[str], dialect: Dialect) -> None:
         )
     numbers = [float(cell) for cell in cells if NUMBER.fullmatch(cell)]
     whole = len(cells) > 1 and all(number.is_integer() for number in numbers)
-    if (
-        dialect.header
-        or not numbers
-        or (all(a < b for a, b in pairwise(numbers)) and (len(numbers) > 1 or whole))
-    ):
+    rising = all(a < b for a, b in pairwise(numbers)) and (len(numbers) > 1 or whole)
+    if dialect.header or not numbers or rising:
         return  # years, and the numbers that pandas gives to columns, go up
     if len(numbers) == len(cells):
         raise ValueError(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+from bisect import bisect_left
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ctem.tables.io.cells import tzinfo_of
 from ctem.tables.margins.lattices import Lattice
 from ctem.tables.margins.monotone import MonotoneMap
 from ctem.tables.margins.ranges import ERRORS, FEWEST, FOLDS, GAIN, PSEUDO, ROWS, likeliest_blocks
@@ -21,12 +25,15 @@ CYCLES = 4  # different days or weeks in which there are rows, at least
 TRICKLE = (
     1e-3  # of the rows may come at any time: an hour of no mass at all, encoded in float32, has no width
 )
+SECONDS, EPOCH = 86_400, dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+AROUND = 3652.0  # days before the first moment and after the last for which it is known when clocks are set
+CALENDAR = -62_091.0, 193_587.0  # of the years from 1800 to 2500, in which they are
 MOST_CELLS, WHOLE = 10**9, 1e-3  # cells of a lattice in a period, and how near to a whole number they are
 
 Vector = NDArray[np.float64]
 
 
-def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) -> Smooth:
+def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice, zone: str = "") -> Smooth:
     """The map with a daily or weekly rhythm, if days or weeks left out are likelier with it; else the smooth one.
 
     Arguments:
@@ -34,6 +41,7 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) 
         X: the values, sorted.
         even: the same, those that share a cell of the lattice laid out over it.
         lattice: what they lie on; only moments and dates have a rhythm.
+        zone: in whose hours they are lived, where X is of UTC.
 
     >>> rng = np.random.default_rng(0)
     >>> X = np.sort(np.round((rng.integers(0, 100, 500) + rng.uniform(8, 18, 500) / 24) * 1440) / 1440)
@@ -46,14 +54,54 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice) 
     if lattice.type != "moment" or lattice.width > DAY or len(X) < FEWEST:
         return smooth
     best: Rhythm | None = None
+    turns, offsets = _wall_clock(zone, lattice, float(X[0]), float(X[-1]))
+    X = X + np.array(offsets)[np.searchsorted(turns, X, "right")]  # by the wall clock
     some = X if len(X) <= ROWS else np.sort(np.random.default_rng(0).choice(X, ROWS, replace=False))
+    lattice = replace(lattice, origin=lattice.origin + offsets[0] * lattice.per)
     for period in (DAY, WEEK) if lattice.width <= COARSEST else (WEEK,):
         if not _fits(period, lattice.width):
             continue
         rhythm = _rhythm(smooth, X, lattice, period)
         if len(rhythm.edges) > 2 and _better(rhythm, best, some, lattice):
             best = rhythm
-    return smooth if best is None else best.fit(even)
+    return smooth if best is None else replace(best, turns=turns, offsets=offsets).fit(even)
+
+
+def _wall_clock(zone: str, lattice: Lattice, first: float, last: float) -> tuple[tuple[float, ...], ...]:
+    """When the clock of a zone is set, in units of X around its values, and by how many days it is ahead of UTC.
+
+    Cells of hours, of which an hour more or less is no whole number, have the hours of the first offset throughout.
+
+    >>> turns, offsets = _wall_clock("Europe/Oslo", Lattice("moment", "s"), 19_000.0, 19_100.0)
+    >>> len(turns), sorted({round(24 * ahead) for ahead in offsets})
+    (20, [1, 2])
+    """
+    if not zone:
+        return (), (0.0,)
+    known, middle = tzinfo_of(zone), lattice.shift / lattice.per
+    lowest, highest = (middle + end for end in (first - AROUND, last + AROUND))
+    days = np.arange(max(lowest, CALENDAR[0]), min(highest, CALENDAR[1]), WEEK) * SECONDS
+    ahead = [_ahead(known, int(second)) for second in days]
+    changes = [i for i in range(1, len(ahead)) if ahead[i] != ahead[i - 1]]
+    turns = [_turn(known, int(days[i - 1]), int(days[i])) / SECONDS - middle for i in changes]
+    offsets = [ahead[i] / SECONDS for i in (0, *changes)] if ahead else [0.0]
+    steps = (np.array(offsets) - offsets[0]) / lattice.width if lattice.width else np.zeros(1)
+    if lattice.width > DAY / GRID[DAY] and np.abs(steps - np.rint(steps)).max() > WHOLE:
+        return (), (offsets[0],)
+    return tuple(turns), tuple(offsets)
+
+
+def _ahead(zone: dt.tzinfo, second: int) -> float:
+    """Seconds that a zone is ahead of UTC at a moment."""
+    offset = (EPOCH + dt.timedelta(seconds=second)).astimezone(zone).utcoffset()
+    assert offset is not None  # as of every moment with a zone
+    return offset.total_seconds()
+
+
+def _turn(zone: dt.tzinfo, before: int, after: int) -> int:
+    """The second at which a zone first differs from what it was ``before``."""
+    was = _ahead(zone, before)
+    return 1 + before + bisect_left(range(before + 1, after), True, key=lambda at: _ahead(zone, at) != was)
 
 
 def _rhythm(smooth: MonotoneMap, X: Vector, lattice: Lattice, period: float) -> Rhythm:

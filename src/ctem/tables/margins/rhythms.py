@@ -35,11 +35,16 @@ class Rhythm:
     W is a clock that runs by the share of the rows: fast through busy hours, and hardly at all through the night. A
     density of W(X) that is smooth over the calendar then has the rhythm F′ in every period, and stays normalised.
 
+    Where X is of UTC and the wall clock is o_i ahead of it between two of its changes, W(X + o_i) + c_i takes the place
+    of W(X), with the c_i that make it continuous: hours are those of the wall clock, the one that comes twice as well.
+
     Arguments:
         inner: T, fitted to W(X).
         period: 1 or 7 days.
-        start: a moment at which a period begins.
+        start: a moment at which a period begins, by the wall clock.
         edges, below: both from 0 to 1, and increasing.
+        turns: the X at which the wall clock is set forward or back, increasing.
+        offsets: days that it is ahead before the first of them, and after each.
 
     >>> curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     >>> rhythm = Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0))
@@ -56,6 +61,8 @@ class Rhythm:
     start: float
     edges: tuple[float, ...]
     below: tuple[float, ...]
+    turns: tuple[float, ...] = ()
+    offsets: tuple[float, ...] = (0.0,)
 
     @property
     def location(self) -> float:
@@ -88,11 +95,25 @@ class Rhythm:
 
     def inverse(self, x: Tensor) -> Tensor:
         """The X that x stands for."""
-        return self._through(self.inner.inverse(x), 1)[0]
+        Y = self.inner.inverse(x)
+        _, offsets, constants, reached = (part.to(x.device) for part in self._wall)
+        i = torch.searchsorted(reached, Y.detach().contiguous(), right=True)
+        return self._through(Y - constants[i], 1)[0] - offsets[i]
 
     def wound(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """W(X) and log W′(X)."""
-        return self._through(X, 0)
+        turns, offsets, constants, _ = (part.to(X.device) for part in self._wall)
+        i = torch.searchsorted(turns, X.detach().contiguous(), right=True)
+        Y, log_rate = self._through(X + offsets[i], 0)
+        return Y + constants[i], log_rate
+
+    @cached_property
+    def _wall(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The turns, the offsets, what makes W continuous, and W at the turns."""
+        turns, offsets = (torch.tensor(each, dtype=torch.float64) for each in (self.turns, self.offsets))
+        before, after = (self._through(turns + each, 0)[0] for each in (offsets[:-1], offsets[1:]))
+        constants = torch.cat([turns.new_zeros(1), (before - after).cumsum(0)])
+        return turns, offsets, constants, before + constants[:-1]
 
     def _through(self, X: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """W (axis 0) or its inverse (axis 1), and the logarithm of its rate."""
@@ -119,8 +140,8 @@ class Rhythm:
         """
         share = np.diff(self.below)
         rate = np.log(share / np.diff(self.edges))
-        own = self.wound(torch.from_numpy(X))[1].numpy()[:, None]
-        return np.where(np.isnan(X), np.nan, (share * (rate <= own + 1e-9)).sum(1))
+        here = self.wound(torch.from_numpy(X))[1].numpy()[:, None]
+        return np.where(np.isnan(X), np.nan, (share * (rate <= here + 1e-9)).sum(1))
 
     def in_words(self) -> str:
         """What is rhythmic, and in how many hours, or on how many days of the week, most rows lie.
@@ -145,7 +166,8 @@ class Rhythm:
     def to_json(self) -> dict[str, Any]:
         """This map as plain JSON."""
         both = {"edges": list(self.edges), "below": list(self.below)}
-        return {"inner": self.inner.to_json(), "period": self.period, "start": self.start, **both}
+        wall = {"turns": list(self.turns), "offsets": list(self.offsets)}
+        return {"inner": self.inner.to_json(), "period": self.period, "start": self.start, **both, **wall}
 
 
 Smooth = MonotoneMap | Rhythm
@@ -169,4 +191,19 @@ def smooth_from_json(data: Mapping[str, Any]) -> Smooth:
             "rhythm: expected a period of 1 or 7 days, a finite start, and edges and shares below them that "
             "increase from 0 to 1."
         )
-    return Rhythm(MonotoneMap.from_json(data["inner"]), period, start, edges, below)
+    turns, offsets = (tuple(map(float, data[key])) for key in ("turns", "offsets"))
+    return Rhythm(
+        MonotoneMap.from_json(data["inner"]), period, start, edges, below, *_checked_wall(turns, offsets)
+    )
+
+
+def _checked_wall(turns: tuple[float, ...], offsets: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    """Turns and offsets that a wall clock can have: it is set by hours, seldom, and is within a day of UTC."""
+    apart = np.diff([-math.inf, *turns, math.inf])
+    ahead = np.array(offsets)
+    possible = len(offsets) == len(turns) + 1 and bool((apart > DAY).all() and (np.abs(ahead) < DAY).all())
+    if not possible or not np.isfinite(turns).all():
+        raise ValueError(
+            "rhythm: expected turns of a wall clock, more than a day apart, and one offset more, each within a day."
+        )
+    return turns, offsets

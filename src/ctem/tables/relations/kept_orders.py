@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ctem.tables.encoding.codecs import Codec
 from ctem.tables.io.cells import Cells
-from ctem.tables.relations.kept_rules import SHOWN, examples_fit, kept_share
+from ctem.tables.relations.kept_rules import SHOWN, examples_fit, kept_share, rows_in_words
 from ctem.tables.relations.quantities import Quantity, quantity_of
 from ctem.tables.relations.wishes import Wishes
 
-__all__ = ["KeptOrder", "find_orders"]
+__all__ = ["KeptOrder", "find_orders", "orders_in_words"]
 
 Vector = NDArray[np.float64]
 MOST_COLUMNS = 64  # that are compared with each other
@@ -28,6 +28,7 @@ DISTINCT = (
     16  # values of the lower column, half of which occur near to equality, or half of all if they are fewer
 )
 BROKEN = 0.001  # share of rows that may break an order
+UNSURE = 0.1  # share of rows in which chance must break an order that some rows break
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,14 @@ class KeptOrder:
     examples: tuple[int, ...]
 
     def in_words(self) -> str:
-        """The order as a sentence about the lower column, with the rows that break it."""
+        """The order as a sentence about the lower column, with the rows that break it.
+
+        >>> KeptOrder("start", "end", 0.99, 500, 2, (3, 8)).in_words()
+        'at most end but in 2 rows of 500 (such as row 3)'
+        """
         if not self.broken:
             return f"never above {self.high}"
-        rows = "1 row" if self.broken == 1 else f"{self.broken:,} rows"
-        return f"above {self.high} in {rows} of {self.rows:,} alone (such as row {self.examples[0]})"
+        return f"at most {self.high} but in {rows_in_words(self.rows, self.broken, self.examples)}"
 
     def to_json(self) -> dict[str, Any]:
         """This order as plain JSON."""
@@ -80,14 +84,27 @@ class KeptOrder:
         return cls(low, high, share, rows, broken, examples)
 
 
+def orders_in_words(orders: Sequence[KeptOrder]) -> str:
+    """Orders of one lower column as a sentence: those that no row breaks in one list.
+
+    >>> kept = [KeptOrder("a", high, 0.99, 98, 0, ()) for high in "bcd"]
+    >>> orders_in_words([*kept, KeptOrder("a", "e", 0.98, 98, 1, (7,))])
+    'never above b, c and d; at most e but in 1 row of 98 (row 7)'
+    """
+    highs = [order.high for order in orders if not order.broken]
+    listed = " and ".join(filter(None, [", ".join(highs[:-1]), *highs[-1:]]))
+    broken = [order.in_words() for order in orders if order.broken]
+    return "; ".join([*([f"never above {listed}"] if highs else []), *broken])
+
+
 def find_orders(
     codecs: Mapping[str, Codec], cells: Mapping[str, Cells], wishes: Wishes
 ) -> tuple[KeptOrder, ...]:
     """The orders between columns of numbers, or of moments, or of durations; those that are asked for first.
 
     Many rows are near to equality on the one side of it and hardly any on the other, and if the columns had nothing to
-    do with each other, many rows would break the order. That of columns of a few values must hold in all rows: else
-    networks, which see the values, know more than its share.
+    do with each other, many rows would break the order: a tenth, if some rows do break it. That of columns of a few
+    values must hold in all rows: else networks, which see the values, know more than its share.
 
     >>> from ctem.tables.schema import Schema
     >>> from ctem.tables.io.frame import read_frame
@@ -133,7 +150,7 @@ def _ordered(a: str, b: str, values: Mapping[str, Vector], width: float) -> bool
     some = int(close.sum()) - below
     lower, higher = len(np.unique(low[there])), len(np.unique(high[there]))
     diverse = 2 * values_near >= min(DISTINCT, lower)
-    if below and max(lower, higher) <= DISTINCT:
+    if below and (max(lower, higher) <= DISTINCT or chance < UNSURE * n):
         return False
     return bool(min(some, chance, apart) >= EVIDENCE and EVIDENCE * below <= min(some, chance) and diverse)
 

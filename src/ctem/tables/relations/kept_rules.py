@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctem.tables.relations.functions import Affine, Function, Lookup, Product, function_from_json
 from ctem.tables.relations.quantities import MOMENT_PARTS, NUMBER_PARTS, part_of
 
-__all__ = ["KeptRule", "Term", "examples_fit", "kept_share"]
+__all__ = ["KeptRule", "Term", "examples_fit", "kept_share", "rows_in_words"]
 
 Vector = NDArray[np.float64]
 SHOWN = 5  # rows that break a rule and are named
@@ -35,6 +35,17 @@ def examples_fit(examples: Sequence[int], broken: int) -> bool:
     (True, False, False)
     """
     return len(examples) == min(broken, SHOWN) and all(a < b for a, b in pairwise(examples))
+
+
+def rows_in_words(rows: int, broken: int, examples: Sequence[int]) -> str:
+    """How many rows break a rule, with the first of them.
+
+    >>> rows_in_words(5000, 1, [7]), rows_in_words(5000, 2000, [3, 8])
+    ('1 row of 5,000 (row 7)', '2,000 rows of 5,000 (such as row 3)')
+    """
+    if broken == 1:
+        return f"1 row of {rows:,} (row {examples[0]})"
+    return f"{broken:,} rows of {rows:,} (such as row {examples[0]})"
 
 
 class Term(NamedTuple):
@@ -105,9 +116,7 @@ class KeptRule:
         """The function, and the rows that break it."""
         if not self.broken:
             return f"{self.formula()} in all rows"
-        rows = "1 row" if self.broken == 1 else f"{self.broken:,} rows"
-        such = "" if self.broken == 1 else "such as "
-        return f"{self.formula()} but in {rows} of {self.rows:,} ({such}row {self.examples[0]})"
+        return f"{self.formula()} but in {rows_in_words(self.rows, self.broken, self.examples)}"
 
     def formula(self) -> str:
         """The function in words."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ctem.tables.encoding.codecs import Codec
 from ctem.tables.io.cells import Cells
 from ctem.tables.relations.formulas import Formula, find_formulas
-from ctem.tables.relations.kept_orders import KeptOrder, find_orders
+from ctem.tables.relations.kept_orders import KeptOrder, find_orders, orders_in_words
 from ctem.tables.relations.kept_rules import KeptRule
 from ctem.tables.relations.label_pairs import LabelPair, find_pairs
 from ctem.tables.relations.rule_search import find_rules
@@ -33,8 +33,9 @@ class Relations(NamedTuple):
         """The first rule of every column that has one, or its most frequent formula; and the orders."""
         remarks = {formula.target: formula.in_words() for formula in reversed(self.formulas)}
         remarks |= {rule.target: rule.in_words() for rule in reversed(self.rules)}
-        for order in self.orders:
-            remarks[order.low] = "; ".join(filter(None, [remarks.get(order.low), order.in_words()]))
+        for low in dict.fromkeys(order.low for order in self.orders):
+            words = orders_in_words([order for order in self.orders if order.low == low])
+            remarks[low] = "; ".join(filter(None, [remarks.get(low), words]))
         for name in dict.fromkeys(pair.column for pair in self.pairs):
             partners = ", ".join(pair.partner for pair in self.pairs if pair.column == name)
             words = f"rare labels also by how often they meet {partners}"
