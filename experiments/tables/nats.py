@@ -44,7 +44,7 @@ from torch import Tensor
 from ctem import CTEM
 from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_penguins, load_table
-from ctem.tables.encoding.codecs import Numbers
+from ctem.tables.encoding.codecs import Labels, Numbers
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
 from experiments.sweep import (
@@ -137,9 +137,10 @@ def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def few(train: pd.DataFrame, test: pd.DataFrame, rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """So many training rows, and the test rows of whose discrete values each occurs there."""
-    listed = [name for name in train if _listed(train[name])]
+    """So many training rows, and the test rows whose values occur there in each column that the schema lists."""
     train = train[:rows]
+    columns = Schema.fit(read_frame(train)).columns
+    listed = [name for name, choice in columns.items() if isinstance(choice.codec, Labels)]
     known = [test[name].isin(train[name].unique()).to_numpy() for name in listed]
     return train, test[np.logical_and.reduce([np.ones(len(test), bool), *known])]
 
