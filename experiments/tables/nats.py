@@ -84,7 +84,7 @@ NAMING = {
     "pbc": ["id"],
     "weather": ["time_hour"],
 }  # or free text, or other columns again
-MOSTLY, DAYS = 0.5, 365.25  # gaps of a column, at most; days of a year
+MOSTLY = 0.5  # gaps of a column, at most
 SEEDS = 3
 TEST_SHARE = 0.2
 DRAWS = 8  # of the place within a cell, in the mean that stands for P(cell)
@@ -113,7 +113,7 @@ def load(data: str, args) -> pd.DataFrame:
         return load_penguins().dropna()
     if data in WILD:
         frame = complete(wild(data, args.data, NAMING.get(data, ())))
-        return frame.assign(age=(DAYS * frame["age"]).round()) if data == "pbc" else frame  # of whole days
+        return frame.assign(age=frame["age"].round(1)) if data == "pbc" else frame  # from whole days
     frame = load_table(data, args.data)
     frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna()  # adult's gaps are a label
     # an amount with up to 15 digits, in cents here: a number that may be any has no probability as written
