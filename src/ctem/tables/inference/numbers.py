@@ -64,7 +64,7 @@ def fit_numbers(
     'whole numbers; never below 0'
     """
     codes = sentinels(cells, distinct, counts)
-    ends = _ends(name, cells, distinct[~codes], requested)
+    ends = _ends(name, cells, distinct[~codes], counts[~codes], requested)
     if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
         raise ValueError(
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
@@ -145,9 +145,9 @@ class Ends(NamedTuple):
         return f"{words}, as requested" if self.requested else words
 
 
-def _ends(name: str, cells: Cells, distinct: NDArray[Any], requested: Real) -> Ends:
+def _ends(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], requested: Real) -> Ends:
     """The ends that the user requests, or those that the values suggest."""
-    low, high = natural_ends(distinct, cells.type)
+    low, high = natural_ends(distinct, cells.type, counts)
     if (requested.low, requested.high) == (None, None):
         return Ends(low, high, requested=False)
     if cells.unit:
