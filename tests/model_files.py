@@ -48,13 +48,14 @@ def crafted(whole, path, change):
 
 
 def places_in(header, at=()):
-    """Paths to every value in a header: of a list the first and the last."""
+    """Paths to every value in a header: of a list of numbers or words the first and the last."""
     yield at
     if isinstance(header, dict):
         for key, value in header.items():
             yield from places_in(value, (*at, key))
     elif isinstance(header, list) and header:
-        for i in sorted({0, len(header) - 1}):
+        parts = isinstance(header[0], dict)
+        for i in range(len(header)) if parts else sorted({0, len(header) - 1}):
             yield from places_in(header[i], (*at, i))
 
 

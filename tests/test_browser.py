@@ -60,7 +60,7 @@ def browse(folder, page, *options, quiet=QUIET):
     log = folder / "net.json"
     command = [BROWSER, *quiet, f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}"]
     run = subprocess.run(
-        [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=600, check=True
     )
     console = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
     started = [event.get("params", {}) for event in json.loads(log.read_text("utf-8"))["events"]]

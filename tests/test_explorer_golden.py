@@ -76,7 +76,7 @@ def in_node(data, folder, body, questions=()):
         f"console.log(JSON.stringify((() => {{ {body} }})()));",
     )
     (folder / "asked.js").write_text("\n".join(parts), "utf-8")
-    run = subprocess.run([NODE, folder / "asked.js"], capture_output=True, text=True, timeout=300, check=True)
+    run = subprocess.run([NODE, folder / "asked.js"], capture_output=True, text=True, timeout=600, check=True)
     return json.loads(run.stdout)
 
 

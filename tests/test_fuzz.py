@@ -222,7 +222,7 @@ MADE_UP = columns(), st.sampled_from(sorted(BACKENDS)), st.sampled_from(["hidden
 
 
 @pytest.mark.long
-@settings(max_examples=1000, **TRIED)
+@settings(max_examples=600, **TRIED)
 @given(*MADE_UP)
 def test_any_table_is_fitted_or_refused_with_a_reason(made, backend, missing):
     assert_answered(made, backend, missing)

@@ -62,7 +62,7 @@ QUICKLY = ("heavy tails", "gaps", "a value of its own")
     "name", [name if name in QUICKLY else pytest.param(name, marks=pytest.mark.long) for name in MADE]
 )
 def test_p_values_are_uniform_on_fresh_rows_down_to_the_far_tail(name):
-    """n is that of so many fresh rows beside so many held-out ones; counts have three standard errors of their law."""
+    """n is that of so many fresh rows beside so many held-out ones; by chance one table of thousands fails."""
     rng = np.random.default_rng(1)
     X, fresh = (pd.DataFrame(MADE[name](rng, n)) for n in (5000, 5000))
     model = CTEM(**SMALL | {"members": 4, "max_steps": 40, "width": 32}).fit(X)
@@ -71,11 +71,11 @@ def test_p_values_are_uniform_on_fresh_rows_down_to_the_far_tail(name):
     assert held == 2000 or model.describe()["energy"]
     ranks = np.arange(1, len(p) + 1) / len(p)
     distinct = np.append(np.diff(p) > 0, True)  # where scores are tied, so are p-values
-    assert abs(ranks - p)[distinct].max() < 1.6 / np.sqrt(n)
+    assert abs(ranks - p)[distinct].max() < 2.2 / np.sqrt(n)
     for share in (0.001, 0.01, 0.1):
         most = int(share * (held + 1))  # as many scores of all, new and held-out, are among the strangest
         law = betabinom(len(p), most, held + 1 - most)
-        low, high = law.ppf([0.00135, 0.99865]) if most else (0, 0)  # none is so small
+        low, high = law.ppf([5e-5, 1 - 5e-5]) if most else (0, 0)  # none is so small
         assert low <= (p <= share).sum() <= high
 
 

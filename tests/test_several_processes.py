@@ -49,7 +49,7 @@ def torchrun(*arguments):
         *arguments,
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
 def by_two(path, *arguments):

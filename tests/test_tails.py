@@ -139,3 +139,29 @@ def test_draws_of_a_table_of_heavy_tails_stay_near_the_range_of_its_rows(tmp_pat
         assert 600 * far < 1
     model.save(tmp_path / "model.ctem")
     assert CTEM.load(tmp_path / "model.ctem").score_samples(both) == pytest.approx(model.score_samples(both))
+
+
+def test_a_column_whose_largest_values_were_cut_ends_there_and_no_other_does():
+    rng = np.random.default_rng(0)
+    whole = (stats.poisson(30), stats.geom(0.05), stats.randint(1, 61))
+    for law in (*LAWS.values(), *whole):
+        X = np.round(law.rvs(3000, random_state=rng), 2)
+        values, counts = np.unique(X, return_counts=True)
+        assert natural_ends(values, "float", counts) == natural_ends(values, "float")
+        top = np.round(law.ppf(0.9), 2)
+        values, counts = np.unique(np.minimum(X, top), return_counts=True)
+        cut = natural_ends(values, "float", counts)[1] == top
+        assert cut == (law is not whole[0])  # of which values beside the cut have a third of its rows
+
+
+def test_no_row_is_drawn_beyond_a_value_at_which_a_column_was_cut():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"income": np.minimum(np.round(rng.lognormal(1, 1, 2000), 2), 9.0), "noise": rng.normal(size=2000)}
+    )
+    model = CTEM(**SMALL | {"energy": None}).fit(X)
+    drawn = model.sample(4000, random_state=0)["income"]
+    assert drawn.max() == 9.0
+    assert np.mean(drawn == 9.0) == pytest.approx(np.mean(X["income"] == 9.0), abs=0.05)
+    assert "never beyond 0 … 9" in {each.name: each.reason for each in model.schema_.describe()}["income"]
+    assert np.isfinite(model.score_samples(X.head(1).assign(income=9.5))).all()

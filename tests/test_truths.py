@@ -1,4 +1,4 @@
-"""Laws of the benchmarks with truth: lattices and 32-bit sets."""
+"""Laws of the benchmarks with truth: lattices, 32-bit sets, the mixed law."""
 
 import math
 
@@ -8,6 +8,7 @@ import torch
 
 from ctem.benchmarks.gray import GRAY_SETS, GraySet
 from ctem.benchmarks.lattices import Ising, Potts, RandomIsing, kaufman_log_z, transfer_log_z
+from ctem.benchmarks.mixed import MixedClusters
 from ctem.partition import log_z_enumerate
 
 PUBLISHED_FLOORS = [20.035, 19.979, 20.551, 19.717, 19.553, 20.137, 20.677]  # by Monte Carlo, ± .003 to .007
@@ -71,7 +72,7 @@ def test_the_floor_of_couplings_is_what_maximum_likelihood_reaches():
 
 @pytest.mark.parametrize("name", GRAY_SETS)
 def test_a_floor_is_the_mean_surprise_of_draws(name):
-    target, n = GraySet(name), 12_000
+    target, n = GraySet(name), 4_000
     log_p = target.log_density(target.sample(n, seed=5))
     error = float(log_p.std()) / math.sqrt(n)
     assert abs(float(-log_p.mean()) - target.floor) < 3.5 * error + 1e-5
@@ -94,3 +95,30 @@ def test_a_planar_law_integrates_to_one(name):
     axis = torch.arange(-5.5 + step / 2, 5.5, step, dtype=torch.float64)
     log_p = GraySet(name).plane.log_density(torch.cartesian_prod(axis, axis))
     assert float(log_p.exp().sum()) * step**2 == pytest.approx(1, abs=2e-3)
+
+
+def test_the_mixed_law_is_normalised_and_draws_what_it_says():
+    law, n = MixedClusters(), 4000
+    X = law.sample(n, seed=0)
+    law.space.encode(X)
+    proposal = MixedClusters(seed=0)
+    proposal.weights = np.full(6, 1 / 6)  # the same clusters, others weights: weights of mean 1
+    Y = proposal.sample(n, seed=1)
+    ratio = (law.log_density(Y) - proposal.log_density(Y)).exp()
+    assert abs(float(ratio.mean()) - 1) < 4 * float(ratio.std()) / math.sqrt(n)
+    other = (proposal.log_density(X) - law.log_density(X)).exp()
+    assert abs(float(other.mean()) - 1) < 4 * float(other.std()) / math.sqrt(n)
+
+
+def test_a_cluster_of_the_mixed_law_is_a_product_of_normalised_columns():
+    law = MixedClusters(clusters=1, seed=3)
+    row = law.sample(1, seed=0)
+    here, total = float(law.log_density(row)), 0.0
+    for j, size in enumerate(law.space.sizes):
+        ends = (-12.0, 12.0) if j < 4 else (0.0, 2 * np.pi)
+        values = np.arange(size) if size else np.linspace(*ends, 4001)
+        rows = np.repeat(row, len(values), 0)
+        rows[:, j] = values
+        p = law.log_density(rows).exp().numpy()
+        total += math.log(p.sum() if size else np.trapezoid(p, values)) - here  # −log of column j at the row
+    assert total == pytest.approx(-here, abs=1e-6)

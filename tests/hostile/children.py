@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 MEGABYTE = 2**20
+HANGS = 600.0  # seconds after which a child is said to hang, on the slowest machine
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-def alone(function, *arguments, seconds=20.0, megabytes=None, before=None):
+def alone(function, *arguments, seconds=HANGS, megabytes=None, before=None):
     """The outcome of a call in a child with so many seconds and, beyond what it has already, megabytes."""
     torch.set_num_threads(1)
     read, write = os.pipe()

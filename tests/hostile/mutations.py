@@ -1,15 +1,21 @@
-"""Changes of headers of model files, of which none may be accepted that no fit could have written."""
+"""Changes of headers of model files: those that no fit could have written, and those that another fit might have.
+
+The first must be refused. The second, too, or the file is that of another model, which answers for itself.
+"""
+
+import sys
+from functools import reduce
 
 from tests.model_files import EVIL, places_in
 
-HARMLESS = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-# of a column's curve; of its wall clock; scores of held-out rows; of a sum; how a number is written
+# of which no density is made
+ASIDE = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
+# of a curve, a lattice, a wall clock, markers; scores of held-out rows; of a sum; how a number is written
 FREE = {
     "location",
     "knots",
     "scores",
     "slopes",
-    "turns",
     "offsets",
     "folds",
     "factors",
@@ -17,26 +23,75 @@ FREE = {
     "seen",
     "written",
     "decimals",
+    "origin",
 }
-ABSENT = {"nats"}  # where no rows were held out to measure by
+AFAR = {"atoms", "start", "turns"}  # a value of its own, and moments, may be anywhere
+COUNTED = {"seen", "shift"}  # one cell, or the first moment, may be far out
+WORDS = {"example", "prefix", "suffix", "unit", "missing"}  # of how cells are written
+FLAGS = {"written", "ordered", "ranges"}
+ABSENT = {"nats", "written", "low", "high"}  # no rows were held out; a column is not written, or has one end
 
 
-def made_up(header, rng):
-    """Places in a header and what is put there, where it matters; the same ones every time."""
-    places = [p for p in places_in(header) if p and not set(p) & set(HARMLESS)]
-    while True:
-        place, value = places[int(rng.integers(len(places)))], EVIL[int(rng.integers(len(EVIL)))]
-        if not plausible(header, place, value):
-            yield place, value
+def impossible(header):
+    """Every place in a header with every value that no fit could have written there."""
+    return [change for change in _all(header) if not _aside(change[0]) and not plausible(header, *change)]
+
+
+def possible(header):
+    """Every place with values that are like what is there, or that another fit might have written."""
+    near = [(place, value) for place in places_in(header) if place for value in alike(at(header, place))]
+    return near + [change for change in _all(header) if _aside(change[0]) or plausible(header, *change)]
 
 
 def plausible(header, place, value):
-    """Whether the header may then be that of another model, which answers for itself: it has free numbers."""
-    for key in place:
-        header = header[key]
-    same = type(value) is type(header) and value == header
-    same = same or (place[-1] in ABSENT and value is None)
-    same = same or ("seen" in place and type(value) is int and value < 2**63)  # one cell may be far out
-    same = same or ("written" in place and type(value) is type(header) is bool)
-    same = same or ("values" in place and type(value) is type(header) is int)  # another label
-    return same or (bool(FREE & set(place)) and type(value) in (int, float) and abs(value) <= 1)
+    """Whether the header may then be that of another model: it has free numbers and words."""
+    here, among, number = at(header, place), set(place), type(value) in (int, float)
+    likewise = type(value) is type(here)
+    return (
+        (place[-1] in ABSENT and value is None)
+        or (bool(FLAGS & among) and likewise and type(value) is bool)
+        or ("values" in among and likewise and type(value) in (int, str))  # another label
+        or ("missing" in among and value == [])
+        or (place[-1] == "share" and likewise and type(value) is list and len(value) == len(here))
+        or (bool(WORDS & among) and likewise and type(value) is str)
+        or (bool(AFAR & among) and number and abs(value) <= sys.float_info.max)
+        or (bool(COUNTED & among) and type(value) is int and abs(value) < 2**63)
+        or (
+            "scale" in among and number and 0 < value < 1
+        )  # of a rounded column, whose middle may be one cell
+        or (bool(FREE & among) and number and abs(value) <= 1)
+    )
+
+
+def alike(here):
+    """Values of the same type: a number beside it, the other flag, a longer word, a shorter or turned list."""
+    if isinstance(here, bool) or here is None:
+        return [not here]
+    if isinstance(here, int):
+        return [here + 1, here - 1, -here, 3 * here]
+    if isinstance(here, float):
+        return [here + 1, -here, 3 * here, here * (1 + 1e-9), 0.0]
+    if isinstance(here, str):
+        return [f"{here}x", here[:-1], here.swapcase()]
+    if isinstance(here, list):
+        return [here[:-1], here[::-1], here + here[-1:]]
+    return [{key: here[key] for key in here if key != gone} for gone in here]
+
+
+def at(header, place):
+    """What is at a place of a header."""
+    return reduce(lambda part, key: part[key], place, header)
+
+
+def _all(header):
+    """Places with values that are of another type, empty or out of all bounds; not with what is there."""
+    changes = ((place, value) for place in places_in(header) if place for value in EVIL)
+    return [(place, value) for place, value in changes if not _same(at(header, place), value)]
+
+
+def _same(one, other):
+    return type(one) is type(other) and one == other
+
+
+def _aside(place):
+    return not set(place).isdisjoint(ASIDE)

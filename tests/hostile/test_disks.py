@@ -24,12 +24,12 @@ ENDINGS = {"fit": ["m.ctem"], "sample": ["t.csv", "t.parquet", "t.arrow"]}
 def test_a_disk_that_fails_leaves_the_old_file_and_one_line(folder, tmp_path, writer, fault, tally):
     failed = 0
     for name in ENDINGS.get(writer, ["t.csv"]):
-        operations = alone(command, WRITERS[writer](folder, tmp_path / name), seconds=120).value[2]
+        operations = alone(command, WRITERS[writer](folder, tmp_path / name)).value[2]
         for at in range(1, operations + 1, 5 if operations > 20 else 1):
             place = tmp_path / f"{name}-{at}"
             place.mkdir()
             (place / name).write_bytes(b"old")
-            outcome = alone(command, WRITERS[writer](folder, place / name), at, fault, seconds=120)
+            outcome = alone(command, WRITERS[writer](folder, place / name), at, fault)
             assert outcome.ending == "returned", outcome
             code, said, _ = outcome.value
             left = [each for each in os.listdir(place) if ".checkpoint." not in each]

@@ -26,7 +26,7 @@ def same(one, other):
 def expected(folder, tmp_path_factory):
     """The weights of a fit that nobody disturbs, and its file operations."""
     path = tmp_path_factory.mktemp("expected") / "m.ctem"
-    code, said, operations = alone(command, fit(folder, path), seconds=120).value
+    code, said, operations = alone(command, fit(folder, path)).value
     assert (code, said) == (0, "")
     return weights(path), operations
 
@@ -41,11 +41,11 @@ def test_a_fit_that_is_killed_anywhere_resumes_to_the_same_weights(folder, expec
         place = tmp_path / str(n)
         place.mkdir()
         (place / "m.ctem").write_bytes(before)
-        outcome = alone(command, fit(folder, place / "m.ctem"), at, seconds=120)
+        outcome = alone(command, fit(folder, place / "m.ctem"), at)
         assert outcome.ending == "killed", outcome
         old = (place / "m.ctem").read_bytes() == before
         assert old or same(weights(place / "m.ctem"), whole)
-        outcome = alone(command, fit(folder, place / "m.ctem", "--resume"), seconds=120)
+        outcome = alone(command, fit(folder, place / "m.ctem", "--resume"))
         assert outcome.value[:2] == [0, ""], outcome
         assert same(weights(place / "m.ctem"), whole)
         assert os.listdir(place) == ["m.ctem"]
@@ -55,7 +55,7 @@ def test_a_fit_that_is_killed_anywhere_resumes_to_the_same_weights(folder, expec
 def test_a_save_from_python_that_is_killed_leaves_a_whole_file(model, tmp_path, tally):
     model.save(tmp_path / "m.ctem")
     expected, at, count = weights(tmp_path / "m.ctem"), 0, 0
-    while alone(_saved, model, tmp_path / "m.ctem", (at := at + 1), seconds=60).ending == "killed":
+    while alone(_saved, model, tmp_path / "m.ctem", (at := at + 1)).ending == "killed":
         assert same(weights(tmp_path / "m.ctem"), expected)
         count += 1
     assert os.listdir(tmp_path) == ["m.ctem"]

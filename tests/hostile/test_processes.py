@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from children import HANGS
 from small import SMALL
 
 from ctem import CTEM
@@ -44,7 +45,7 @@ def shell(command, folder, **options):
     """A command of the shell in which ctem is ours; its exit code and what it said."""
     ours = f"ctem() {{ '{sys.executable}' -m ctem \"$@\"; }}; {command}"
     run = subprocess.run(
-        ["bash", "-c", ours], cwd=folder, capture_output=True, text=True, timeout=120, **options
+        ["bash", "-c", ours], cwd=folder, capture_output=True, text=True, timeout=HANGS, **options
     )
     return run.returncode, run.stdout, run.stderr
 
@@ -87,7 +88,7 @@ def test_a_signal_leaves_a_checkpoint_and_no_other_file(folder, tmp_path, number
             assert run.poll() is None
             time.sleep(0.01)
         run.send_signal(number)
-        err = run.communicate(timeout=60)[1]
+        err = run.communicate(timeout=HANGS)[1]
     assert run.returncode == code
     assert "the same command with --resume goes on from there" in err
     assert "Traceback" not in err
@@ -112,6 +113,6 @@ os._exit(0 if np.array_equal(model.score_samples(X), expected) else 1)
 
 def test_a_forked_process_answers_with_the_same_bits_and_does_not_hang():
     run = subprocess.run(
-        [sys.executable, "-c", FORKED], timeout=120, env={**os.environ, "OMP_NUM_THREADS": "2"}
+        [sys.executable, "-c", FORKED], timeout=HANGS, env={**os.environ, "OMP_NUM_THREADS": "2"}
     )
     assert run.returncode == 0

@@ -19,8 +19,8 @@ from ctem.tables.answers.outliers import Outlier, outlier_columns
 from ctem.tables.io.csv_files import Dialect
 from ctem.tables.io.csv_text import completed, typed
 from ctem.tables.io.files import BATCH, Source, Table, as_arrow, open_sink, open_source, reservoir
+from ctem.tables.io.given import text_types
 from ctem.tables.io.terminal import note
-from ctem.tables.io.textual import text_types
 
 __all__ = ["Lowest"]
 

@@ -44,12 +44,10 @@ from ctem.tables.io.cells import Cells
 from ctem.tables.io.delivery import Delivers, delivered
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.io.given import matched, named, partial_frame, positions, renamed
+from ctem.tables.io.given import matched, named, partial_frame, positions, renamed, text_types
 from ctem.tables.io.observed import filled
 from ctem.tables.io.recognition import read_written
-from ctem.tables.io.records import from_records
 from ctem.tables.io.rows import taken
-from ctem.tables.io.textual import text_types
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
 from ctem.training.cut import still_improving
@@ -596,7 +594,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _read_once(self, X: Any, needed: Collection[str] | None = None) -> tuple[Any, Frame, Frame]:
         """The table that X is or names, as a frame, and that in the columns of fit."""
         check_is_fitted(self)
-        X = from_records(read_path(X, text_types(self.table_type_)))
+        X = read_path(X, text_types(self.table_type_))
         frame = read_frame(X)
         return X, frame, self._as_fitted(X, frame, needed)
 

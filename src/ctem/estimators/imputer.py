@@ -26,9 +26,8 @@ from ctem.tables.answers.heldout import EVERY, held_out_parts
 from ctem.tables.answers.intervals import Intervals
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, build_frame, read_frame
-from ctem.tables.io.records import from_records
+from ctem.tables.io.given import text_types
 from ctem.tables.io.rows import indexed, taken
-from ctem.tables.io.textual import text_types
 from ctem.training.borrowed import checked_feature_names, output_config
 
 __all__ = ["CTEMImputer"]
@@ -149,7 +148,7 @@ class CTEMImputer(TransformerMixin, AroundCTEM):  # type: ignore[misc]
         return TableDensity(self.estimator_.schema_, self.estimator_.density_)
 
     def _read(self, X: Any) -> tuple[Any, Frame, Frame]:
-        X = from_records(read_path(X, text_types(self.estimator_.table_type_)))
+        X = read_path(X, text_types(self.estimator_.table_type_))
         given = read_frame(X)  # whose words on a wrong shape come first
         # names in the order of fit, as those that come out
         validate_data(self, X, skip_check_array=True, reset=False)

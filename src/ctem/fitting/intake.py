@@ -22,13 +22,11 @@ from ctem.tables.inference.kinds import kind_names
 from ctem.tables.inference.suspicions import remarks, unsure_dates
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, read_frame
-from ctem.tables.io.given import renamed
+from ctem.tables.io.given import read_as_fitted, renamed, text_types
 from ctem.tables.io.large import LargeTable, is_large, open_large
 from ctem.tables.io.recognition import Reading, recognised
-from ctem.tables.io.records import from_records
 from ctem.tables.io.rows import taken
 from ctem.tables.io.terminal import print_columns
-from ctem.tables.io.textual import read_as_fitted, text_types
 from ctem.tables.schema import Schema, readings
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
@@ -104,7 +102,7 @@ def intake(
     """
     if not is_large(X):
         decimal, kinds = _reading(arguments).decimal, kind_names(arguments["kinds"])
-        X = from_records(read_path(X, seed=seed, decimal=decimal, kinds=kinds))
+        X = read_path(X, seed=seed, decimal=decimal, kinds=kinds)
         yield _whole(estimator, arguments, X, sample_weight, X_val)
         return
     if sample_weight is not None:

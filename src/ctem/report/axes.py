@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ctem.tables.encoding.codecs import Codec, Labels, Numbers
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed_like
 from ctem.tables.margins.lattices import Lattice
 
 __all__ = ["Axis", "Listed", "Ruled", "display_text", "lay_out", "nice", "plain_text"]
@@ -232,7 +231,7 @@ def _label(codec: Labels, code: int, example: Cells) -> str:
     if count > 1:
         return f"{count} rare values"
     value = codec.decode(torch.tensor([[float(code)]]), torch.Generator().manual_seed(0))
-    return display_text(displayed_like(example, value), 0)
+    return display_text(value.displayed_like(example), 0)
 
 
 def _moments(days: list[float], span: float, zone: str) -> list[str]:

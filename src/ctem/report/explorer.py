@@ -37,7 +37,6 @@ from ctem.report.trees import energy_data
 from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
 from ctem.tables.encoding.lookup import cells_of, find
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed_like
 from ctem.tables.relations.formulas import CLOSEST, OFF
 from ctem.tables.relations.quantities import Quantity
 from ctem.tables.schema import Schema
@@ -357,7 +356,7 @@ def _codec(name: str, codec: Codec, cells: Cells) -> Json:
         codec = Constant(codec.type, (), codec.unit)
     data = codec.to_json()
     if isinstance(codec, Constant | Labels):
-        listed = displayed_like(cells, cells_of(codec, np.arange(len(codec.values))))
+        listed = cells_of(codec, np.arange(len(codec.values))).displayed_like(cells)
         return {**data, "values": [display_text(listed, i) for i in range(len(codec.values))]}
     axis = lay_out(name, codec, cells)
     assert isinstance(axis, Ruled)

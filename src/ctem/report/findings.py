@@ -21,7 +21,6 @@ from ctem.tables.answers.outliers import Outlier, find_outliers
 from ctem.tables.answers.realism import Realism, realism
 from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed_frame
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.training import History
@@ -145,7 +144,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
     >>> findings.same_rows, findings.scores[0].rows, len(findings.pairs)
     (True, 'rows of the fit', 1)
     """
-    table, whole = TableDensity(model.schema_, model.density_), displayed_frame(model.as_frame(X))
+    table, whole = TableDensity(model.schema_, model.density_), model.as_frame(X).displayed()
     generator = torch.Generator(table.device).manual_seed(seed)
     chosen = _chosen(whole, seed)
     frame, same = taken(whole, chosen), is_of_fit(model, whole)

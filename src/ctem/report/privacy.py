@@ -30,7 +30,7 @@ from ctem.estimators.estimator import CTEM
 from ctem.spaces import Category, Ordinal
 from ctem.tables.answers.breaches import Breach, breaches
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.heldout import EVERY, blind, blind_rows, unseen_rows
+from ctem.tables.answers.heldout import EVERY, blind_rows, unseen_rows
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import chunks, taken
 from ctem.tables.schema import Schema
@@ -206,7 +206,7 @@ def _folds(model: CTEM, table: TableDensity, frame: Frame) -> Iterator[_Part]:
     unseen = blind_rows(table.density, len(frame), model.seed_)
     for fold in held.folds:
         seen = np.setdiff1d(np.arange(len(frame)), missed[fold.member])
-        yield _Part(blind(table, fold.member), seen, taken(frame, seen), taken(frame, unseen[fold.member]))
+        yield _Part(table.of_member(fold.member), seen, taken(frame, seen), taken(frame, unseen[fold.member]))
 
 
 def _judged(part: _Part, n: int, rng: np.random.Generator) -> _Judged:

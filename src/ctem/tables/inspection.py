@@ -10,8 +10,6 @@ import narwhals as nw
 import numpy as np
 
 from ctem.spaces import Column
-from ctem.tables.encoding.codecs import LeftOut
-from ctem.tables.inference.gap_causes import gaps_in_words
 from ctem.tables.inference.kinds import InferredColumn, infer_column, kind_names
 from ctem.tables.inference.suspicions import Suspicion, suspicions, unsure_dates
 from ctem.tables.io.cells import Cells
@@ -19,7 +17,7 @@ from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, read_frame
 from ctem.tables.io.recognition import Reading, recognised
 from ctem.tables.relations.relations import relations
-from ctem.tables.schema import Description, readings, requested_kinds
+from ctem.tables.schema import Description, reasons, requested_kinds
 
 __all__ = ["ColumnGlance", "Inspection", "inspect", "inspect_frame"]
 
@@ -41,7 +39,7 @@ class ColumnGlance:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What ``inspect`` found.
+    """What a table looks like to ``inspect``.
 
     Arguments:
         rows: of the table.
@@ -49,8 +47,8 @@ class Inspection:
         suspicions: what seems odd, with what to do about it.
         backend: the library of the table.
 
-    >>> found = inspect(np.array([[1.0, 7.0], [2.0, 7.0], [3.5, 7.0]]))
-    >>> print(found)
+    >>> seen = inspect(np.array([[1.0, 7.0], [2.0, 7.0], [3.5, 7.0]]))
+    >>> print(seen)
     3 rows, 2 columns
     x0: real (numbers; never below 0)
     x1: constant (one value)
@@ -73,14 +71,9 @@ class Inspection:
             column.name: [str(odd) for odd in self.suspicions if column.name in odd.columns]
             for column in self.columns
         }
-        made: dict[str, list[Any]] = {
-            "column": [column.name for column in self.columns],
-            "kind": [column.kind for column in self.columns],
-            "why": [column.reason for column in self.columns],
-            "missing": [column.missing for column in self.columns],
-            "values": [column.values for column in self.columns],
-            "suspicions": [" ".join(sentences) for sentences in odd_of.values()],
-        }
+        keys = {"column": "name", "kind": "kind", "why": "reason", "missing": "missing", "values": "values"}
+        made = {key: [getattr(column, name) for column in self.columns] for key, name in keys.items()}
+        made["suspicions"] = [" ".join(sentences) for sentences in odd_of.values()]
         backend: Any = "pandas" if self.backend == "numpy" else self.backend
         return nw.from_dict(made, backend=backend).to_native()
 
@@ -121,18 +114,19 @@ def inspect(
     how = Reading.of(reading)
     X = read_path(X, decimal=how.decimal, kinds=kind_names(kinds))
     frame = recognised(read_frame(X), how, kind_names(kinds))
-    requested, words = requested_kinds(frame, kinds), readings(frame)
+    requested = requested_kinds(frame, kinds)
     named = frame.table_type.backend != "numpy"
     inferred = {
         name: _inferred(name, cells, requested.get(name), named) for name, cells in frame.columns.items()
     }
     codecs = {name: column.codec for name, (column, _) in inferred.items() if column}
-    kept = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
-    tied, gaps = relations(codecs, frame.columns).in_words(), gaps_in_words(kept)
-    columns = []
-    for name, (column, why) in inferred.items():
-        reason = "; ".join(part for part in (words.get(name), why, tied.get(name), gaps.get(name)) if part)
-        columns.append(Description(name, column.kind if column else "refused", reason))
+    whys = reasons(
+        frame, {n: why for n, (_, why) in inferred.items()}, codecs, relations(codecs, frame.columns)
+    )
+    columns = [
+        Description(name, column.kind if column else "refused", whys[name])
+        for name, (column, _) in inferred.items()
+    ]
     seen = inspect_frame(frame, columns)
     return seen if how.dates else replace(seen, suspicions=[*seen.suspicions, *unsure_dates(frame)])
 
@@ -145,7 +139,11 @@ def inspect_frame(frame: Frame, columns: list[Description]) -> Inspection:
     'constant'
     """
     glances = [
-        ColumnGlance(column.name, column.kind, column.reason, int(cells.missing.sum()), _values(cells))
+        ColumnGlance(
+            **asdict(column),
+            missing=int(cells.missing.sum()),
+            values=len(np.unique(cells.values[~cells.missing])),
+        )
         for column, cells in zip(columns, frame.columns.values(), strict=True)
     ]
     refused = [
@@ -166,7 +164,3 @@ def _inferred(
     except ValueError as error:
         return None, str(error)
     return column, column.reason
-
-
-def _values(cells: Cells) -> int:
-    return len(np.unique(cells.values[~cells.missing]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Any
@@ -19,12 +19,11 @@ from torch import Generator, Tensor
 
 from ctem.densities.anyorder.ties import Tie, Ties
 from ctem.spaces import Column, Space
-from ctem.tables.encoding.codecs import Constant, Labels, LeftOut, Numbers, codec_from_json
+from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers, codec_from_json
 from ctem.tables.encoding.lookup import never_seen
 from ctem.tables.inference.gap_causes import gaps_in_words
 from ctem.tables.inference.kinds import InferredColumn, infer_column, requested_kind
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.dtypes import zone_of
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.writings import Writing
 from ctem.tables.margins.lattices import check_whole
@@ -35,11 +34,11 @@ from ctem.tables.relations.kept_rules import KeptRule
 from ctem.tables.relations.label_pairs import LabelPair
 from ctem.tables.relations.pair_keeper import LabelColumn, PairKeeper
 from ctem.tables.relations.quantities import quantity_of
-from ctem.tables.relations.relations import relations
+from ctem.tables.relations.relations import Relations, relations
 from ctem.tables.relations.rule_keeper import RuleKeeper
 from ctem.tables.relations.wishes import read_wishes
 
-__all__ = ["Description", "Encoded", "Schema", "readings", "requested_kinds"]
+__all__ = ["Description", "Encoded", "Schema", "readings", "reasons", "requested_kinds"]
 
 VERSION = 1
 BEYOND = 9.0  # where an atom at the very end of a column lies, among encoded numbers
@@ -130,10 +129,8 @@ class Schema:
         how = missing == "state", unknown == "reserve", frame.table_type.backend != "numpy"
         columns = {
             name: infer_column(name, cells, requested.get(name), *how, (weights or {}).get(name))
-            for name, cells in _in_zones(frame).items()
+            for name, cells in frame.displayed().columns.items()  # moments in the zone that they are lived in
         }
-        for name, words in readings(frame).items():
-            columns[name] = replace(columns[name], reason=f"{words}; {columns[name].reason}")
         if not any(inferred.codec.columns(name) for name, inferred in columns.items()):
             kept = [name for name, inferred in columns.items() if isinstance(inferred.codec, LeftOut)]
             insist = f" {kept[0]!r} is left out: kinds={{{kept[0]!r}: 'category'}} insists." if kept else ""
@@ -142,24 +139,27 @@ class Schema:
                 + insist
             )
         wishes = read_wishes(rules, columns)
-        related = relations({name: column.codec for name, column in columns.items()}, frame.columns, wishes)
-        for name, words in related.in_words().items():
-            columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
+        codecs = {name: column.codec for name, column in columns.items()}
+        related = relations(codecs, frame.columns, wishes)
+        whys = {name: column.reason for name, column in columns.items()}
+        whys = reasons(frame, whys, codecs, related, with_gaps=missing == "hidden")
         for pair in related.pairs:
-            codec = columns[pair.column].codec
+            codec = codecs[pair.column]
             assert isinstance(codec, Labels)
-            columns[pair.column] = replace(columns[pair.column], codec=codec.kept_apart())
-        present = {
-            n: cells for n, cells in frame.columns.items() if not isinstance(columns[n].codec, LeftOut)
-        }
-        for name, words in gaps_in_words(present).items() if missing == "hidden" else ():
-            columns[name] = replace(columns[name], reason=f"{columns[name].reason}; {words}")
-        return cls(columns, *related)
+            codecs[pair.column] = codec.kept_apart()
+        made = {name: InferredColumn(codecs[name], c.kind, whys[name]) for name, c in columns.items()}
+        return cls(made, *related)
+
+    @cached_property
+    def _codecs(self) -> tuple[tuple[str, Codec, tuple[int, ...]], ...]:
+        """Name, codec and encoded columns of each column of the table."""
+        pairs = zip(self.columns.items(), self.owner, strict=True)
+        return tuple((name, inferred.codec, group) for (name, inferred), group in pairs)
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
         """The columns that the density leaves out."""
-        return tuple(name for name, inferred in self.columns.items() if isinstance(inferred.codec, LeftOut))
+        return tuple(name for name, codec, _ in self._codecs if isinstance(codec, LeftOut))
 
     @cached_property
     def space(self) -> Space:
@@ -183,20 +183,19 @@ class Schema:
     @cached_property
     def atoms(self) -> dict[int, Tensor]:
         """Real part → for each code of its atom column, T of the number that it stands for; nan for none."""
-        pairs = zip(self.owner, self.columns.values(), strict=True)
-        codecs = {g[1]: c.codec for g, c in pairs if len(g) == 2 and isinstance(c.codec, Numbers)}
         atoms = {}
-        for child, codec in codecs.items():
-            numbers = codec.transform(torch.tensor(codec.atoms, dtype=torch.float64)).clamp(-BEYOND, BEYOND)
-            atoms[child] = torch.tensor([math.nan, *numbers.tolist(), math.nan], dtype=torch.float64)
+        for _, codec, group in self._codecs:
+            if isinstance(codec, Numbers) and len(group) == 2:
+                numbers = codec.transform(torch.tensor(codec.atoms, dtype=torch.float64))
+                listed = [math.nan, *numbers.clamp(-BEYOND, BEYOND).tolist(), math.nan]
+                atoms[group[1]] = torch.tensor(listed, dtype=torch.float64)
         return atoms
 
     @cached_property
     def unordered(self) -> tuple[int, ...]:
         """For each encoded column how many codes without an order it has; 0 for numbers, grades and dates."""
         sizes = [0] * self.space.dim
-        for group, inferred in zip(self.owner, self.columns.values(), strict=True):
-            codec = inferred.codec
+        for _, codec, group in self._codecs:
             listed = isinstance(codec, Labels) and codec.type in ("label", "bool") and not codec.ordered
             if group and (listed or len(group) == 2):
                 sizes[group[0]] = self.space.sizes[group[0]]
@@ -205,8 +204,9 @@ class Schema:
     @cached_property
     def dequantised(self) -> tuple[int, ...]:
         """Encoded columns that ``jitter`` moves."""
-        pairs = zip(self.owner, self.columns.values(), strict=True)
-        return tuple(g[-1] for g, c in pairs if isinstance(c.codec, Numbers) and c.codec.lattice.width)
+        return tuple(
+            g[-1] for _, codec, g in self._codecs if isinstance(codec, Numbers) and codec.lattice.width
+        )
 
     def encode(self, frame: Frame, dtype: torch.dtype = torch.float32) -> Encoded:
         """Rows of a table to encoded rows; every value is checked against what fit saw.
@@ -214,8 +214,8 @@ class Schema:
         A frame of a NumPy array is taken by position, any other by name.
         """
         blocks, terms = [], []
-        for (name, inferred), cells in zip(self.columns.items(), self._matched(frame), strict=True):
-            block, term = inferred.codec.encode(name, cells)
+        for (name, codec, _), cells in zip(self._codecs, self._matched(frame), strict=True):
+            block, term = codec.encode(name, cells)
             blocks.append(block.to(dtype))
             terms.append(term)
         return Encoded(torch.cat(blocks, 1), torch.stack(terms, 1))
@@ -229,19 +229,19 @@ class Schema:
         >>> schema.unseen(read_frame(np.array([[3.0, 7.0]])))
         tensor([[ True, False]])
         """
-        pairs = zip(self.columns.items(), self._matched(frame), strict=True)
-        return torch.stack([inferred.codec.unseen(name, cells) for (name, inferred), cells in pairs], 1)
+        pairs = zip(self._codecs, self._matched(frame), strict=True)
+        return torch.stack([codec.unseen(name, cells) for (name, codec, _), cells in pairs], 1)
 
     def check_seen(self, frame: Frame) -> None:
         """An error that names the first cell with a value that fit never saw, or that its column cannot hold."""
-        for (name, inferred), cells in zip(self.columns.items(), self._matched(frame), strict=True):
-            if isinstance(inferred.codec, Numbers):
-                check_whole(name, cells, inferred.codec.lattice)
+        matched = self._matched(frame)
+        for (name, codec, _), cells in zip(self._codecs, matched, strict=True):
+            if isinstance(codec, Numbers):
+                check_whole(name, cells, codec.lattice)
         unseen = self.unseen(frame)
         if bool(unseen.any()):
             j = int(unseen.any(0).long().argmax())
-            name, codec = list(self.columns)[j], list(self.columns.values())[j].codec
-            row, cells = int(unseen[:, j].long().argmax()), self._matched(frame)[j]
+            row, cells, (name, codec, _) = int(unseen[:, j].long().argmax()), matched[j], self._codecs[j]
             if isinstance(codec, Constant | Labels):
                 raise never_seen(name, cells, codec, row)
             if isinstance(codec, Numbers):
@@ -254,15 +254,14 @@ class Schema:
         """
         if x.ndim != 2 or x.shape[1] != self.space.dim:
             raise ValueError(f"x: expected shape (n, {self.space.dim}); got {tuple(x.shape)}.")
-        widths = [len(group) for group in self.owner]
-        parts = zip(self.columns.items(), x.split(widths, 1), strict=True)
-        return {name: inferred.codec.decode(part, generator) for (name, inferred), part in parts}
+        parts = zip(self._codecs, x.split([len(group) for group in self.owner], 1), strict=True)
+        return {name: codec.decode(part, generator) for (name, codec, _), part in parts}
 
     def exact(
         self, columns: Mapping[str, Cells], drawn: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> dict[str, Cells]:
         """Columns in which drawn numbers meet the formulas to the last digit (``ctem.tables.relations.exactness``)."""
-        codecs = {name: inferred.codec for name, inferred in self.columns.items()}
+        codecs = {name: codec for name, codec, _ in self._codecs}
         return exact(columns, [*sums_of(self.rules), *self.formulas], codecs, drawn)
 
     def jitter(self, x: Tensor, generator: Generator) -> Tensor:
@@ -271,18 +270,17 @@ class Schema:
         Works on x's device, where the generator must live; nothing else changes.
         """
         x = x.clone()
-        for group, inferred in zip(self.owner, self.columns.values(), strict=True):
-            if isinstance(inferred.codec, Numbers) and inferred.codec.lattice.width:
-                x[:, group[-1]] = inferred.codec.jitter(x[:, group[-1]], generator)
+        for _, codec, group in self._codecs:
+            if isinstance(codec, Numbers) and codec.lattice.width:
+                x[:, group[-1]] = codec.jitter(x[:, group[-1]], generator)
         return x
 
     def snapped(self, x: Tensor) -> Tensor:
         """Whole encoded rows as they would come back: numbers on their lattice, and at an atom where they meet one."""
         out = x.clone()
-        for group, (name, inferred) in zip(self.owner, self.columns.items(), strict=True):
-            if isinstance(inferred.codec, Numbers) and (inferred.codec.lattice.step or inferred.codec.atoms):
-                cells = inferred.codec.decode(x[:, list(group)])
-                out[:, list(group)] = inferred.codec.encode(name, cells)[0].to(x)
+        for name, codec, group in self._codecs:
+            if isinstance(codec, Numbers) and (codec.lattice.step or codec.atoms):
+                out[:, list(group)] = codec.encode(name, codec.decode(x[:, list(group)]))[0].to(x)
         return out
 
     def between_cells(self, j: int, cuts: Tensor) -> Tensor:
@@ -290,7 +288,7 @@ class Schema:
 
         What is constant between such cuts is constant on every cell, as a value that was rounded asks for.
         """
-        codec = {g[-1]: c.codec for g, c in zip(self.owner, self.columns.values(), strict=True) if g}.get(j)
+        codec = next((codec for _, codec, group in self._codecs if group and group[-1] == j), None)
         if not isinstance(codec, Numbers) or not codec.lattice.step:
             return cuts
         half = codec.lattice.step / codec.lattice.per / 2
@@ -315,8 +313,7 @@ class Schema:
         """The formulas as the density takes them; None where there are none."""
         if not self.formulas:
             return None
-        pairs = zip(self.owner, self.columns.items(), strict=True)
-        numbers = {name: (g[-1], c.codec) for g, (name, c) in pairs if isinstance(c.codec, Numbers)}
+        numbers = {name: (g[-1], codec) for name, codec, g in self._codecs if isinstance(codec, Numbers)}
         units = CodecUnits(dict(numbers.values()), self.parents)
         ties = [
             Tie(numbers[f.target][0], tuple((numbers[name][0], sign) for name, sign in f.terms), f.share)
@@ -329,10 +326,9 @@ class Schema:
         """The rules as the density takes them; None where there are none."""
         if not self.rules and not self.orders and not self.pairs:
             return None
-        pairs = list(zip(self.owner, self.columns.items(), strict=True))
-        made = {name: quantity_of(inferred.codec, owner) for owner, (name, inferred) in pairs}
+        made = {name: quantity_of(codec, group) for name, codec, group in self._codecs}
         known = {name: quantity for name, quantity in made.items() if quantity is not None}
-        listed = {name: LabelColumn(c.codec, g[0]) for g, (name, c) in pairs if isinstance(c.codec, Labels)}
+        listed = {n: LabelColumn(codec, g[0]) for n, codec, g in self._codecs if isinstance(codec, Labels)}
         return RuleKeeper(self.rules, self.orders, known, PairKeeper(self.pairs, listed))
 
     def describe(self) -> list[Description]:
@@ -373,7 +369,7 @@ class Schema:
                 columns[name] = InferredColumn(codec_from_json(column["codec"]), kind, str(reason))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"schema: column {len(columns)} cannot be read: {error!r}.") from None
-        schema = cls(columns, _formulas(data["formulas"], columns), *_kept(data, columns))
+        schema = cls(columns, *_related(data, columns))
         if not schema._parts or not any(schema._parts.values()):
             raise ValueError("schema: expected at least one column that varies.")
         return schema
@@ -407,38 +403,22 @@ class Schema:
         return [frame.columns[name] for name in self.columns]
 
 
-def _formulas(data: Sequence[Any], columns: Mapping[str, InferredColumn]) -> tuple[Formula, ...]:
-    numbers = [name for name, entry in columns.items() if isinstance(entry.codec, Numbers)]
-    try:
-        return tuple(Formula.from_json(entry, numbers) for entry in data)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"schema: {error}.") from None
-
-
-def _kept(
-    data: Mapping[str, Any], columns: Mapping[str, InferredColumn]
-) -> tuple[tuple[KeptRule, ...], tuple[KeptOrder, ...], tuple[LabelPair, ...]]:
-    """The rules, orders and pairs of a file; they are left out of it where there are none."""
-    made = {name: quantity_of(column.codec, ()) for name, column in columns.items()}
+def _related(data: Mapping[str, Any], columns: Mapping[str, InferredColumn]) -> Relations:
+    """The formulas of a file, and its rules, orders and pairs, which are left out of it where there are none."""
+    codecs = {name: column.codec for name, column in columns.items()}
+    real = [name for name, codec in codecs.items() if isinstance(codec, Numbers)]
+    made = {name: quantity_of(codec, ()) for name, codec in codecs.items()}
     known = {name: quantity for name, quantity in made.items() if quantity is not None}
     numbers = [name for name, quantity in known.items() if quantity.kind != "label"]
     try:
+        formulas = tuple(Formula.from_json(entry, real) for entry in data["formulas"])
         rules = tuple(KeptRule.from_json(rule, known) for rule in data.get("rules", []))
         TopologicalSorter({rule.target: rule.columns for rule in rules if rule.leads}).prepare()  # no circle
         orders = tuple(KeptOrder.from_json(order, numbers) for order in data.get("orders", []))
-        codecs = {name: column.codec for name, column in columns.items()}
-        return rules, orders, tuple(LabelPair.from_json(pair, codecs) for pair in data.get("pairs", []))
+        pairs = tuple(LabelPair.from_json(pair, codecs) for pair in data.get("pairs", []))
+        return Relations(formulas, rules, orders, pairs)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"schema: {error}.") from None
-
-
-def _in_zones(frame: Frame) -> dict[str, Cells]:
-    """The columns, moments with the zone that they are lived in."""
-    zones = {field.name: zone_of(field.dtype) for field in frame.table_type.fields}
-    return {
-        name: replace(cells, zone=zones[name]) if cells.type == "moment" and zones[name] else cells
-        for name, cells in frame.columns.items()
-    }
 
 
 def requested_kinds(frame: Frame, kinds: Mapping[str, Any] | None) -> dict[str, Column]:
@@ -468,6 +448,30 @@ def readings(frame: Frame) -> dict[str, str]:
     written = {field.name: field.written for field in frame.table_type.fields if field.written is not None}
     words = {name: Writing.from_json(how).sentence() for name, how in written.items()}
     return {name: sentence for name, sentence in words.items() if sentence}
+
+
+def reasons(
+    frame: Frame,
+    whys: Mapping[str, str],
+    codecs: Mapping[str, Codec],
+    related: Relations,
+    with_gaps: bool = True,
+) -> dict[str, str]:
+    """Why each column is what it is: how text in it was read, what its values are, its relations, its gaps.
+
+    Arguments:
+        whys: what is known of the values, by name.
+        codecs: of the columns that can be fitted.
+        related: the relations between them.
+        with_gaps: say on which other columns gaps depend.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> reasons(read_frame([[1.0], [2.0]]), {"x0": "numbers"}, {}, Relations((), (), (), ()))
+    {'x0': 'numbers'}
+    """
+    present = {n: frame.columns[n] for n, codec in codecs.items() if not isinstance(codec, LeftOut)}
+    parts = [readings(frame), whys, related.in_words(), gaps_in_words(present) if with_gaps else {}]
+    return {name: "; ".join(filter(None, (part.get(name) for part in parts))) for name in whys}
 
 
 def _some(names: Mapping[str, Any]) -> str:

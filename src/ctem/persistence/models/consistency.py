@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Number
 from ctem.tables.io.dtypes import cell_type
 from ctem.tables.io.frame import Field, TableType
 from ctem.tables.margins.bounds import TRIFLE, Bounded
+from ctem.tables.margins.calendars import AROUND
 from ctem.tables.margins.lattices import Lattice
 from ctem.tables.relations.functions import Affine
 from ctem.tables.schema import Schema
@@ -162,9 +163,14 @@ def _extent(schema: Schema, name: str) -> float:
 
 def _innermost(transform: Mapping[str, Any]) -> Mapping[str, Any]:
     """The monotone map within ends, preferred values and rhythms, as plain JSON."""
-    while "inner" in transform:
-        transform = transform["inner"]
-    return transform
+    return list(_layers(transform))[-1]
+
+
+def _layers(transform: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A map and those within it, the outermost first."""
+    yield transform
+    if "inner" in transform:
+        yield from _layers(transform["inner"])
 
 
 def _fits_range(codec: Numbers) -> bool:
@@ -173,12 +179,13 @@ def _fits_range(codec: Numbers) -> bool:
     extent = max(map(abs, (*seen, *codec.atoms)))
     slack = lattice.width + (8.0 if lattice.unit else 0.0)
     low, high = seen[0] - slack, seen[1] + slack
-    smooth = _innermost(transform)
+    smooth, turns = _innermost(transform), [t for part in _layers(transform) for t in part.get("turns", ())]
     location, scale, knots = smooth["location"], smooth["scale"], smooth["knots"]
     if not (
         _fits_extent(lattice, extent)
         and _ends_within(transform, low, high, 2 * extent + slack)
         and (location == 0 or low <= location <= high)
+        and all(seen[0] - AROUND <= turn <= seen[1] + AROUND for turn in turns)
         and NEGLIGIBLE * (high - low) <= scale <= 2 * (extent + slack)
     ):
         return False

@@ -104,9 +104,9 @@ def on_classes(distribution: ColumnDistribution, classes: ColumnDistribution) ->
     depend on the rows that are asked about.
 
     >>> cells = Cells("float", np.array([0.0, 2.0, 1.9]), np.zeros(3, bool))
-    >>> found = ColumnDistribution(cells, np.array([[0.25, 0.25, 0.5]]), np.zeros(3, np.int64))
+    >>> one = ColumnDistribution(cells, np.array([[0.25, 0.25, 0.5]]), np.zeros(3, np.int64))
     >>> fixed = Cells("float", np.array([0.0, 2.0]), np.zeros(2, bool))
-    >>> on_classes(found, ColumnDistribution(fixed, np.array([[0.5, 0.5]]), np.zeros(2, np.int64)))
+    >>> on_classes(one, ColumnDistribution(fixed, np.array([[0.5, 0.5]]), np.zeros(2, np.int64)))
     array([[0.25, 0.75]])
     """
     if len(distribution.cells) == len(classes.cells):

@@ -24,9 +24,9 @@ from torch import Generator, Tensor
 
 from ctem.densities.anyorder.numbers import FAR
 from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Numbers
-from ctem.tables.encoding.lookup import in_words
+from ctem.tables.encoding.lookup import find, in_words
 from ctem.tables.io.cells import Cells, counts_of, is_gap, object_cells
-from ctem.tables.io.zones import moment_of
+from ctem.tables.io.given import moment_of
 from ctem.tables.schema import Schema
 
 __all__ = ["LabelCondition", "NoValueError", "NumberCondition", "check_state", "compiled", "is_range"]
@@ -217,14 +217,11 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
 def _plain(item: Item) -> Item:
     """None for any mark of a missing cell, and for an end at infinity."""
     if isinstance(item, tuple) and len(item) == 2:
-        low, high = item
-        return None if _is_number(low, -math.inf) else low, None if _is_number(high, math.inf) else high
+        pairs = zip(item, (-math.inf, math.inf), strict=True)
+        return tuple(
+            None if isinstance(end, float | np.floating) and end == far else end for end, far in pairs
+        )
     return None if is_gap(item) else item
-
-
-def _is_number(value: Any, number: float) -> bool:
-    """Whether a value, which may be of any type, is this number."""
-    return isinstance(value, float | np.floating) and float(value) == number
 
 
 def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:
@@ -233,18 +230,14 @@ def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:
     if kind == "moment":
         values = [moment_of(value) for value in values]
     if kind == "duration":
-        spans = np.array([_span(name, value) for value in values], "m8[us]")
+        for value in values:
+            if not isinstance(value, dt.timedelta | np.timedelta64):
+                raise TypeError(f"column {name!r}: expected durations, as in fit; got {value!r}.")
+        spans = np.array([np.timedelta64(value, "us") for value in values], "m8[us]")
         return Cells("duration", spans.view(np.int64), np.zeros(len(values), bool), unit="us")
     column = np.empty(len(values), object)
     column[:] = list(values)
     return object_cells(name, column)[1]
-
-
-def _span(name: str, value: Any) -> np.timedelta64:
-    """A NumPy duration from one of Python, NumPy or pandas."""
-    if not isinstance(value, dt.timedelta | np.timedelta64):
-        raise TypeError(f"column {name!r}: expected durations, as in fit; got {value!r}.")
-    return np.timedelta64(value, "us")
 
 
 def _allowed(name: str, items: list[Item], codec: Labels, what: str) -> NDArray[np.bool_]:
@@ -252,8 +245,7 @@ def _allowed(name: str, items: list[Item], codec: Labels, what: str) -> NDArray[
     allowed = np.zeros(len(codec.values) + 1, bool)
     values = [item for item in items if item is not None and not isinstance(item, tuple)]
     if values:
-        code, _ = _single(codec).encode(name, _read(name, values, codec))
-        allowed[code.flatten().long().numpy()] = True
+        allowed[find(name, _read(name, values, codec), replace(codec, reserve=0.0))] = True
     for low, high in (item for item in items if isinstance(item, tuple)):
         allowed[:-1] |= _between(name, low, high, codec, what)
     if None in items:
@@ -262,12 +254,6 @@ def _allowed(name: str, items: list[Item], codec: Labels, what: str) -> NDArray[
     if not allowed.any():
         raise NoValueError(f"{what}: column {name!r} holds no value in {items[0]}.")
     return allowed
-
-
-def _single(codec: Labels) -> Labels:
-    """The codec with a code for each value, which refuses others."""
-    codes, shares = tuple(range(len(codec.values))), (1.0,) * len(codec.values)
-    return replace(codec, codes=codes, shares=shares, state=False, reserve=0.0)
 
 
 def _between(name: str, low: Any, high: Any, codec: Labels, what: str) -> NDArray[np.bool_]:
@@ -287,11 +273,12 @@ def _between(name: str, low: Any, high: Any, codec: Labels, what: str) -> NDArra
             )
         ends = [place.get(low, -1), place.get(high, len(rank))]
         return (rank >= ends[0]) & (rank <= ends[1])
-    values = np.array(codec.values)
-    return np.logical_and(
-        True if low is None else values >= _tick(name, low, codec),
-        True if high is None else values <= _tick(name, high, codec),
-    ) & np.ones(len(values), bool)
+    values, inside = np.array(codec.values), np.ones(len(codec.values), bool)
+    if low is not None:
+        inside &= values >= _tick(name, low, codec)
+    if high is not None:
+        inside &= values <= _tick(name, high, codec)
+    return inside
 
 
 def _tick(name: str, value: Any, codec: Labels) -> Any:

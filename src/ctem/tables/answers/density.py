@@ -47,13 +47,8 @@ def find_device(name: str) -> torch.device:
     >>> find_device("cpu")
     device(type='cpu')
     """
-    if name != "auto":
-        return _checked(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _checked(name: str) -> torch.device:
-    """A device that this machine has."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -117,7 +112,9 @@ class TableDensity:
         return density.space.dim * len(density.orders) * members
 
     def of_member(self, member: int) -> TableDensity:
-        """The answers of one network alone, kept because they remember what is typical."""
+        """The answers of one network alone, kept because they remember what is typical; of all if it is negative."""
+        if member < 0:
+            return self
         if member not in self._of_members:
             density = self.density.altered(member=member)
             self._of_members[member] = TableDensity(self.schema, density, self)
@@ -164,9 +161,9 @@ class TableDensity:
 
     def _log_excess(self, density: TiltedDensity, x: Tensor, asked: int, given: Sequence[int]) -> Tensor:
         """log of what the conditional of one column adds up to, (n,): with an energy, nearly 0; 0 of missing cells."""
-        shown, owner = torch.full_like(x, torch.nan), self.schema.owner[asked]
-        shown[:, list(given)] = x[:, list(given)]
-        parts = shown.split(CHUNK // 8)
+        known, owner = torch.full_like(x, torch.nan), self.schema.owner[asked]
+        known[:, list(given)] = x[:, list(given)]
+        parts = known.split(CHUNK // 8)
         total = torch.cat([log_total_tilt(density, part, owner) for part in parts])
         before = torch.cat([density.energy(part) for part in parts]) if given else 0.0
         return torch.where(x[:, owner[0]].isnan(), 0.0, total - before)
@@ -215,12 +212,8 @@ class TableDensity:
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
-
-        def summary(distribution: ColumnDistribution, name: str) -> Cells:
-            return distribution.mode() if method == "mode" else distribution.mean()
-
-        (columns,) = self.summarised(frame, summary)
-        return columns
+        summary = ColumnDistribution.mode if method == "mode" else ColumnDistribution.mean
+        return self.summarised(frame, lambda distribution, name: summary(distribution))[0]
 
     def summarised(
         self, frame: Frame, *summaries: Callable[[ColumnDistribution, str], Cells]
@@ -293,8 +286,8 @@ class TableDensity:
     def _added(self, part: Frame, x: Tensor, log_det: Vector, terms: Tensor | None = None) -> Vector:
         """``surprises`` of rows that are encoded already."""
         density = self.density
-        seen = surprises(self.schema, density, x, terms).cpu().numpy() + self._shared(x, log_det)
-        added = self._rarity(seen)
+        shared = of_shared_codes(self.schema, x, torch.from_numpy(log_det)).numpy()
+        added = self._rarity(surprises(self.schema, density, x, terms).cpu().numpy() + shared)
         for j, encoded in enumerate(self.schema.owner):
             added[:, j] *= not encoded or ~x[:, encoded[0]].isnan().cpu().numpy()
         return np.where(self.schema.unseen(part).numpy(), -log_det - log_units(self.schema), added)
@@ -302,9 +295,6 @@ class TableDensity:
     def surprise(self, frame: Frame) -> Vector:
         """The score of every row: the sum of its cells'."""
         return np.asarray(self.surprises(frame).sum(1))
-
-    def _shared(self, x: Tensor, log_det: Vector) -> Vector:
-        return of_shared_codes(self.schema, x, torch.from_numpy(log_det)).numpy()
 
     @cached_property
     def _rarity(self) -> Rarity:

@@ -14,7 +14,6 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.markup import Picture, cell_text, spark, table_html
 from ctem.tables.io.cells import Cells, counts_of
-from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field
 
 __all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
@@ -22,7 +21,7 @@ __all__ = ["ColumnDistribution", "column_distribution", "log_total_tilt"]
 DAY = {"D": 1.0, "s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # units of a day
 BINS = 48  # of a histogram, about
 MOSTLY = (0.05, 0.95)  # between these quantiles are nine in ten of the mass
-SHOWN = (0.001, 0.999)  # the part of a number's mass that its histogram spans
+NEARLY_ALL = (0.001, 0.999)  # the part of a number's mass that its histogram spans
 ROWS, LABELS = 10, 8  # that a notebook shows
 
 
@@ -65,8 +64,8 @@ class ColumnDistribution:
         return self.numeric and self.cells.type not in ("label", "bool") and not self.cells.missing.all()
 
     def displayed(self, field: Field) -> ColumnDistribution:
-        """The same, whose values are displayed as the table has them (``ctem.tables.io.display``)."""
-        return replace(self, cells=displayed(field, self.cells))
+        """The same, whose values are displayed as the table has them."""
+        return replace(self, cells=field.displayed(self.cells))
 
     def mean(self) -> Cells:
         """E[X_j | …] of every row, whole for whole numbers; the most likely value where there is no mean."""
@@ -197,7 +196,7 @@ class ColumnDistribution:
         >>> float(share[0]), edges[:3]
         (0.02, array([-0.5,  1.5,  3.5]))
         """
-        low, high = (float(self.quantile(share).values[row]) for share in SHOWN)
+        low, high = (float(self.quantile(share).values[row]) for share in NEARLY_ALL)
         known = ~self.cells.missing
         values, mass = self.cells.values[known].astype(float), self.probability[row, known]
         inside = np.unique(values[(values >= low) & (values <= high)])
@@ -248,9 +247,9 @@ class ColumnDistribution:
 
     def _labels(self, n: int) -> tuple[list[str], list[list[Any]]]:
         """The probability of the most likely values in each row."""
-        shown = np.argsort(-self.probability.mean(0), kind="stable")[:LABELS]
-        rows = [[i, *(f"{self.probability[i, k]:.3f}" for k in shown)] for i in range(n)]
-        return ["row", *(cell_text(self.values[k]) for k in shown)], rows
+        likely = np.argsort(-self.probability.mean(0), kind="stable")[:LABELS]
+        rows = [[i, *(f"{self.probability[i, k]:.3f}" for k in likely)] for i in range(n)]
+        return ["row", *(cell_text(self.values[k]) for k in likely)], rows
 
     def _averaged(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """The values as means take them, between the ends that fit saw, and their probabilities."""

@@ -12,14 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctem.densities.anyorder.events import (
-    Event,
-    Particles,
-    Probability,
-    conditioned,
-    estimate,
-    resampled,
-)
+from ctem.densities.anyorder.events import Event, Particles, Probability, conditioned, estimate, resampled
 from ctem.densities.tilted import TiltedDensity
 from ctem.tables.answers.conditions import (
     LabelCondition,
@@ -34,7 +27,6 @@ from ctem.tables.encoding.codecs import LeftOut
 from ctem.tables.io.cells import Cells, is_gap
 from ctem.tables.io.frame import TableType
 from ctem.tables.io.given import given_values, partial_frame
-from ctem.tables.io.zones import given_moments
 from ctem.tables.schema import Schema
 
 __all__ = ["TableEvent", "conditional_probability", "split_given"]
@@ -57,7 +49,9 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
     """
     if unknown := [name for name in given if name not in schema.columns]:
         raise ValueError(f"given: expected some of the columns {list(schema.columns)}; got {unknown[0]!r}.")
-    given = {name: None if is_gap(value) else _as_list(value) for name, value in given.items()}
+    listed = (np.ndarray, range)  # an array or a series of values is the list that it is
+    given = {n: list(v) if isinstance(v, listed) or hasattr(v, "to_list") else v for n, v in given.items()}
+    given = {name: None if is_gap(value) else value for name, value in given.items()}
     ranges = {name: value for name, value in given.items() if is_range(value)}
     for name, value in given.items():
         if isinstance(schema.columns[name].codec, LeftOut):
@@ -69,11 +63,6 @@ def split_given(given: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any
             check_state(name, schema.columns[name].codec, "given")
         _check_value(name, value, schema.columns[name].kind)
     return {name: value for name, value in given.items() if name not in ranges}, ranges
-
-
-def _as_list(value: Any) -> Any:
-    """An array or a series of values as the list that it is."""
-    return list(value) if isinstance(value, np.ndarray | range) or hasattr(value, "to_list") else value
 
 
 def _check_value(name: str, value: Any, kind: str) -> None:
@@ -130,7 +119,8 @@ class TableEvent:
 
         Fewer if the standard error is below ``tolerance`` times the smaller of P and 1 − P.
         """
-        if not self.conditions and not self._weighs_what_is_known:
+        tilted = isinstance(self.table.density, TiltedDensity)  # an energy weighs what is known
+        if not self.conditions and not (tilted and not bool(self.known.isnan().all())):
             return Probability(1.0, 0.0, math.inf)
         drawn: list[Particles] = []
         for done in range(-(-n // PASS)):
@@ -148,12 +138,6 @@ class TableEvent:
         if not self.conditions:
             return 1.0
         return estimate([self._swarm(PASS, generator)]).value
-
-    @property
-    def _weighs_what_is_known(self) -> bool:
-        """Whether rows with the known cells have another total weight than 1: an energy weighs them."""
-        tilted = isinstance(self.table.density, TiltedDensity)
-        return tilted and not bool(self.known.isnan().all())
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Cells]:
         """Columns of n rows that meet the conditions.
@@ -212,7 +196,7 @@ class TableEvent:
 def _conditions(
     asked: Mapping[str, Any], kind: TableType, schema: Schema, what: str
 ) -> dict[str, LabelCondition | NumberCondition]:
-    return compiled(given_moments(what, given_values(asked, kind), kind), schema, what)
+    return compiled(given_values(what, asked, kind), schema, what)
 
 
 def _is_known(p: Probability, tolerance: float) -> bool:

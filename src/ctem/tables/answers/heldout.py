@@ -38,7 +38,6 @@ from ctem.tables.io.rows import chunks, taken
 __all__ = [
     "Fold",
     "HeldOut",
-    "blind",
     "check_held_out",
     "energy_held_out",
     "held_out_parts",
@@ -61,7 +60,7 @@ SHARE, LEARNING = (
 )  # of the training's work, for scoring; passes of scoring that one of training is worth
 LEAST, FREE = 300, 2**17  # rows that are scored, and passes that may be, however short the training was
 REPEATED = 5  # times that a held-out row is there, from which new rows like it are to be expected
-EVERY = -1  # the member of a fold that no network has seen
+EVERY = -1  # the member of a fold that no network has seen: all of them score it
 PLAIN = ("rows", "log_density", "independent", "gain")
 
 
@@ -109,7 +108,7 @@ class HeldOut:
         for k, fold in enumerate(self.folds):
             rows = judge == k
             if rows.any():
-                new[rows] = blind(table, fold.member).surprise(taken(frame, rows))
+                new[rows] = table.of_member(fold.member).surprise(taken(frame, rows))
         return rank_p_values(held_out, new)
 
     def summary(self) -> dict[str, Any]:
@@ -133,13 +132,16 @@ class HeldOut:
         rows, *means = (float(data[name]) for name in PLAIN)
         stderr = math.inf if data["stderr"] is None else float(data["stderr"])
         fine = all(fold.scores.ndim == 1 and bool(np.isfinite(fold.scores).all()) for fold in folds)
-        if not fine or not np.isfinite(means).all() or stderr < 0 or rows != sum(map(_size, folds)):
+        total = sum(len(fold.scores) for fold in folds)
+        if not fine or not np.isfinite(means).all() or stderr < 0 or rows != total:
             raise ValueError("held_out: expected finite scores, as many as there are rows, and finite means.")
         sorted_folds = tuple(Fold(fold.member, np.sort(fold.scores)) for fold in folds)
         log_density, independent, gain = means
-        return cls(
-            int(rows), log_density, independent, gain, stderr, sorted_folds, _realism(data.get("realism"))
-        )
+        realism = data.get("realism")
+        realism = None if realism is None else Realism(float(realism["samples"]), float(realism["ceiling"]))
+        if realism is not None and not all(0 <= share <= 1 for share in realism):
+            raise ValueError(f"realism: expected shares in [0, 1]; got {realism}.")
+        return cls(int(rows), log_density, independent, gain, stderr, sorted_folds, realism)
 
     def __str__(self) -> str:
         passing = "" if self.realism is None else f"; {self.realism}"
@@ -212,18 +214,6 @@ def blind_rows(density: AnyOrderDensity, n: int, seed: int) -> list[NDArray[np.i
     return rows_of(n, density.net.members, seed)
 
 
-def blind(table: TableDensity, member: int) -> TableDensity:
-    """The density of one member alone; the whole one for ``EVERY``.
-
-    >>> from ctem import CTEM
-    >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = CTEM(max_steps=2, width=8, members=2, batch_size=16, random_state=0).fit(X)
-    >>> blind(TableDensity(model.schema_, model.density_), 1).density.chain.conditionals.member
-    1
-    """
-    return table if member == EVERY else table.of_member(member)
-
-
 def check_held_out(
     table: TableDensity,
     frame: Frame,
@@ -250,7 +240,7 @@ def check_held_out(
     20
     """
     member = 0 if held_out is None else EVERY
-    most = judged_rows(blind(table, member), trained)
+    most = judged_rows(table.of_member(member), trained)
     if held_out is not None:
         return _judged(table, [(EVERY, taken(held_out, slice(0, most)))], until)
     return _judged(table, held_out_parts(table, frame, seed, most, weights), until)
@@ -288,49 +278,41 @@ def held_out_parts(
     >>> [(member, len(rows)) for member, rows in held_out_parts(table, model.as_frame(X), model.seed_, most=2000)]
     [(0, 10), (1, 10)]
     """
-    unseen = blind_rows(table.density, len(frame), seed)
-    few = max(1, most // len(unseen))
-    if weights is not None:
-        rng = np.random.default_rng(seed)
-        unseen = [_drawn(rows, weights[rows], rng) for rows in unseen]
-    return [(k, taken(frame, rows[:few])) for k, rows in enumerate(unseen) if len(rows)]
-
-
-def _drawn(rows: NDArray[np.int64], weight: Vector, rng: np.random.Generator) -> NDArray[np.int64]:
-    """As many of these rows, each as often as it weighs."""
-    return rng.choice(rows, len(rows), p=weight / weight.sum()) if len(rows) else rows
+    unseen, rng = blind_rows(table.density, len(frame), seed), np.random.default_rng(seed)
+    parts = []
+    for member, rows in ((k, rows) for k, rows in enumerate(unseen) if len(rows)):
+        if weights is not None:  # as many, each as often as it weighs
+            rows = rng.choice(rows, len(rows), p=weights[rows] / weights[rows].sum())
+        parts.append((member, taken(frame, rows[: max(1, most // len(unseen))])))
+    return parts
 
 
 def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: float | None = None) -> HeldOut:
-    found, alone, strange = list[Vector](), list[Vector](), list[Vector]()
-    parts = parts if until is None else _in_turn(table, parts)
+    """Held-out rows judged by members that have not seen them; some rows of each in turn if time is limited."""
+    log_density, independent, scores = list[Vector](), list[Vector](), list[Vector]()
+    if until is not None:  # all members count when the time is over
+        few = max(1, min(AT_A_TIME, PIECE // table.of_member(parts[0][0]).passes))
+        pieces = [[(member, piece) for piece in chunks(part, few)] for member, part in parts]
+        parts = [piece for turn in zip_longest(*pieces) for piece in turn if piece is not None]
     for member, part in parts:
-        if found and until is not None and time.perf_counter() > until:
+        if scores and until is not None and time.perf_counter() > until:
             break
-        log_p, scores = blind(table, member).log_prob_and_surprise(part)
-        found.append(log_p)
-        alone.append(table.independent(part))
-        strange.append(scores)
-    scored = parts[: len(strange)]
+        log_p, score = table.of_member(member).log_prob_and_surprise(part)
+        log_density.append(log_p)
+        independent.append(table.independent(part))
+        scores.append(score)
+    scored = parts[: len(scores)]
     if until is None or time.perf_counter() < until:
-        strange = _repeated_alike(table, scored, strange)
-    of = {
-        member: [own for (k, _), own in zip(scored, strange, strict=True) if k == member]
-        for member, _ in scored
-    }
-    folds = tuple(Fold(member, np.sort(np.concatenate(own))) for member, own in of.items())
-    ours, theirs = np.concatenate(found), np.concatenate(alone)
-    gain = ours - theirs
+        scores = _repeated_alike(table, scored, scores)
+    by_member: dict[int, list[Vector]] = {}
+    for (member, _), score in zip(scored, scores, strict=True):
+        by_member.setdefault(member, []).append(score)
+    folds = tuple(Fold(member, np.sort(np.concatenate(some))) for member, some in by_member.items())
+    dependent, alone = np.concatenate(log_density), np.concatenate(independent)
+    gain = dependent - alone
     stderr = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-    means = float(ours.mean()), float(theirs.mean()), float(gain.mean())
+    means = float(dependent.mean()), float(alone.mean()), float(gain.mean())
     return HeldOut(len(gain), *means, stderr, folds)
-
-
-def _in_turn(table: TableDensity, parts: Sequence[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
-    """Some rows of each member after the other, so that all of them count when the time is over."""
-    few = max(1, min(AT_A_TIME, PIECE // blind(table, parts[0][0]).passes))
-    pieces = [[(member, piece) for piece in chunks(part, few)] for member, part in parts]
-    return [piece for turn in zip_longest(*pieces) for piece in turn if piece is not None]
 
 
 def _repeated_alike(
@@ -340,28 +322,15 @@ def _repeated_alike(
 
     It has seen such a row many times, whether or not it has seen this one.
     """
-    members, cells = list(dict(parts)), [row_hashes(table.encode(part)[0]) for _, part in parts]
-    _, which, counts = np.unique(np.concatenate(cells), return_inverse=True, return_counts=True)
-    often = np.split(counts[which] >= REPEATED, np.cumsum([len(own) for own in cells])[:-1])
+    members, hashes = list(dict(parts)), [row_hashes(table.encode(part)[0]) for _, part in parts]
+    _, which, counts = np.unique(np.concatenate(hashes), return_inverse=True, return_counts=True)
+    often = np.split(counts[which] >= REPEATED, np.cumsum([len(some) for some in hashes])[:-1])
     out = []
-    for (_, part), own, repeated, before in zip(parts, cells, often, scores, strict=True):
-        after, judge = before.copy(), own % np.uint64(len(members))
+    for (_, part), some, repeated, before in zip(parts, hashes, often, scores, strict=True):
+        after, judge = before.copy(), some % np.uint64(len(members))
         for k, member in enumerate(members):
             rows = repeated & (judge == k)
             if rows.any():
-                after[rows] = blind(table, member).surprise(taken(part, rows))
+                after[rows] = table.of_member(member).surprise(taken(part, rows))
         out.append(after)
     return out
-
-
-def _realism(data: Mapping[str, Any] | None) -> Realism | None:
-    if data is None:
-        return None
-    found = Realism(float(data["samples"]), float(data["ceiling"]))
-    if not all(0 <= value <= 1 for value in found):
-        raise ValueError(f"realism: expected shares in [0, 1]; got {found}.")
-    return found
-
-
-def _size(fold: Fold) -> int:
-    return len(fold.scores)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.distributions import ColumnDistribution
-from ctem.tables.answers.heldout import EVERY, blind
+from ctem.tables.answers.heldout import EVERY
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
@@ -75,7 +75,7 @@ class Intervals:
     def of(self, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
         """The columns of a frame, missing cells at their lower ends, and at their upper ones; labels stay missing."""
         asked = sorted({member for member, _ in self.parts}) or [EVERY]
-        each = [self._by(blind(self.table, member), frame, coverage) for member in asked]
+        each = [self._by(self.table.of_member(member), frame, coverage) for member in asked]
         return [
             {name: _middle([ends[side][name] for ends in each], upper=bool(side)) for name in frame.columns}
             for side in (0, 1)
@@ -84,33 +84,32 @@ class Intervals:
     def _by(self, table: TableDensity, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
         """Lower and upper ends by one network."""
 
-        def low(distribution: ColumnDistribution, name: str) -> Cells:
-            return distribution.quantile(self._tail(distribution, name, coverage) / 2)
+        def half(distribution: ColumnDistribution, name: str) -> float:
+            """What lies beyond each end."""
+            return (tail(self._p_values(name), coverage) if distribution.has_mean else 1 - coverage) / 2
 
-        def high(distribution: ColumnDistribution, name: str) -> Cells:
-            return distribution.quantile(1 - self._tail(distribution, name, coverage) / 2 * (1 - TIE))
-
-        return table.summarised(frame, low, high)
-
-    def _tail(self, distribution: ColumnDistribution, name: str, coverage: float) -> float:
-        return tail(self._p_values(name), coverage) if distribution.has_mean else 1 - coverage
+        return table.summarised(
+            frame,
+            lambda distribution, name: distribution.quantile(half(distribution, name)),
+            lambda distribution, name: distribution.quantile(1 - half(distribution, name) * (1 - TIE)),
+        )
 
     def _p_values(self, name: str) -> Vector:
         """Of the held-out cells of a column of numbers, (n,)."""
-        if name not in self._found:
-            self._found[name] = np.concatenate([self._asked(name, *part) for part in self.parts])
-        return self._found[name]
-
-    def _asked(self, name: str, member: int, frame: Frame) -> Vector:
-        rows = np.flatnonzero(~frame.columns[name].missing)
-        if not len(rows):
-            return np.empty(0)
-        known = taken(frame, rows)
-        expected = blind(self.table, member).conditional(known, list(frame.columns).index(name))
-        return expected.p_values(known.columns[name])
+        if name not in self._known:
+            p = [np.empty(0)]
+            for member, frame in self.parts:
+                known = taken(frame, ~frame.columns[name].missing)
+                if len(known):
+                    expected = self.table.of_member(member).conditional(
+                        known, list(frame.columns).index(name)
+                    )
+                    p.append(expected.p_values(known.columns[name]))
+            self._known[name] = np.concatenate(p)
+        return self._known[name]
 
     @cached_property
-    def _found(self) -> dict[str, Vector]:
+    def _known(self) -> dict[str, Vector]:
         return {}
 
 

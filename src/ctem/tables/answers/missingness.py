@@ -31,13 +31,7 @@ __all__ = ["GapNet", "Missingness", "fit_missingness", "gap_groups"]
 
 WIDTH = 32
 RECIPE = Recipe(
-    steps=600,
-    batch_size=512,
-    learning_rate=5e-3,
-    weight_decay=0.1,
-    ema=0.99,
-    evaluate_every=40,
-    patience=6,
+    steps=600, batch_size=512, learning_rate=5e-3, weight_decay=0.1, ema=0.99, evaluate_every=40, patience=6
 )
 LEVEL = 1e-3  # noise level of the inputs; there is none
 HELD_OUT, MOST_HELD_OUT = 0.1, 5000  # of the rows
@@ -96,7 +90,7 @@ class Missingness:
 
     def __init__(self, schema: Schema, groups: Groups, net: GapNet):
         self.schema, self.groups, self.net = schema, groups, net.eval()
-        self.shown = shown_before(schema, groups)
+        self.visible = visible_before(schema, groups)
 
     def applied(
         self,
@@ -114,7 +108,8 @@ class Missingness:
             kept: columns without gaps, because they are given.
         """
         x = self.schema.encode(Frame(table_type, dict(columns))).x
-        on_cpu = _on_cpu(generator)
+        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+        on_cpu = torch.Generator().manual_seed(seed)
         flags = torch.cat([self._draw(part, on_cpu, kept) for part in x.split(2**13)]).numpy()
         out = dict(columns)
         for group, gone in zip(self.groups, flags.T, strict=True):
@@ -128,7 +123,7 @@ class Missingness:
         rows = torch.cat([x, x.new_zeros(len(x), len(self.groups))], 1)
         for g, group in enumerate(self.groups):
             with torch.no_grad():
-                odds = self.net(rows.nan_to_num(), self.shown[g] & ~rows.isnan())[:, g]
+                odds = self.net(rows.nan_to_num(), self.visible[g] & ~rows.isnan())[:, g]
             gone = torch.rand(len(x), generator=generator) < odds.sigmoid()
             gone &= not all(name in kept for name in group)
             rows[:, x.shape[1] + g] = gone.to(rows.dtype)
@@ -173,7 +168,7 @@ def fit_missingness(
     recipe = replace(RECIPE, seed=seed, steps=steps, evaluate_every=min(RECIPE.evaluate_every, steps))
     train(
         net,
-        _Loss(shown_before(schema, groups), len(groups)),
+        _Loss(visible_before(schema, groups), len(groups)),
         x[kept],
         recipe if count else replace(recipe, patience=None),
         held_out=x[held].repeat(max(1, 500 // count), 1) if count else None,
@@ -184,14 +179,14 @@ def fit_missingness(
 
 
 class _Loss:
-    """−log P of one flag of every row, chosen at random, given what is shown before it."""
+    """−log P of one flag of every row, chosen at random, given what is visible before it."""
 
-    def __init__(self, shown: Tensor, groups: int):
-        self.shown, self.groups = shown, groups
+    def __init__(self, visible: Tensor, groups: int):
+        self.visible, self.groups = visible, groups
 
     def __call__(self, net: nn.Module, x: Tensor, generator: torch.Generator) -> Tensor:
         asked = torch.randint(self.groups, (len(x), 1), generator=generator)
-        odds = net(x.nan_to_num(), self.shown[asked.squeeze(1)] & ~x.isnan()).gather(1, asked)
+        odds = net(x.nan_to_num(), self.visible[asked.squeeze(1)] & ~x.isnan()).gather(1, asked)
         return binary_cross_entropy_with_logits(odds, x[:, -self.groups :].gather(1, asked))
 
 
@@ -215,18 +210,12 @@ def space_with_flags(schema: Schema, groups: Sequence[Sequence[str]]) -> Space:
     return Space([*schema.space.columns, *(Category(2) for _ in groups)])
 
 
-def shown_before(schema: Schema, groups: Sequence[Sequence[str]]) -> Tensor:
+def visible_before(schema: Schema, groups: Sequence[Sequence[str]]) -> Tensor:
     """What may be seen when a group is decided: complete columns, earlier groups and their flags, (k, d + k)."""
     owner = dict(zip(schema.columns, schema.owner, strict=True))
     late = [j for group in groups for name in group for j in owner[name]]
-    shown = torch.zeros(len(groups), schema.space.dim + len(groups), dtype=torch.bool)
-    shown[:, [j for j in range(schema.space.dim) if j not in late]] = True
+    visible = torch.zeros(len(groups), schema.space.dim + len(groups), dtype=torch.bool)
+    visible[:, [j for j in range(schema.space.dim) if j not in late]] = True
     for g, group in enumerate(groups):
-        shown[g + 1 :, [schema.space.dim + g, *(j for name in group for j in owner[name])]] = True
-    return shown
-
-
-def _on_cpu(generator: torch.Generator) -> torch.Generator:
-    """A generator on the CPU, seeded by another."""
-    device = generator.device
-    return torch.Generator().manual_seed(int(torch.randint(2**31, (1,), generator=generator, device=device)))
+        visible[g + 1 :, [schema.space.dim + g, *(j for name in group for j in owner[name])]] = True
+    return visible

@@ -17,7 +17,6 @@ from ctem.tables.answers.heldout import HeldOut
 from ctem.tables.answers.markup import cell_text, table_html
 from ctem.tables.encoding.codecs import Codec, Numbers
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.display import displayed
 from ctem.tables.io.frame import Field, Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.margins.rhythms import DAY, Rhythm
@@ -102,8 +101,8 @@ class Outlier:
         cells: the few that add most, with what was expected there.
         unseen: columns that hold a value never seen in fit.
 
-    >>> Outlier.ranked(7, ["age", "city"], np.array([0.5, 4.0]), -9.0, np.array([False, True])).columns
-    {'city': 4.0, 'age': 0.5}
+    >>> Outlier(7, 4.5, {"city": 4.0, "age": 0.5}, -9.0, unseen=("city",)).score
+    4.5
     """
 
     row: int
@@ -113,16 +112,6 @@ class Outlier:
     p_value: float = np.nan
     cells: tuple[SuspiciousCell, ...] = ()
     unseen: tuple[str, ...] = ()
-
-    @classmethod
-    def ranked(
-        cls, row: int, names: Sequence[str], surprise: Vector, log_density: float, unseen: NDArray[np.bool_]
-    ) -> Outlier:
-        """From surprises in the order of the names."""
-        order = np.argsort(-surprise, kind="stable")
-        columns = {names[j]: float(surprise[j]) for j in order}
-        new = tuple(name for name, is_new in zip(names, unseen, strict=True) if is_new)
-        return cls(row, float(surprise.sum()), columns, log_density, unseen=new)
 
     def why(self, most: int = REASONS) -> str:
         """The cells that add most, in words: those that are unlikely given the others, or the least likely of them.
@@ -161,11 +150,7 @@ def strangest_first(score: Vector, p_values: Vector) -> NDArray[np.int64]:
 
 
 def find_outliers(
-    table: TableDensity,
-    frame: Frame,
-    held_out: HeldOut,
-    n: int | None,
-    alpha: float | None = None,
+    table: TableDensity, frame: Frame, held_out: HeldOut, n: int | None, alpha: float | None = None
 ) -> list[Outlier]:
     """The n strangest rows, or those with a p-value of at most alpha; in the order of ``strangest_first``.
 
@@ -190,10 +175,11 @@ def find_outliers(
         return []
     strange = taken(frame, rows)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
-    outliers = [
-        Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
-        for i, row in enumerate(rows)
-    ]
+    outliers = []
+    for i, row in enumerate(rows.tolist()):
+        nats = {names[j]: float(surprises[row, j]) for j in np.argsort(-surprises[row], kind="stable")}
+        new = tuple(names[j] for j in np.flatnonzero(unseen[i]))
+        outliers.append(Outlier(row, float(surprises[row].sum()), nats, float(log_density[i]), unseen=new))
     return _explained(table, strange, outliers, p[rows])
 
 
@@ -264,7 +250,7 @@ def _reasons(outlier: Outlier, frame: Frame, row: int) -> list[str]:
 
 def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> list[SuspiciousCell]:
     """What was expected in the cells of one column."""
-    cells, expected = displayed(field, cells), expected.displayed(field)
+    cells, expected = field.displayed(cells), expected.displayed(field)
     tail = (1 - COVERAGE) / 2
     ends = [[None] * len(cells)] * 2
     if expected.has_mean:
@@ -274,12 +260,7 @@ def _suspicious(expected: ColumnDistribution, cells: Cells, field: Field) -> lis
 
 
 def _or_alone(
-    table: TableDensity,
-    frame: Frame,
-    j: int,
-    made: list[SuspiciousCell],
-    nats: Sequence[float],
-    field: Field,
+    table: TableDensity, frame: Frame, j: int, made: list[SuspiciousCell], nats: Sequence[float], field: Field
 ) -> list[SuspiciousCell]:
     """The same cells; of those that add much and yet follow from the others, what was expected of any row.
 

@@ -73,7 +73,8 @@ class ColumnSketch:
         return cls(len(cells) - len(known), low, high, _counted(cells, known) if listed else None)
 
     def __add__(self, other: ColumnSketch) -> ColumnSketch:
-        lows, highs = ([e for e in ends if e is not None] for ends in self._ends(other))
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
         counts = None
         if self.counts is not None and other.counts is not None:
             both = Counter(self.counts)
@@ -81,9 +82,6 @@ class ColumnSketch:
             counts = dict(sorted(both.items())) if len(both) <= LISTED else None
         missing = self.missing + other.missing
         return ColumnSketch(missing, min(lows, default=None), max(highs, default=None), counts)
-
-    def _ends(self, other: ColumnSketch) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        return (self.low, other.low), (self.high, other.high)
 
 
 def _counted(cells: Cells, known: NDArray[Any]) -> dict[Any, int] | None:
@@ -187,7 +185,8 @@ def rows_of_cells(cells: Cells, seen: ColumnSketch) -> NDArray[np.float64] | Non
     if cells.type != "label" or seen.counts is None:
         return None
     there = np.bincount(cells.values[~cells.missing], minlength=len(cells.labels))
-    every = np.array([seen.counts.get(label, own) for label, own in zip(cells.labels, there, strict=True)])
+    pairs = zip(cells.labels, there, strict=True)
+    every = np.array([seen.counts.get(label, count) for label, count in pairs])
     return np.asarray((every / np.maximum(there, 1))[cells.values])
 
 

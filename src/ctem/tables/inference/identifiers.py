@@ -59,12 +59,12 @@ def left_out(name: str, cells: Cells, distinct: NDArray[Any]) -> tuple[str, str]
 
 def _text(name: str, cells: Cells, distinct: NDArray[Any], n: int) -> tuple[str, str] | None:
     share = len(distinct) / n
-    shown = "every row" if share == 1 else "nearly every row" if share > 0.99 else f"{share:.0%} of the rows"
+    rows = "every row" if share == 1 else "nearly every row" if share > 0.99 else f"{share:.0%} of the rows"
     words = np.mean([str(cells.labels[int(code)]).count(" ") + 1 for code in distinct[:1000]])
     if share > PROSE and words >= WORDS:
-        return "text", f"prose, another in {shown}; left out"
+        return "text", f"prose, another in {rows}; left out"
     if share > UNIQUE:
-        return "identifier", f"text that differs in {shown}: it names the rows; left out"
+        return "identifier", f"text that differs in {rows}: it names the rows; left out"
     texts = [str(cells.labels[int(code)]).strip() for code in distinct[:1000]]
     for what, form in FORMS.items():
         if np.mean([form.fullmatch(text) is not None for text in texts]) >= FORM and len(distinct) >= FEWEST:
@@ -73,16 +73,14 @@ def _text(name: str, cells: Cells, distinct: NDArray[Any], n: int) -> tuple[str,
     if many and (
         PERSONAL.search(name) or np.mean([PERSON.fullmatch(text) is not None for text in texts]) >= FORM
     ):
-        return "identifier", f"names or addresses, another in {shown}; left out"
+        return "identifier", f"names or addresses, another in {rows}; left out"
     return None
 
 
 def _numbers(name: str, distinct: NDArray[Any], n: int) -> tuple[str, str] | None:
     if NAMED.search(name) or CAMEL.search(name):
-        return (
-            "identifier",
-            "whole numbers that differ in every row, and its name: they name the rows; left out",
-        )
+        words = "whole numbers that differ in every row, and its name: they name the rows; left out"
+        return "identifier", words
     if int(distinct[0]) in (0, 1) and int(distinct[-1]) - int(distinct[0]) == n - 1:
         return "identifier", f"counts the rows from {int(distinct[0])} to {int(distinct[-1])}; left out"
     return None

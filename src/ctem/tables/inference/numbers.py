@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,18 +64,17 @@ def fit_numbers(
     'whole numbers; never below 0'
     """
     codes = sentinels(cells, distinct, counts)
-    ends = _ends(name, cells, distinct[~codes], requested)
+    ends = _ends(name, cells, distinct[~codes], counts[~codes], requested)
     if cells.type == "float" and np.abs(distinct[[0, -1]]).max() > VAST:
         raise ValueError(
             f"column {name!r}: values from {distinct[0]:g} to {distinct[-1]:g} span more than float64 can hold. "
             "Rescale it, or drop the extreme rows."
         )
     heavy = _atoms(distinct, counts) | _off_lattice(cells, distinct, counts) | codes
-    lattice = Lattice.fit(_picked(cells, ~np.isin(cells.values, distinct[heavy]) if heavy.any() else None))
+    is_atom = np.isin(cells.values, distinct[heavy]) if heavy.any() else np.zeros(len(cells), bool)
+    lattice = Lattice.fit(replace(cells, missing=cells.missing | is_atom))
     X = lattice.measure(cells)
-    atoms = (
-        np.unique(X[~cells.missing & np.isin(cells.values, distinct[heavy])]) if heavy.any() else np.empty(0)
-    )
+    atoms = np.unique(X[~cells.missing & is_atom])
     smooth_part = ~np.isnan(X) & ~np.isin(X, atoms)
     rest = np.sort(X[smooth_part])
     stands = rest if weights is None else _weighted(X[smooth_part], weights[smooth_part], lattice.width)
@@ -82,9 +82,10 @@ def fit_numbers(
         transform = _transform(stands, lattice, atoms.tolist(), cells.zone)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
-    free = (
-        without_cells(transform, _on_lattice(atoms, lattice), lattice.width) if lattice.width else transform
-    )
+    free = transform
+    if lattice.width:  # the continuous part must not draw atoms that are points of the lattice
+        off = (lattice.snap(torch.from_numpy(atoms)) - torch.from_numpy(atoms)).abs()
+        free = without_cells(transform, atoms[(off <= TOUCHING * lattice.width).numpy()], lattice.width)
     cut = with_ends(free, lattice, ends[:2], ends.requested)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new, (float(rest[0]), float(rest[-1])))
@@ -107,17 +108,11 @@ def _weighted(X: NDArray[np.float64], weights: NDArray[np.float64], width: float
     count = max(round(float(weights.sum() ** 2 / (weights**2).sum())), min(len(X), LEAST_WORTH))
     places = (np.arange(count) + 0.5) / count
     if width:
-        found = X[np.searchsorted(share, places).clip(max=len(X) - 1)]
+        chosen = X[np.searchsorted(share, places).clip(max=len(X) - 1)]
     else:
-        found = np.interp(places, share - weights / weights.sum() / 2, X)
-    found[[0, -1]] = X[[0, -1]]
-    return np.asarray(found)
-
-
-def _on_lattice(atoms: NDArray[np.float64], lattice: Lattice) -> NDArray[np.float64]:
-    """Those of them that are points of the lattice: the continuous part must not draw them."""
-    X = torch.from_numpy(atoms)
-    return atoms[((lattice.snap(X) - X).abs() <= TOUCHING * lattice.width).numpy()]
+        chosen = np.interp(places, share - weights / weights.sum() / 2, X)
+    chosen[[0, -1]] = X[[0, -1]]
+    return np.asarray(chosen)
 
 
 def _transform(
@@ -150,9 +145,9 @@ class Ends(NamedTuple):
         return f"{words}, as requested" if self.requested else words
 
 
-def _ends(name: str, cells: Cells, distinct: NDArray[Any], requested: Real) -> Ends:
+def _ends(name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], requested: Real) -> Ends:
     """The ends that the user requests, or those that the values suggest."""
-    low, high = natural_ends(distinct, cells.type)
+    low, high = natural_ends(distinct, cells.type, counts)
     if (requested.low, requested.high) == (None, None):
         return Ends(low, high, requested=False)
     if cells.unit:
@@ -179,9 +174,8 @@ def _atoms(distinct: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
         near = np.delete(counts[first : i + 4], i - first)
         room = float(_apart(distinct[[min(last, i + 3)]], distinct[[first]])[0])
         excess = counts[i] / max(float(np.median(near)), 1.0)
-        least = (max(share * total, ATOM_ROWS) for share, _ in ATOM_RULES)
         listed = any(
-            counts[i] >= rows and excess >= times for rows, (_, times) in zip(least, ATOM_RULES, strict=True)
+            counts[i] >= max(share * total, ATOM_ROWS) and excess >= times for share, times in ATOM_RULES
         )
         with np.errstate(over="ignore"):
             spread = counts[i] * room >= LONE_TIMES * near.sum() * cell
@@ -208,18 +202,10 @@ def _off_lattice(cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]) -> 
         return none
     for step in (10_000, 1000, 100, 10):
         off = np.fmod(distinct, step) != 0
-        if (
-            off.sum() <= MAX_STRAYS
-            and counts[off].sum() <= STRAYS * counts.sum()
-            and (~off).sum() > FEW_WHOLE
-        ):
+        few = off.sum() <= MAX_STRAYS and counts[off].sum() <= STRAYS * counts.sum()
+        if few and (~off).sum() > FEW_WHOLE:
             return np.asarray(off)
     return none
-
-
-def _picked(cells: Cells, keep: NDArray[np.bool_] | None) -> Cells:
-    gone = cells.missing if keep is None else cells.missing | ~keep
-    return Cells(cells.type, cells.values, gone, unit=cells.unit)
 
 
 def _spread(X: NDArray[np.float64], width: float) -> NDArray[np.float64]:
@@ -242,7 +228,7 @@ def _why(
 ) -> str:
     n, words = int((~cells.missing).sum()), []
     if len(atoms):
-        most = [_shown(atoms[i], cells) for i in np.argsort(-counts, kind="stable")]
+        most = [_displayed(atoms[i], cells) for i in np.argsort(-counts, kind="stable")]
         kind = "a value of its own" if len(most) == 1 else f"{len(most)} values of their own"
         words.append(f"{_some(most)} in {_share(int(counts.sum()), n)}: {kind} beside a continuous part")
     if state:
@@ -255,7 +241,7 @@ def _why(
     elif isinstance(transform, PreferredValues):
         values, times = np.unique(rest, return_counts=True)
         often = lattice.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
-        some = ", ".join(_shown(value, cells) for value in often)
+        some = ", ".join(_displayed(value, cells) for value in often)
         words.append(f"some values are preferred ({some}, …): each has its own share")
     distance = float(np.abs(rest[[0, -1]] / transform.scale - transform.location / transform.scale).max())
     if transform.location == 0 and distance > HEAVY and (rest[0] > 0 or rest[-1] < 0):
@@ -301,15 +287,15 @@ def _span(days: float) -> str:
     return f"{seconds} second{'' if seconds == '1' else 's'}"
 
 
-def _some(shown: list[str]) -> str:
+def _some(values: list[str]) -> str:
     """The first three of several values.
 
     >>> _some(["1", "2"]), _some(["1", "2", "3", "4"])
     ('1 and 2', '1, 2, 3, …')
     """
-    if len(shown) > 3:
-        return ", ".join(shown[:3]) + ", …"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    if len(values) > 3:
+        return ", ".join(values[:3]) + ", …"
+    return " and ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
 
 def _share(rows: int, n: int) -> str:
@@ -326,13 +312,13 @@ def _share(rows: int, n: int) -> str:
 def _codes_in_words(cells: Cells, codes: NDArray[Any]) -> list[str]:
     if not len(codes):
         return []
-    shown = " and ".join(_shown(value, cells) for value in codes)
+    listed = " and ".join(_displayed(value, cells) for value in codes)
     one = len(codes) == 1
-    words = f"{shown} {'looks' if one else 'look'} like {'a code' if one else 'codes'} for missing"
+    words = f"{listed} {'looks' if one else 'look'} like {'a code' if one else 'codes'} for missing"
     return [f"{words}: if so, make {'it' if one else 'them'} missing"]
 
 
-def _shown(value: Any, cells: Cells) -> str:
+def _displayed(value: Any, cells: Cells) -> str:
     if cells.text is not None:
         return cells.text(value)
     if not cells.unit:

@@ -58,31 +58,16 @@ def rules(columns: Mapping[str, Codes]) -> list[Rule]:
     """
     few = {name: codes for name, codes in columns.items() if 2 <= codes.max(initial=-1) + 1 <= MOST_VALUES}
     few = dict(list(few.items())[:MOST_COLUMNS])
-    odd = {
-        pair: broken
-        for pair in permutations(few, 2)
-        if (broken := _exceptions(few[pair[0]], few[pair[1]])) is not None
-    }
+    pairs = {(a, b): _exceptions(few[a], few[b]) for a, b in permutations(few, 2)}
+    odd = {pair: broken for pair, broken in pairs.items() if broken is not None}
     same = {(a, b) for a, b in odd if (b, a) in odd}
     first = {name: next(a for a in few if (a, name) in same or a == name) for name in few}
     mutual = [Rule(a, b, True, np.union1d(odd[a, b], odd[b, a])) for b, a in first.items() if a != b]
-    return mutual + _followers(
-        {
-            pair: broken
-            for pair, broken in odd.items()
-            if pair not in same and all(first[n] == n for n in pair)
-        },
-        few,
-    )
-
-
-def _followers(odd: Mapping[tuple[str, str], Codes], few: Mapping[str, Codes]) -> list[Rule]:
-    """The rules in one direction, for every column that from which it follows most closely."""
-    nearest: dict[str, str] = {}
-    for a, b in odd:
+    nearest: dict[str, str] = {}  # of rules in one direction, those from columns of the fewest values
+    for a, b in (pair for pair in odd if pair not in same and all(first[name] == name for name in pair)):
         if b not in nearest or few[a].max() < few[nearest[b]].max():
             nearest[b] = a
-    return [Rule(a, b, False, odd[a, b]) for b, a in nearest.items()]
+    return mutual + [Rule(a, b, False, odd[a, b]) for b, a in nearest.items()]
 
 
 def _exceptions(a: Codes, b: Codes) -> Codes | None:

@@ -40,9 +40,9 @@ def sentinels(
     for i in (0, len(distinct) - 1):
         rest = np.delete(distinct, np.append(np.flatnonzero(marked), i))
         if known[i] and len(rest) > 2 and counts[i] <= most * counts.sum():
-            marked[i] = _apart(distinct[i], rest) or (
-                cells.type in ("int", "float") and distinct[i] < 0 <= rest[0]
-            )
+            negative = cells.type in ("int", "float") and distinct[i] < 0 <= rest[0]
+            low, high, at = float(rest[0]), float(rest[-1]), float(distinct[i])
+            marked[i] = negative or max(low - at, at - high) > APART * (high - low)
     return marked
 
 
@@ -54,13 +54,5 @@ def _codes(cells: Cells, dtype: np.dtype[Any]) -> NDArray[Any]:
     if cells.type != "moment":
         return np.empty(0, dtype)
     days = np.array([*DAYS, *LATE_DAYS], "M8[D]")
-    ticks = days.astype(f"M8[{cells.unit}]")
-    return np.asarray(
-        ticks[ticks.astype("M8[D]") == days].view(np.int64)
-    )  # nanoseconds reach from 1677 to 2262
-
-
-def _apart(value: Any, rest: NDArray[Any]) -> bool:
-    """Whether a value is further from all others than some part of their range."""
-    low, high, at = float(rest[0]), float(rest[-1]), float(value)
-    return max(low - at, at - high) > APART * (high - low)
+    ticks = days.astype(f"M8[{cells.unit}]")  # nanoseconds reach from 1677 to 2262
+    return np.asarray(ticks[ticks.astype("M8[D]") == days].view(np.int64))

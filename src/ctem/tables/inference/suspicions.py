@@ -34,7 +34,7 @@ class Suspicion:
         kind: "names", "code", "left out", "constant", "mostly missing", "date", "mixed", "spelling", "refused", "copied
             rows", "copied column" or "rule".
         columns: that it is about; none for the table as a whole.
-        words: what was found.
+        words: what is odd.
         advice: what to do.
 
     >>> print(Suspicion("constant", ("unit",), "'unit' holds one value", "drop it"))
@@ -118,12 +118,7 @@ def remarks(columns: Mapping[str, Cells], kinds: Mapping[str, str], rows: int | 
 
 
 def _names(columns: Mapping[str, Cells]) -> Iterator[Suspicion]:
-    """Names that look like cells: of a file without a line of names, whose first row was taken for one.
-
-    >>> cells = Cells("int", np.array([3]), np.zeros(1, bool))
-    >>> [each.kind for each in _names({"0.36": cells, "7": cells})], list(_names({"2019": cells, "2020": cells}))
-    (['names'], [])
-    """
+    """Names that look like cells: of a file without a line of names, whose first row was taken for one."""
     numbers = [name for name in columns if number_pattern(".", "").fullmatch(name.lstrip("-"))]
     if 2 * len(numbers) >= len(columns) and not all(name.isdigit() for name in numbers):
         some = " and ".join(map(repr, numbers[:2]))
@@ -148,13 +143,15 @@ def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
     distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
     if kind in ("identifier", "text"):
         mixed = list(_mixed(name, cells, distinct, counts, kind))
-        yield from mixed or [_left_out(name, kind)]
+        what = "names its rows" if kind == "identifier" else "is free text"
+        advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
+        yield from mixed or [Suspicion("left out", (name,), f"{name!r} {what}", advice)]
         return
+    if len(distinct) < 2:
+        what = "one value" if len(distinct) else "nothing"
+        yield Suspicion("constant", (name,), f"{name!r} holds {what}", "drop it")
     if not len(distinct):
-        yield Suspicion("constant", (name,), f"{name!r} holds nothing", "drop it")
         return
-    if len(distinct) == 1:
-        yield Suspicion("constant", (name,), f"{name!r} holds one value", "drop it")
     if (share := float(cells.missing.mean())) >= HARDLY:
         words = f"{name!r} is missing in {share:.1%} of the rows"
         yield Suspicion("mostly missing", (name,), words, "is it of use?")
@@ -165,18 +162,13 @@ def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
         yield from _spellings(name, [str(cells.labels[code]) for code in distinct.tolist()])
 
 
-def _left_out(name: str, kind: str) -> Suspicion:
-    what = "names its rows" if kind == "identifier" else "is free text"
-    advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
-    return Suspicion("left out", (name,), f"{name!r} {what}", advice)
-
-
 def _odd_numbers(
     name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]
 ) -> Iterator[Suspicion]:
     coded = sentinels(cells, distinct, counts, most=1.0)
     for i in np.flatnonzero(coded).tolist():
-        code = _shown(cells, distinct[i])
+        code = distinct[i]
+        code = _day(np.array(code).view(f"M8[{cells.unit}]")) if cells.type == "moment" else f"{code:g}"
         words = f"{name!r} holds {code} in {_rows(counts[i])}, which looks like a code for missing"
         yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} marks it")
     if cells.type != "moment":
@@ -189,12 +181,7 @@ def _odd_numbers(
 
 
 def _mixed(
-    name: str,
-    cells: Cells,
-    distinct: NDArray[Any],
-    counts: NDArray[Any],
-    kind: str,
-    rows: int | None = None,
+    name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any], kind: str, rows: int | None = None
 ) -> Iterator[Suspicion]:
     """Text that is mostly numbers or dates."""
     if cells.type != "label":
@@ -283,8 +270,8 @@ def _rules(columns: Mapping[str, Cells], kinds: Mapping[str, str]) -> Iterator[S
         else:
             words, advice = f"{rule.column!r} follows from {rule.of!r}", "drawn rows keep to that"
         if len(rule.broken):
-            shown = f"row {rule.broken[0]}" if len(rule.broken) == 1 else f"such as row {rule.broken[0]}"
-            words, advice = f"{words} but in {_rows(len(rule.broken))} ({shown})", "are those right?"
+            row = f"{'such as ' if len(rule.broken) > 1 else ''}row {rule.broken[0]}"
+            words, advice = f"{words} but in {_rows(len(rule.broken))} ({row})", "are those right?"
         yield Suspicion("rule", names, words, advice)
 
 
@@ -300,15 +287,10 @@ def _rows(count: Any) -> str:
     return "1 row" if count == 1 else f"{int(count):,} rows"
 
 
-def _shown(cells: Cells, value: Any) -> str:
-    return _day(np.array(value).view(f"M8[{cells.unit}]")) if cells.type == "moment" else f"{value:g}"
-
-
 def _day(moment: Any) -> str:
     return str(np.datetime_as_string(moment, unit="auto"))
 
 
 def _some(labels: list[str]) -> str:
-    return ", ".join(
-        repr(label if len(label) <= 40 else f"{label[:39]}…") for label in labels[:3]
-    ) + ", …" * (len(labels) > 3)
+    texts = [repr(label if len(label) <= 40 else f"{label[:39]}…") for label in labels[:3]]
+    return ", ".join(texts) + ", …" * (len(labels) > 3)

@@ -2,7 +2,7 @@
 
 A ``Cells`` holds floats, whole numbers, booleans, labels (codes into a list of values), moments (dates and times since
 1970) or durations, and a mask of the missing ones. NumPy columns and columns of Python objects are read and written
-here, those of Arrow by ``ctem.tables.io.arrow``, and those of other libraries by way of Arrow.
+here, those of Arrow by ``ctem.tables.io.natives``, and those of other libraries by way of Arrow.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 
 PYTHON = {"date": "D", "datetime": "us"}  # units of Python's own moments
+OBJECTS: dict[str, Any] = {  # classes of Python objects; the first that fits counts
+    "str": str,
+    "bool": bool | np.bool_,
+    "int": Integral,
+    "decimal": Decimal,
+    "float": Real,
+    "datetime": dt.datetime,
+    "date": dt.date,
+    "time": dt.time,
+}
 
 
 @dataclass(frozen=True)
@@ -71,18 +81,30 @@ class Cells:
         """
         if self.type == "label":
             return self.named(None).tolist()
-        plain: list[Any]
-        if self.type == "moment":
-            plain = _held(self.values.astype(f"M8[{self.unit}]")).tolist()
-        elif self.type == "duration":
-            plain = self.values.astype(f"m8[{self.unit}]").astype(f"m8[{_python_unit(self.unit)}]").tolist()
-        else:
-            plain = self.values.tolist()
-        known = zip(plain, self.missing.tolist(), strict=True)
-        displayed = _in_zone(self.zone) if self.zone else self.text
-        if displayed is None:
+        values, display = self.values, self.text
+        if self.type in ("moment", "duration"):
+            values = self._times()
+            if self.unit == "ns":  # which Python has not
+                values = values.astype(f"{values.dtype.kind}8[us]")
+            elif self.type == "moment":  # beyond its calendar NumPy returns plain integers
+                room = dt.timedelta(days=1 if self.zone else 0)  # so that every zone has it
+                ends = np.array([dt.datetime.min + room, dt.datetime.max - room], "M8[us]")
+                values = np.clip(values, *ends.astype(values.dtype))
+        if self.zone:
+            zone = tzinfo_of(self.zone)
+            display = lambda moment: moment.replace(tzinfo=dt.UTC).astimezone(zone)  # noqa: E731
+        known = zip(values.tolist(), self.missing.tolist(), strict=True)
+        if display is None:
             return [None if gone else value for value, gone in known]
-        return [None if gone else displayed(value) for value, gone in known]
+        return [None if gone else display(value) for value, gone in known]
+
+    def _times(self) -> Array:
+        """Moments or durations as NumPy has them."""
+        return self.values.astype(f"{'M' if self.type == 'moment' else 'm'}8[{self.unit}]")
+
+    def displayed_like(self, example: Cells) -> Cells:
+        """The same cells, displayed as others of their column are."""
+        return replace(self, zone=example.zone, text=example.text)
 
     def named(self, gap: Any) -> Array:
         """The labels of every cell as Python objects, with a stand-in where missing.
@@ -100,27 +122,13 @@ class Cells:
         >>> Cells("int", np.array([1, 2]), np.array([False, True])).to_numpy()
         array([ 1., nan])
         """
-        displayed = bool(self.zone) or self.text is not None
-        if self.type == "label" or displayed or (self.type == "bool" and self.missing.any()):
+        objects = self.type == "label" or self.zone or self.text is not None
+        if objects or (self.type == "bool" and self.missing.any()):
             return np.array([*self.to_list(), None], object)[:-1]
         if self.type in ("moment", "duration"):
-            times = self.values.astype(f"{'M' if self.type == 'moment' else 'm'}8[{self.unit}]")
+            times = self._times()
             return np.where(self.missing, np.array("NaT", times.dtype), times)
         return np.where(self.missing, np.nan, self.values) if self.missing.any() else self.values
-
-
-def _held(times: Array) -> Array:
-    """Moments that Python has: beyond its calendar NumPy returns plain integers, as it does for nanoseconds."""
-    unit = np.datetime_data(times.dtype)[0]
-    if unit == "ns":  # all of them are within
-        return times.astype(f"M8[{_python_unit(unit)}]")
-    return np.clip(times, *np.array([dt.datetime.min, dt.datetime.max], "M8[us]").astype(times.dtype))
-
-
-def _in_zone(zone: str) -> Callable[[dt.datetime], dt.datetime]:
-    """What turns a moment of UTC into one of a zone."""
-    known = tzinfo_of(zone)
-    return lambda moment: _within(moment).replace(tzinfo=dt.UTC).astimezone(known)
 
 
 def tzinfo_of(zone: str) -> dt.tzinfo:
@@ -134,17 +142,6 @@ def tzinfo_of(zone: str) -> dt.tzinfo:
         return ZoneInfo(zone)
     span = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3]))
     return dt.timezone(-span if offset[1] == "-" else span)
-
-
-def _within(moment: dt.datetime) -> dt.datetime:
-    """A day from the ends of the calendar, so that every zone has it."""
-    day = dt.timedelta(days=1)
-    return min(max(moment, dt.datetime.min + day), dt.datetime.max - day)
-
-
-def _python_unit(unit: str) -> str:
-    """The unit in which Python has times of this unit."""
-    return "us" if unit == "ns" else unit
 
 
 def plain_cells(name: str, values: Array, missing: Mask | None = None) -> Cells:
@@ -181,13 +178,16 @@ def object_cells(name: str, values: Array, missing: Mask | None = None) -> tuple
     gone = np.fromiter(map(is_gap, values), bool, len(values)) if missing is None else missing
     known = values[~gone].tolist()
     where = np.flatnonzero(~gone)
-    types = {cls: _python_type(cls) for cls in set(map(type, known))}
-    kinds = {kind for kind in types.values() if kind}
+    types = {
+        cls: next((kind for kind, base in OBJECTS.items() if issubclass(cls, base)), None)
+        for cls in set(map(type, known))
+    }
+    kinds = set(types.values())
     if kinds == {"int", "float"}:
         kinds = {"float"}
-    if len(kinds) > 1 or None in types.values():
+    if len(kinds) > 1 or None in kinds:
         raise _mixed(name, known, where, types)
-    kind = kinds.pop() if kinds else "str"
+    kind = (kinds.pop() if kinds else None) or "str"
     nan = bool(gone.any()) and isinstance(values[int(np.argmax(gone))], float)
     return {"object": kind, "nan": nan}, _object_values(name, kind, known, gone)
 
@@ -199,7 +199,8 @@ def object_array(dtype: dict[str, Any], cells: Cells) -> Array:
         return cells.named(gap)
     if kind in PYTHON:
         cells = replace(cells, values=counts_of(cells, PYTHON[kind]), unit=PYTHON[kind])
-    convert = {"decimal": Decimal, "float": float, "int": int, "bool": bool}.get(kind, lambda value: value)
+    plain: dict[str, Callable[[Any], Any]] = {"decimal": Decimal, "float": float, "int": int, "bool": bool}
+    convert = (plain | {"time": dt.time.fromisoformat}).get(kind, lambda value: value)
     source = np.char.mod("%.15g", cells.values).tolist() if kind == "decimal" else cells.to_list()
     out = np.empty(len(cells), object)
     pairs = zip(source, cells.missing.tolist(), strict=True)
@@ -287,24 +288,9 @@ def is_gap(value: Any) -> bool:
     """
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or _is_nan(value)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float | np.floating) and bool(value != value)
-
-
-def _python_type(cls: type) -> str | None:
-    table: list[tuple[type | tuple[type, ...], str]] = [
-        (str, "str"),
-        ((bool, np.bool_), "bool"),
-        (Integral, "int"),
-        (Decimal, "decimal"),
-        (Real, "float"),
-        (dt.datetime, "datetime"),
-        (dt.date, "date"),
-    ]
-    return next((name for base, name in table if issubclass(cls, base)), None)
+    if isinstance(value, float | np.floating):
+        return bool(value != value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _mixed(name: str, known: list[Any], where: Array, types: dict[type, str | None]) -> TypeError:
@@ -327,8 +313,20 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
     if kind == "str":
         codes, labels = factorise(known, gone)
         return Cells("label", codes, gone, tuple(str(label) for label in labels))
-    if kind in ("date", "datetime"):
-        return _python_times(name, kind, known, gone)
+    if kind == "time":
+        if any(value.tzinfo is not None for value in known):
+            raise TypeError(f"column {name!r}: expected times of day without a zone; got {known[0]}.")
+        codes, labels = factorise(known, gone)
+        return Cells("label", codes, gone, _clock_text(labels))
+    if kind == "datetime" and any(value.tzinfo is not None for value in known):
+        raise TypeError(
+            f"column {name!r}: expected times without a zone in a column of Python objects; "
+            "use the table library's own time dtype."
+        )
+    if kind in PYTHON:
+        values = np.zeros(len(gone), np.int64)
+        values[~gone] = np.array(known, f"M8[{PYTHON[kind]}]").view(np.int64)
+        return Cells("moment", values, gone, unit=PYTHON[kind])
     whole = np.uint64 if kind == "int" and max(known) >= 2**63 else np.int64
     store, fill = {"bool": (bool, False), "int": (whole, 0)}.get(kind, (np.float64, np.nan))
     values = np.full(len(gone), fill, store)
@@ -337,16 +335,10 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
     except OverflowError:
         wide = next(value for value in known if not -(2**63) <= value < 2**63)
         raise ValueError(f"column {name!r}: expected whole numbers of 64 bits; got {wide}.") from None
-    return Cells({"bool": "bool", "int": "int"}.get(kind, "float"), values, gone)
+    return Cells(kind if kind in ("bool", "int") else "float", values, gone)
 
 
-def _python_times(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
-    if kind == "datetime" and any(value.tzinfo is not None for value in known):
-        raise TypeError(
-            f"column {name!r}: expected times without a zone in a column of Python objects; "
-            "use the table library's own time dtype."
-        )
-    unit = PYTHON[kind]
-    values = np.zeros(len(gone), np.int64)
-    values[~gone] = np.array(known, f"M8[{unit}]").view(np.int64)
-    return Cells("moment", values, gone, unit=unit)
+def _clock_text(times: Sequence[Any]) -> tuple[str, ...]:
+    """Times of day as text, all to the minute or all to the second; what is finer is cut off."""
+    spec = "seconds" if any(time.second for time in times) else "minutes"
+    return tuple(time.isoformat(spec) for time in times)

@@ -6,6 +6,7 @@ gives the same rows as numbers, dates, booleans and gaps, for a model.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,14 @@ __all__ = ["CsvWriter", "as_type", "completed", "typed", "typed_as"]
 
 SPELLINGS = (("True", "False"), ("TRUE", "FALSE"), ("1", "0"))
 SPECIAL = '[",\r\n]|^ | $|^$'  # cells that are written in quotes
+NOUNS = (  # a cell of every pyarrow type
+    (pa.types.is_integer, "a whole number"),
+    (pa.types.is_floating, "a number"),
+    (pa.types.is_boolean, "true or false"),
+    (pa.types.is_date, "a date"),
+    (pa.types.is_duration, "a number of ticks"),
+    (pa.types.is_decimal, "a decimal number"),
+)
 Table = Any  # pyarrow.Table
 
 
@@ -36,10 +45,8 @@ def typed(table: Table, decimal: str | None = None, kinds: Mapping[str, str] | N
     >>> [str(field.type) for field in typed(text).schema], typed(text)["a"].to_pylist()
     (['int64', 'double', 'string'], [1, None])
     """
-    for i, name in enumerate(table.column_names):
-        kind = (kinds or {}).get(name)
-        table = table.set_column(i, name, _inferred(table.column(i), decimal == ",", kind))
-    return table
+    pairs = zip(table.column_names, table.columns, strict=True)
+    return pa.table({name: _inferred(text, decimal == ",", (kinds or {}).get(name)) for name, text in pairs})
 
 
 def typed_as(table: Table, types: Mapping[str, Any]) -> Table:
@@ -48,10 +55,8 @@ def typed_as(table: Table, types: Mapping[str, Any]) -> Table:
     >>> typed_as(pa.table({"a": ["1", "NA"], "b": ["2", "3"]}), {"a": pa.int64()}).to_pydict()
     {'a': [1, None], 'b': ['2', '3']}
     """
-    for i, name in enumerate(table.column_names):
-        if name in types:
-            table = table.set_column(i, name, as_type(name, table.column(i), types[name]))
-    return table
+    pairs = zip(table.column_names, table.columns, strict=True)
+    return pa.table({n: as_type(n, text, types[n]) if n in types else text for n, text in pairs})
 
 
 def completed(written: Any, missing: Any, filled: Any) -> Any:
@@ -65,9 +70,12 @@ def completed(written: Any, missing: Any, filled: Any) -> Any:
         return filled
     if str(kind) == "string_view":  # which if_else does not know
         return completed(written.cast(pa.string()), missing, filled).cast(kind)
-    spelled = str(filled.type) == "bool" and str(kind) == "string"
-    made = _spelled(written, filled) if spelled else filled.cast(kind)
-    return pc.if_else(pa.array(missing), made, written)
+    if str(filled.type) == "bool" and str(kind) == "string":
+        for yes, no in SPELLINGS:
+            if pc.any(pc.is_in(written, value_set=pa.array([yes, no]))).as_py():
+                filled = pc.if_else(filled, yes, no)
+                break
+    return pc.if_else(pa.array(missing), filled.cast(kind), written)
 
 
 class CsvWriter:
@@ -150,41 +158,22 @@ def _shortest(column: Any, kind: Any) -> Any:
 
 
 def _first_failure(column: Any, kind: Any) -> int:
-    """The first row whose cell cannot be cast, by halving."""
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
+    """The first row whose cell cannot be cast."""
+
+    def fails_up_to(row: int) -> bool:
         try:
-            column.slice(low, middle - low).cast(kind)
-            low = middle
+            column.slice(0, row + 1).cast(kind)
         except pa.ArrowInvalid:
-            high = middle
-    return low
+            return True
+        return False
+
+    return bisect_left(range(len(column)), True, key=fails_up_to)
 
 
 def _in_words(kind: Any) -> str:
-    types = pa.types
-    tests = {
-        "a whole number": types.is_integer,
-        "a number": types.is_floating,
-        "true or false": types.is_boolean,
-    }
-    tests |= {
-        "a date": types.is_date,
-        "a number of ticks": types.is_duration,
-        "a decimal number": types.is_decimal,
-    }
-    if types.is_timestamp(kind):
-        return "a date and time" + (" with its offset from UTC" if kind.tz else " without an offset from UTC")
-    return next((words for words, test in tests.items() if test(kind)), str(kind))
-
-
-def _spelled(written: Any, filled: Any) -> Any:
-    """Booleans as a column writes them."""
-    for yes, no in SPELLINGS:
-        if pc.any(pc.is_in(written, value_set=pa.array([yes, no]))).as_py():
-            return pc.if_else(filled, yes, no)
-    return filled.cast(written.type)
+    if pa.types.is_timestamp(kind):
+        return f"a date and time {'with its' if kind.tz else 'without an'} offset from UTC"
+    return next((words for test, words in NOUNS if test(kind)), str(kind))
 
 
 def _written(name: str, column: Any) -> Any:

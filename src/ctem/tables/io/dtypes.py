@@ -34,6 +34,7 @@ OBJECTS = {
     "float": pa.float64(),
     "datetime": pa.timestamp("us"),
     "date": pa.date32(),
+    "time": pa.time64("us"),
 }
 TEXT = ("string", "large_string", "string_view")
 PLAIN = {  # words of pandas, polars and Arrow in lower case, other than those of Arrow
@@ -120,15 +121,11 @@ def cell_type(dtype: Dtype) -> str:
     ('number', 'label', 'moment')
     """
     kind, types = arrow_type(dtype), pa.types
-    tests = {"bool": types.is_boolean, "moment": types.is_timestamp, "duration": types.is_duration}
-    tests |= {
-        "number": lambda kind: types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-    }
-    return (
-        "moment"
-        if types.is_date(kind)
-        else next((word for word, test in tests.items() if test(kind)), "label")
-    )
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "moment"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    return "bool" if types.is_boolean(kind) else "duration" if types.is_duration(kind) else "label"
 
 
 def check_dtype(name: str, backend: str, dtype: Any) -> None:
@@ -161,16 +158,14 @@ def _is_known(library: str, dtype: Dtype) -> bool:
         return dtype["object"] in OBJECTS and isinstance(dtype["nan"], bool)
     if (library, word) == ("pandas", "text"):
         return dtype["storage"] in ("python", "pyarrow") and isinstance(dtype["nan"], bool)
-    if word == "category":
-        return isinstance(dtype["ordered"], bool) and _lists(dtype)
-    if word == "dictionary" and not (
-        isinstance(dtype["ordered"], bool) and _all(dtype["categories"], str | int | None)
-    ):
+    if word in ("category", "dictionary") and not isinstance(dtype["ordered"], bool):
         return False
+    if word == "category":
+        return _lists(dtype)
     if word == "dictionary":
-        return bool(
-            re.fullmatch(rf"u?int\d+ ({'|'.join(TEXT)}|u?int\d+)", f"{dtype['index']} {dtype['value']}")
-        )
+        types = f"{dtype['index']} {dtype['value']}"
+        fine = re.fullmatch(rf"u?int\d+ ({'|'.join(TEXT)}|u?int\d+)", types)
+        return bool(fine) and _all(dtype["categories"], str | int | None)
     if (library, word) == ("arrow", "text"):
         return dtype["value"] in TEXT
     return (word != "Enum" or _all(dtype["categories"], str)) and arrow_type(dtype) is not None
@@ -181,13 +176,9 @@ def _lists(dtype: Dtype) -> bool:
     if "times" in dtype:
         return dtype["unit"] in ("s", "ms", "us", "ns") and _all(dtype["times"], int)
     if "intervals" in dtype:
-        edges = [dtype["intervals"][side] for side in ("left", "right")]
+        numbers = all(_all(dtype["intervals"][side], int | float) for side in ("left", "right"))
         closed = dtype["closed"] in ("left", "right", "both", "neither")
-        return (
-            closed
-            and all(_all(each, int | float) for each in edges)
-            and np.dtype(dtype["subtype"]).kind in "iuf"
-        )
+        return numbers and closed and np.dtype(dtype["subtype"]).kind in "iuf"
     return _all(dtype["categories"], str | int | float) and isinstance(dtype["of"], str)
 
 

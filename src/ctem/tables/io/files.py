@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from ctem.persistence.atomic import replacing
 from ctem.tables.io.csv_files import Dialect, in_utf8, read_csv
 from ctem.tables.io.csv_text import CsvWriter, typed, typed_as
+from ctem.tables.io.frame import from_records
 from ctem.tables.io.terminal import PrintableStream
 
 __all__ = ["Sink", "Source", "as_arrow", "open_sink", "open_source", "read_path", "reservoir", "unified"]
@@ -74,23 +75,20 @@ class Source:
     def tables(self, size: int) -> Iterator[Table]:
         """The rows as tables of ``size`` rows, the last one shorter; a table without rows is an error."""
         held, count, seen = list[Any](), 0, False
-        for batch in self._checked():
-            while len(batch):
-                part = batch.slice(0, size - count)
-                batch = batch.slice(len(part))
-                held.append(part)
-                count, seen = count + len(part), True
-                if count == size:
-                    yield unified(pa.Table.from_batches(held))
-                    held, count = [], 0
+        with _readable(self.path):
+            for batch in self.batches:
+                while len(batch):
+                    part = batch.slice(0, size - count)
+                    batch = batch.slice(len(part))
+                    held.append(part)
+                    count, seen = count + len(part), True
+                    if count == size:
+                        yield unified(pa.Table.from_batches(held))
+                        held, count = [], 0
         if held:
             yield unified(pa.Table.from_batches(held))
         if not seen:
             raise ValueError(f"{self.path}: expected at least 1 row; got none.")
-
-    def _checked(self) -> Iterator[Any]:
-        with _readable(self.path):
-            yield from self.batches
 
 
 @contextmanager
@@ -118,10 +116,10 @@ def open_source(path: str, dialect: Dialect | None = None) -> Iterator[Source]:
 
 
 def read_path(X: Any, types: Mapping[str, Any] | None = None, seed: int = 0, **how: Any) -> Any:
-    """The table in a file, where X is a path; anything else as it is.
+    """The table in a file, where X is a path; a list of dicts as a table; anything else as it is.
 
     Arguments:
-        types: that the cells of a CSV file must have (``ctem.tables.io.textual``). When None they are read off the
+        types: that the cells of a CSV file must have, as ``text_types`` gives them. When None they are read off the
             cells, and of more than ``MAX_ROWS`` rows a random sample is taken.
         seed: of that sample.
         how: decimal and kinds, as of ``ctem.tables.io.csv_text.typed``.
@@ -130,7 +128,7 @@ def read_path(X: Any, types: Mapping[str, Any] | None = None, seed: int = 0, **h
     [[1.0, 2.0]]
     """
     if not isinstance(X, str | os.PathLike):
-        return X
+        return from_records(X)
     with open_source(os.fspath(X)) as source:
         if types is not None:
             return source.typed_as(_joined(list(source.tables(BATCH))), types)
@@ -165,8 +163,10 @@ class Sink:
 
     def write(self, table: Table) -> None:
         """Write the rows of a table."""
-        if self.format in ("csv", "arrow"):
-            table = _plain(table)
+        if self.format in ("csv", "arrow"):  # categories as plain values
+            types = ((f.name, f.type) for f in table.schema)
+            plain = [(n, t.value_type if pa.types.is_dictionary(t) else t) for n, t in types]
+            table = table.cast(pa.schema(plain))
         if self.writer is None:
             self.schema, self.writer = table.schema, self._opened(table.schema)
         self.writer.write_table(table.cast(self.schema))
@@ -239,8 +239,10 @@ def reservoir(tables: Iterable[Table], limit: int, seed: int) -> tuple[Table, in
         kept.append(table if near.all() else table.filter(pa.array(near)))
         keys.append(drawn[near])
         if sum(map(len, keys)) > limit:
-            table, key = _smallest(kept, np.concatenate(keys), limit)
-            kept, keys, cutoff = [table], [key], float(key.max())
+            key = np.concatenate(keys)
+            chosen = np.sort(np.argpartition(key, limit - 1)[:limit])
+            kept, keys = [_joined(kept).take(pa.array(chosen))], [key[chosen]]
+            cutoff = float(keys[0].max())
     return _joined(kept), total
 
 
@@ -321,41 +323,29 @@ def _opened(name: str, stream: Any, dialect: Dialect, stack: ExitStack) -> Sourc
     start = stream.peek(6)[:6]
     if not start:
         raise ValueError(f"{name}: expected a table; got nothing.")
-    if start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
+    text = not start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"))
+    batches: Iterable[Any]
+    rows = None
+    if text:
+        names, batches = read_csv(name, stream, dialect)
+    else:
         dialect.check_unused(name)
     if start[:4] == b"PAR1":
-        return _parquet(name, stream, stack)
-    if start == b"ARROW1":
-        return _arrow_file(name, stream, stack)
-    if start[:4] == b"\xff\xff\xff\xff":
+        # with a small buffer a column of a row group is read as it is needed, not as a whole
+        file = pq.ParquetFile(_seekable(stream, stack), pre_buffer=False, buffer_size=2**18)
+        names, rows, batches = file.schema_arrow.names, file.metadata.num_rows, file.iter_batches(BATCH)
+    elif start == b"ARROW1":
+        reader = pa.ipc.open_file(_seekable(stream, stack))
+        names, batches = reader.schema.names, map(reader.get_batch, range(reader.num_record_batches))
+    elif not text:
         reader = pa.ipc.open_stream(stream)
-        return _checked_source(name, reader.schema.names, None, False, reader)
-    names, reader = read_csv(name, stream, dialect)
-    return _checked_source(name, names, None, True, reader)
-
-
-def _checked_source(
-    name: str, names: list[str], rows: int | None, text: bool, batches: Iterable[Any]
-) -> Source:
+        names, batches = reader.schema.names, reader
     twice = [column for column in names if names.count(column) > 1]
     if twice:
         raise ValueError(
             f"{name}: expected each column name once; {twice[0]!r} comes {names.count(twice[0])} times. Rename them."
         )
     return Source(name, names, rows, text, batches)
-
-
-def _parquet(name: str, stream: Any, stack: ExitStack) -> Source:
-    # with a small buffer a column of a row group is read as it is needed, not as a whole
-    file = pq.ParquetFile(_seekable(stream, stack), pre_buffer=False, buffer_size=2**18)
-    names = file.schema_arrow.names
-    return _checked_source(name, names, file.metadata.num_rows, False, file.iter_batches(BATCH))
-
-
-def _arrow_file(name: str, stream: Any, stack: ExitStack) -> Source:
-    reader = pa.ipc.open_file(_seekable(stream, stack))
-    batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-    return _checked_source(name, reader.schema.names, None, False, batches)
 
 
 def _seekable(stream: Any, stack: ExitStack) -> Any:
@@ -370,20 +360,6 @@ def _seekable(stream: Any, stack: ExitStack) -> Any:
 
 def _joined(tables: list[Table]) -> Table:
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-
-
-def _smallest(tables: list[Table], keys: Any, limit: int) -> tuple[Table, Any]:
-    chosen = np.sort(np.argpartition(keys, limit - 1)[:limit])
-    return _joined(tables).take(pa.array(chosen)), keys[chosen]
-
-
-def _plain(table: Table) -> Table:
-    """The table with categories as plain values."""
-    fields = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))
 
 
 def _line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ what came in; ``build_frame`` makes a table of that type from columns: same libr
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +17,19 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from ctem.tables.io.arrow import read_arrow, write_arrow
 from ctem.tables.io.cells import Cells, cast_numbers, object_array, object_cells, plain_cells, whole_numbers
-from ctem.tables.io.dtypes import Dtype, arrow_dtype, arrow_type, check_dtype
-from ctem.tables.io.natives import read_pandas, read_polars, write_pandas, write_polars
-from ctem.tables.io.records import from_records
+from ctem.tables.io.dtypes import Dtype, arrow_type, check_dtype, zone_of
+from ctem.tables.io.natives import (
+    read_pandas,
+    read_polars,
+    read_pyarrow,
+    write_arrow,
+    write_pandas,
+    write_polars,
+)
 from ctem.tables.io.writings import Writing
 
-__all__ = ["Field", "Frame", "TableType", "as_written", "build_frame", "read_frame"]
+__all__ = ["Field", "Frame", "TableType", "build_frame", "from_records", "read_frame"]
 
 BACKENDS = ("numpy", "pandas", "polars", "pyarrow")
 LONG = 2**16  # rows from which on columns are read side by side
@@ -42,6 +47,26 @@ class Field:
     original: str | int
     dtype: Dtype
     written: dict[str, Any] | None = None  # a ``Writing`` as JSON; None for what is as it looks
+
+    def as_text(self, cells: Cells) -> Cells:
+        """Cells with numbers, dates and times as the text that they were in the table, if they were text."""
+        return cells if self.written is None else Writing.from_json(self.written).labels(cells)
+
+    def displayed(self, cells: Cells) -> Cells:
+        """Cells whose ``to_list`` has what a reader of the table would write.
+
+        Moments are in their zone; times of day and months, which are counted from somewhere, are text.
+
+        >>> months = Field("due", "due", {}, Writing("month", "Jan-2015", formats=("%b-%Y",)).to_json())
+        >>> months.displayed(Cells("int", np.array([24180]), np.zeros(1, bool))).to_list()
+        ['Jan-2015']
+        """
+        if cells.type == "moment":
+            return replace(cells, zone=zone_of(self.dtype))
+        if self.written is None or cells.type not in ("int", "float"):
+            return cells
+        writing = Writing.from_json(self.written)
+        return replace(cells, text=writing.text) if writing.kind in ("clock", "month") else cells
 
 
 @dataclass(frozen=True)
@@ -108,6 +133,29 @@ class Frame:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
+    def displayed(self) -> Frame:
+        """The same, every column displayed as ``Field.displayed`` has it."""
+        fields = self.table_type.fields
+        return replace(self, columns={f.name: f.displayed(self.columns[f.name]) for f in fields})
+
+
+def from_records(X: Any) -> Any:
+    """A list of dicts, as JSON has rows, as a table of pandas or polars if one is installed, else of pyarrow.
+
+    A name that a row does not have is missing. Anything else is returned as it is.
+
+    >>> from_records([{"a": 1, "b": "x"}, {"a": 2}])["b"].isna().tolist()
+    [False, True]
+    """
+    if not isinstance(X, list | tuple) or not X or not all(isinstance(row, Mapping) for row in X):
+        return X
+    names = list(dict.fromkeys(name for row in X for name in row))
+    columns = {name: [row.get(name) for row in X] for name in names}
+    for library in ("pandas", "polars"):
+        if importlib.util.find_spec(library) is not None:
+            return importlib.import_module(library).DataFrame(columns)
+    return pa.table(columns)
+
 
 def read_frame(X: Any) -> Frame:
     """A table as a Frame; every cell is checked here, once.
@@ -148,10 +196,11 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     absent = [name for name in table_type.names if name not in columns]
     if absent:
         raise ValueError(f"columns: expected {list(table_type.names)}; {absent[0]!r} is not there.")
-    cells = [as_written(field, columns[field.name]) for field in table_type.fields]
-    if table_type.backend == "numpy":
-        return _build_array(table_type, cells)
+    cells = [field.as_text(columns[field.name]) for field in table_type.fields]
     pairs = list(zip(table_type.fields, cells, strict=True))
+    if table_type.backend == "numpy":
+        vectors = [_vector(f, c) for f, c in pairs]
+        return np.column_stack(vectors).astype(table_type.fields[0].dtype["numpy"], copy=False)
     if table_type.backend == "polars":
         named = [write_polars(f.name, f.dtype, c).rename(str(f.original)) for f, c in pairs]
         return _library("polars").DataFrame(named)
@@ -167,15 +216,6 @@ def build_frame(table_type: TableType, columns: Mapping[str, Cells]) -> Any:
     return frame
 
 
-def as_written(field: Field, cells: Cells) -> Cells:
-    """Cells with numbers, dates and times as text, where the field is written so.
-
-    >>> as_written(Field("n", "n", {"numpy": "<i8"}), Cells("int", np.array([1]), np.zeros(1, bool))).to_list()
-    [1]
-    """
-    return cells if field.written is None else Writing.from_json(field.written).labels(cells)
-
-
 def _read_table(table: nw.DataFrame[Any]) -> Frame:
     backend = table.implementation.name.lower()
     if backend not in BACKENDS:
@@ -189,23 +229,17 @@ def _read_table(table: nw.DataFrame[Any]) -> Frame:
     natives = [
         native.iloc[:, j] if backend == "pandas" else native[original] for j, original in enumerate(originals)
     ]
-    read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": _read_arrow}[backend]
+    read = {"pandas": read_pandas, "polars": read_polars, "pyarrow": read_pyarrow}[backend]
     if len(table) < LONG:
         read_columns = list(map(read, names, natives))
     else:
         with ThreadPoolExecutor() as pool:  # text is looked up without Python's lock
             read_columns = list(pool.map(read, names, natives))
-    fields = [
-        Field(name, original if isinstance(original, str) else int(original), dtype)
-        for name, original, (dtype, _) in zip(names, originals, read_columns, strict=True)
-    ]
-    columns = {name: cells for name, (_, cells) in zip(names, read_columns, strict=True)}
+    fields, columns = [], {}
+    for name, original, (dtype, cells) in zip(names, originals, read_columns, strict=True):
+        fields.append(Field(name, original if isinstance(original, str) else int(original), dtype))
+        columns[name] = cells
     return Frame(TableType(backend, tuple(fields)), columns)
-
-
-def _read_arrow(name: str, column: Any) -> tuple[Dtype, Cells]:
-    cells = read_arrow(name, column)
-    return arrow_dtype(column.type, list(cells.labels)), cells
 
 
 def _read_array(X: Any) -> Frame:
@@ -250,12 +284,6 @@ def _read_vector(
         dtype, cells = object_cells(name, seen)
         return {"numpy": "object", **dtype}, cells
     return {"numpy": values.dtype.str}, plain_cells(name, values, masked)
-
-
-def _build_array(table_type: TableType, cells: list[Cells]) -> np.ndarray[Any, Any]:
-    dtype = table_type.fields[0].dtype["numpy"]
-    vectors = [_vector(f, c) for f, c in zip(table_type.fields, cells, strict=True)]
-    return np.column_stack(vectors).astype(object if dtype == "object" else np.dtype(dtype), copy=False)
 
 
 def _vector(field: Field, cells: Cells) -> np.ndarray[Any, Any]:
@@ -313,8 +341,8 @@ def _text_name(original: Any) -> str:
 
 def _duplicates(names: Iterable[Any]) -> ValueError:
     counts = Counter(map(str, names))
-    name = max(counts, key=lambda key: counts[key])
-    return ValueError(f"X: expected each column name once; {name!r} comes {counts[name]} times. Rename them.")
+    name, times = counts.most_common(1)[0]
+    return ValueError(f"X: expected each column name once; {name!r} comes {times} times. Rename them.")
 
 
 def _one_dimensional(what: str) -> str:

@@ -1,22 +1,112 @@
-"""What a user gives to a fitted model: a table in the names of fit, part of a row, names of columns."""
+"""What a user gives to a fitted model: tables and conditions, read as the columns of fit were.
+
+Text in a column that held numbers, booleans or dates in fit is read by the reader of CSV files: ``pandas.read_csv``
+leaves dates as text, which a model that was fitted in the shell has as dates. Times with a zone are never taken for
+times without: a column of times in a zone is kept as moments of UTC, beside which others would be off by hours unseen.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ctem.tables.io.cells import Cells, is_gap, object_cells
+from ctem.tables.io.csv_text import as_type
+from ctem.tables.io.dtypes import TEXT, Dtype, arrow_type, zone_of
 from ctem.tables.io.frame import Frame, TableType, check_finite, read_frame
-from ctem.tables.io.textual import read_as_fitted
+from ctem.tables.io.natives import read_arrow
+from ctem.tables.io.recognition import read_written
 from ctem.tables.io.writings import Writing
-from ctem.tables.io.zones import changed_each, given_moments, moment_of
 
-__all__ = ["given_values", "matched", "named", "partial_frame", "positions", "renamed"]
+__all__ = [
+    "given_values",
+    "matched",
+    "moment_of",
+    "named",
+    "partial_frame",
+    "positions",
+    "read_as_fitted",
+    "renamed",
+    "text_types",
+]
+
+
+def text_types(table_type: TableType) -> dict[str, Any]:
+    """The pyarrow types in which the cells of a CSV file are to be read; a column that is left out is read as text.
+
+    >>> import numpy as np
+    >>> text_types(read_frame(np.zeros((1, 2), int)).table_type)
+    {'x0': DataType(int64), 'x1': DataType(int64)}
+    """
+    plain = [field for field in table_type.fields if field.written is None]
+    return {field.name: _cell_type(field.dtype) for field in plain}
+
+
+def read_as_fitted(frame: Frame, table_type: TableType, what: str = "X") -> Frame:
+    """The frame with columns of text as the numbers, booleans and dates that they were in fit.
+
+    A cell of another kind is an error that names it, and so are times with a zone where fit had none.
+
+    >>> import pandas as pd
+    >>> fitted = read_frame(pd.DataFrame({"day": pd.to_datetime(["2020-01-01"])})).table_type
+    >>> read_as_fitted(read_frame(pd.DataFrame({"day": ["2020-01-05", None]})), fitted).columns["day"].to_list()
+    [datetime.datetime(2020, 1, 5, 0, 0), None]
+    """
+    _check_zones(frame, table_type, what)
+    frame = read_written(frame, table_type)
+    columns = dict(frame.columns)
+    for field in table_type.fields:
+        cells, kind = columns.get(field.name), _cell_type(field.dtype)
+        if cells is not None and _is_text(cells) and field.written is None and str(kind) not in TEXT:
+            text = pa.array(cells.named(None), pa.string())
+            read = read_arrow(field.name, as_type(field.name, text, kind, cells.first))
+            columns[field.name] = replace(read, first=cells.first)
+    return replace(frame, columns=columns)
+
+
+def _is_text(cells: Cells) -> bool:
+    """Whether cells are text, of which some is there, and no declared categories."""
+    texts = all(isinstance(label, str) for label in cells.labels)
+    return cells.type == "label" and not cells.declared and texts and not cells.missing.all()
+
+
+def _cell_type(dtype: Dtype) -> Any:
+    """The pyarrow type of cells of CSV: times in the finest unit, and labels in that of those that are listed."""
+    labels = dtype.get("categories") or [""]
+    if not isinstance(labels[0], str):
+        return pa.array(labels).type
+    kind = arrow_type(dtype)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns" if kind.unit == "ns" else "us", kind.tz)
+    if pa.types.is_dictionary(kind) or pa.types.is_null(kind) or pa.types.is_time(kind):
+        return pa.string()
+    return kind
+
+
+def _check_zones(frame: Frame, table_type: TableType, what: str) -> None:
+    """An error where a column has times with a zone and in fit had them without, or the other way round."""
+    fitted = {field.name: zone_of(field.dtype) for field in table_type.fields}
+    in_utc = [field.name for field in table_type.fields if _written_in_utc(field.written)]
+    for field in (field for field in frame.table_type.fields if field.name not in in_utc):
+        cells, zone = frame.columns[field.name], zone_of(field.dtype)
+        other = bool(zone) != bool(fitted.get(field.name, zone))
+        if other and cells.type == "moment" and not cells.missing.all():
+            got = f"times in {zone}" if zone else "times without a zone"
+            raise _mixed_up(what, field.name, fitted[field.name], got)
+
+
+def _written_in_utc(written: Mapping[str, Any] | None) -> bool:
+    """Whether a column of text in fit held moments of UTC, as in 2013-01-01T11:00:00Z."""
+    if written is None or written["kind"] != "date":
+        return False
+    return written["suffix"] in ("Z", "+00:00", "+0000") or "%z" in written["formats"][0]
 
 
 def renamed(frame: Frame, table_type: TableType) -> Frame:
@@ -72,7 +162,7 @@ def partial_frame(given: Any, table_type: TableType) -> tuple[Frame, list[str]]:
     ([[True], [False]], ['x1'])
     """
     if isinstance(given, Mapping):
-        values = given_moments("given", given_values(given, table_type), table_type)
+        values = given_values("given", given, table_type)
         listed = [field.name for field in table_type.fields if "categories" in field.dtype]
         columns = {name: _one_cell(name, value, name in listed) for name, value in values.items()}
     else:
@@ -99,22 +189,35 @@ def _one_cell(name: str, value: Any, listed: bool = False) -> Cells:
     return cells
 
 
-def given_values(given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
-    """Conditions on columns with the text in them, such as "$1,200" or "Jan-2015", read as its column was in fit.
+def given_values(what: str, given: Mapping[str, Any], table_type: TableType) -> dict[str, Any]:
+    """Conditions on columns, read as these were in fit: text such as "$1,200" or "Jan-2015", and dates and times.
+
+    Dates and times become Python's moments, of UTC where the column has a zone.
 
     >>> from ctem.tables.io.recognition import Reading, recognised
     >>> frame = recognised(read_frame([["Jan-2015"], ["Mar-2015"]]), Reading(), {})
-    >>> given_values({"x0": ("Feb-2015", None)}, frame.table_type)
+    >>> given_values("given", {"x0": ("Feb-2015", None)}, frame.table_type)
     {'x0': (24181, None)}
     """
     fields = {field.name: field for field in table_type.fields}
-    values = {}
-    for name, value in given.items():
-        field = fields.get(name)
-        if field is not None and field.written is not None:
-            value = _value(name, value, Writing.from_json(field.written))
-        values[name] = changed_each(value, _dated) if field is not None and "times" in field.dtype else value
+    values = dict(given)
+    for name, field in ((name, fields[name]) for name in given if name in fields):
+        kind = arrow_type(field.dtype)
+        if field.written is not None:
+            values[name] = _value(name, values[name], Writing.from_json(field.written))
+        if "times" in field.dtype:
+            values[name] = _changed_each(values[name], _dated)
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            in_utc = partial(_in_utc, what, name, zone=getattr(kind, "tz", None) or "")
+            values[name] = _changed_each(values[name], in_utc)
     return values
+
+
+def _changed_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value that is changed, or a range or a set with each of its values changed."""
+    if isinstance(value, tuple | list | set | frozenset):
+        return type(value)(_changed_each(item, change) for item in value)
+    return change(value)
 
 
 def _dated(value: Any) -> Any:
@@ -150,6 +253,57 @@ def _read(name: str, value: str, writing: Writing) -> Any:
     """A cell of text, read as its column was in fit."""
     cells = writing.cells(name, object_cells(name, np.array([value], object))[1])
     return replace(cells, text=None).to_list()[0]
+
+
+def _in_utc(what: str, name: str, value: Any, zone: str) -> Any:
+    """A moment as Python has it, of UTC where its column has a zone."""
+    moment = moment_of(value)
+    if isinstance(moment, str):
+        raise ValueError(
+            f"{what}: column {name!r}: expected dates or times, such as '2020-01-05 09:00'; got {value!r}."
+        )
+    if isinstance(moment, dt.datetime) and moment.tzinfo is not None:
+        if zone:
+            return moment.astimezone(dt.UTC).replace(tzinfo=None)
+        raise _mixed_up(what, name, zone, f"{value} with a zone")
+    if zone and isinstance(moment, dt.date):
+        raise _mixed_up(what, name, zone, f"{value} without one")
+    return moment
+
+
+def moment_of(value: Any) -> Any:
+    """Text as the moment that it is in ISO's way, if it does, and moments of libraries as Python's; else as it is.
+
+    >>> moment_of("2020-03"), moment_of(np.datetime64("2020-03-01")), moment_of("soon")
+    (datetime.datetime(2020, 3, 1, 0, 0), datetime.datetime(2020, 3, 1, 0, 0), 'soon')
+    """
+    if isinstance(value, np.datetime64):
+        return value if np.isnat(value) else value.astype("M8[us]").item()
+    if hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime(warn=False) if value == value else value
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return dt.datetime(value.year, value.month, value.day)
+    if not isinstance(value, str) or not value:
+        return value
+    try:
+        return dt.datetime.fromisoformat(value)
+    except ValueError:
+        pass
+    try:
+        return np.datetime64(value).astype("M8[us]").item()
+    except ValueError:
+        return value
+
+
+def _mixed_up(what: str, name: str, zone: str, got: str) -> ValueError:
+    if zone:
+        return ValueError(
+            f"{what}: column {name!r} holds times in {zone}; got {got}. "
+            f"Give them with their zone, as in pd.Timestamp('2020-01-05 09:00', tz={zone!r})."
+        )
+    return ValueError(
+        f"{what}: column {name!r} holds times without a zone; got {got}. Give them as fit had them, without."
+    )
 
 
 def named(given: Mapping[Any, Any], table_type: TableType) -> dict[Any, Any]:

@@ -9,6 +9,7 @@ credentials from their usual places.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -148,10 +149,16 @@ def open_large(X: Any) -> Iterator[LargeTable]:
     if _library(X) == "pyarrow" and (fragments := _fragments(X)) is not None:
         yield _checked("the dataset", fragments, X.schema)
         return
-    with tempfile.TemporaryDirectory(prefix="ctem-") as folder:
-        _write(X, folder)
-        library = "polars" if _library(X) == "polars" else "pyarrow"
-        yield replace(_opened(folder, _NAMES.get(_library(X), "the iterator of tables")), library=library)
+    library = _library(X)
+    with tempfile.TemporaryDirectory(prefix="ctem-") as folder:  # for what can be read once
+        if library == "polars":
+            X.sink_parquet(os.path.join(folder, "rows.parquet"), row_group_size=BATCH)
+        elif library == "duckdb":
+            X.write_parquet(os.path.join(folder, "rows.parquet"))
+        else:
+            _write_tables(X.to_batches() if library == "pyarrow" else X, folder)
+        large = _opened(folder, _NAMES.get(library, "the iterator of tables"))
+        yield replace(large, library="polars" if library == "polars" else "pyarrow")
 
 
 def _library(X: Any) -> str:
@@ -159,17 +166,6 @@ def _library(X: Any) -> str:
     kinds = {"Dataset": "pyarrow", "LazyFrame": "polars", "DuckDBPyRelation": "duckdb"}
     modules = {kinds[c.__name__]: c.__module__ for c in type(X).__mro__ if c.__name__ in kinds}
     return next((library for library, module in modules.items() if library in module), "")
-
-
-def _write(X: Any, folder: str) -> None:
-    """What can be read once as Parquet files."""
-    library, path = _library(X), os.path.join(folder, "rows.parquet")
-    if library == "polars":
-        X.sink_parquet(path, row_group_size=BATCH)
-    elif library == "duckdb":
-        X.write_parquet(path)
-    else:
-        _write_tables(X.to_batches() if library == "pyarrow" else X, folder)
 
 
 def _write_tables(tables: Iterable[Any], folder: str) -> None:
@@ -183,7 +179,9 @@ def _write_tables(tables: Iterable[Any], folder: str) -> None:
             )
             if schema is not None:
                 _check_same(f"table {number}", table.schema, "table 0", schema)
-            known = _typed(schema or table.schema.remove_metadata(), table.schema)
+            fields = schema or table.schema.remove_metadata()
+            null = pa.types.is_null  # a column without values so far has the type of those that come
+            known = pa.schema([table.schema.field(f.name) if null(f.type) else f for f in fields])
             if writer is not None and known != schema:
                 writer.close()
             if known != schema:
@@ -195,13 +193,6 @@ def _write_tables(tables: Iterable[Any], folder: str) -> None:
             writer.close()
     if writer is None:
         raise ValueError("X: expected a dataset or an iterator of tables; it gave none.")
-
-
-def _typed(schema: Schema, other: Schema) -> Schema:
-    """A schema whose columns without a type have that of another one."""
-    null = pa.types.is_null
-    fields = [other.field(field.name) if null(field.type) else field for field in schema]
-    return pa.schema(fields)
 
 
 def _arrow(number: int, table: Any) -> Any:
@@ -240,26 +231,20 @@ def _filesystem(path: str) -> tuple[Any, str]:
 
 
 def _files(path: str, filesystem: Any, inner: str) -> list[str]:
-    fs = pa.fs
+    """The Parquet files at a path, but for what Spark and others keep in _temporary or .hidden."""
     facts = filesystem.get_file_info(inner)
-    if facts.type == fs.FileType.NotFound:
+    if facts.type == pa.fs.FileType.NotFound:
         raise FileNotFoundError(f"{path}: expected a Parquet file or folder; nothing is there.")
-    if facts.type == fs.FileType.File:
+    if facts.type == pa.fs.FileType.File:
         return [inner]
-    inside = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    files = sorted(file.path for file in inside if file.is_file and _is_ours(file.path, inner))
+    inside = filesystem.get_file_info(pa.fs.FileSelector(inner, recursive=True))
+    named = sorted(file.path for file in inside if file.is_file and file.path.lower().endswith(SUFFIXES))
+    files = [name for name in named if not re.search(r"(^|/)[_.]", name.removeprefix(inner))]
     if not files:
         raise FileNotFoundError(
             f"{path}: expected files that end in .parquet in this folder; found none among {len(inside)} entries."
         )
     return files
-
-
-def _is_ours(path: str, folder: str) -> bool:
-    """Whether a path in a folder is one of Parquet, and not of what Spark and others keep in _temporary or .hidden."""
-    return path.lower().endswith(SUFFIXES) and not any(
-        part.startswith(("_", ".")) for part in path.removeprefix(folder).split("/")
-    )
 
 
 def _fragments(dataset: Any) -> list[Any] | None:
@@ -296,8 +281,8 @@ def _check_same(path: str, schema: Schema, first: str, reference: Schema) -> Non
     other = [name for name in reference.names if name not in schema.names]
     other += [name for name in schema.names if name not in reference.names]
     if other or len(schema.names) != len(reference.names):
-        where = "not in" if other and other[0] in reference.names else "only in"
         name = other[0] if other else schema.names[0]
+        where = "not in" if other and name in reference.names else "only in"
         raise ValueError(
             f"{path}: expected the columns of {first}; {name!r} is {where} this one. "
             "Leave the file out, or give all files the same columns."
@@ -356,17 +341,9 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         line = " ".join(str(error).split())
-        advice = " Read other files into a table first, e.g. by pandas.read_csv." if _is_text(path) else ""
+        text = path.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt", ".json"))
+        advice = " Read other files into a table first, e.g. by pandas.read_csv." if text else ""
         raise ValueError(f"{path}: is no whole Parquet file, or cannot be read ({line}).{advice}") from None
-
-
-def _is_text(path: str) -> bool:
-    """Whether a file holds text, and no Parquet, by its name.
-
-    >>> _is_text("rows.csv.gz"), _is_text("rows.parquet")
-    (True, False)
-    """
-    return path.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt", ".json"))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.csv_text import completed
 from ctem.tables.io.dtypes import Dtype
-from ctem.tables.io.frame import Frame, as_written, build_frame
+from ctem.tables.io.frame import Frame, build_frame
 
 __all__ = ["filled", "with_observed"]
 
@@ -22,7 +22,8 @@ def filled(frame: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([[1.0, np.nan]])
-    >>> filled(own := read_frame(X), {"x1": own.columns["x0"]}, X)
+    >>> frame = read_frame(X)
+    >>> filled(frame, {"x1": frame.columns["x0"]}, X)
     array([[1., 1.]])
     """
     gone = {name: cells.missing for name, cells in frame.columns.items()}
@@ -38,7 +39,7 @@ def filled(frame: Frame, columns: Mapping[str, Cells], X: Any) -> Any:
     )
     made = with_observed(made, X, gone)
     for field in new:
-        values = as_written(field, columns[field.name]).to_list()
+        values = field.as_text(columns[field.name]).to_list()
         made = _with_column(made, list(gone).index(field.name), values)
     return made
 

@@ -24,17 +24,7 @@ AFTER = (
     "% ‰ ° °C °F € $ £ kr EUR USD kg g mg t lb lbs oz km m cm mm mi ft in mph km/h h hr hrs hours min mins minutes "
     "s sec ms days years yrs kB MB GB K V W kW kWh Hz l ml"
 )
-MARKS = (
-    (".", ""),
-    (".", ","),
-    (",", ""),
-    (",", "."),
-    (".", " "),
-    (",", " "),
-    (",", "\u00a0"),
-    (".", "'"),
-    (".", "’"),
-)
+MARKS = (".", ".,", ",", ",.", ". ", ", ", ",\u00a0", ".'", ".’")  # of decimals, and of thousands behind it
 ORDERS = {
     "ymd": ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d"),
     "mdy": ("%m/%d/%Y", "%m-%d-%Y", "%m.%d.%Y", "%m/%d/%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
@@ -55,6 +45,8 @@ YEARS = (1700, 2200)  # of months: other numbers of four digits may be parts of 
 BOOLEANS = (("True", "False"), ("TRUE", "FALSE"), ("true", "false"))
 CODE = r"[+-]?0[\dxX]"  # how 00084 and 0x1F begin, which are codes, and no numbers
 LONG = r"[+-]?\d{16,}"  # whole numbers that float64 may round
+OFFSET = re.compile(r"(?<=\d)([+-]\d\d:?\d\d|Z)$")  # of a time from UTC
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 TRIED = 50  # cells, before all are
 
 
@@ -98,8 +90,8 @@ def recognised(frame: Frame, reading: Reading, kinds: Mapping[str, str]) -> Fram
 
     >>> from ctem.tables.io.frame import read_frame
     >>> X = np.array([["12 %", "a"], ["7 %", "?"], ["30 %", "b"]])
-    >>> found = recognised(read_frame(X), Reading(), {})
-    >>> found.columns["x0"].values, found.columns["x1"].missing
+    >>> read = recognised(read_frame(X), Reading(), {})
+    >>> read.columns["x0"].values, read.columns["x1"].missing
     (array([12,  7, 30]), array([False,  True, False]))
     """
     writings = {
@@ -117,37 +109,25 @@ def read_written(frame: Frame, table_type: TableType) -> Frame:
     >>> read_written(read_frame(np.array([["5 %", "a"]])), fitted.table_type).columns["x0"].values.tolist()
     [5]
     """
-    known = {
-        field.name: Writing.from_json(field.written)
-        for field in table_type.fields
-        if field.written is not None
-    }
-    return _converted(frame, {name: writing for name, writing in known.items() if name in frame.columns})
+    written = {field.name: field.written for field in table_type.fields if field.name in frame.columns}
+    return _converted(
+        frame, {name: Writing.from_json(how) for name, how in written.items() if how is not None}
+    )
 
 
 def _converted(frame: Frame, writings: Mapping[str, Writing]) -> Frame:
-    columns, fields = dict(frame.columns), []
-    for field in frame.table_type.fields:
-        writing = writings.get(field.name)
-        if writing is None or not _applies(writing, columns[field.name]):
-            fields.append(field)
+    columns, fields = dict(frame.columns), {field.name: field for field in frame.table_type.fields}
+    for name, writing in writings.items():
+        cells = columns[name]
+        if cells.type == "label":
+            columns[name] = writing.cells(name, cells)
+        elif writing.kind == "label" and cells.type in ("int", "float"):
+            codes = [float(code) for code in writing.missing if NUMBER.fullmatch(code)]
+            columns[name] = replace(cells, missing=cells.missing | np.isin(cells.values, codes))
+        else:
             continue
-        columns[field.name] = _read(field.name, columns[field.name], writing)
-        fields.append(replace(field, written=writing.to_json()))
-    return Frame(replace(frame.table_type, fields=tuple(fields)), columns)
-
-
-def _applies(writing: Writing, cells: Cells) -> bool:
-    return cells.type == "label" or (writing.kind == "label" and cells.type in ("int", "float"))
-
-
-def _read(name: str, cells: Cells, writing: Writing) -> Cells:
-    if cells.type == "label":
-        return writing.cells(name, cells)
-    codes = [
-        float(code) for code in writing.missing if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", code)
-    ]
-    return replace(cells, missing=cells.missing | np.isin(cells.values, codes))
+        fields[name] = replace(fields[name], written=writing.to_json())
+    return Frame(replace(frame.table_type, fields=tuple(fields.values())), columns)
 
 
 def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None:
@@ -166,9 +146,8 @@ def _writing(cells: Cells, reading: Reading, kind: str | None) -> Writing | None
             example = next((text for text in texts if first.parsed(text) is not None), texts[0])
             return replace(made, example=example, missing=tuple(sorted(marks & set(used))))
     gaps = (*gaps_of(kind), *reading.na)
-    return Writing(
-        "label", example=" and ".join(repr(text) for text in used if text and text in gaps), missing=gaps
-    )
+    came = " and ".join(repr(text) for text in used if text and text in gaps)
+    return Writing("label", example=came, missing=gaps)
 
 
 def gaps_of(kind: str | None) -> tuple[str, ...]:
@@ -224,11 +203,11 @@ def _number(texts: list[str], reading: Reading) -> Writing | None:
     inside = [_inside(text) for text in texts]
     brackets, affixes = inside != texts, set(_affixes(inside[0]))
     for prefix, suffix in sorted(affixes, key=lambda pair: -len(pair[0]) - len(pair[1])):
-        for decimal, thousands in MARKS:
-            if reading.decimal in (None, decimal):
-                made = Writing("number", "", prefix, suffix, decimal, thousands, brackets=brackets)
-                if _reads(made, texts):
-                    return replace(made, digits=_digits(inside, made), thousands=_used(texts, thousands))
+        for decimal, thousands in ((mark[0], mark[1:]) for mark in MARKS):
+            made = Writing("number", "", prefix, suffix, decimal, thousands, brackets=brackets)
+            if reading.decimal in (None, decimal) and _reads(made, texts):
+                grouped = thousands and any(re.search(rf"\d{re.escape(thousands)}\d", text) for text in texts)
+                return replace(made, digits=_digits(inside, made), thousands=thousands if grouped else "")
     return None
 
 
@@ -248,9 +227,7 @@ def _affixes(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _reads(made: Writing, texts: list[str]) -> bool:
-    return all(made.parsed(text) is not None for text in texts[:TRIED]) and all(
-        made.parsed(text) is not None for text in texts[TRIED:]
-    )
+    return all(made.parsed(text) is not None for text in texts)
 
 
 def _digits(texts: list[str], made: Writing) -> int:
@@ -261,34 +238,19 @@ def _digits(texts: list[str], made: Writing) -> int:
     return most if most <= 9 else -1
 
 
-def _used(texts: list[str], thousands: str) -> str:
-    return (
-        thousands
-        if thousands and any(re.search(rf"\d{re.escape(thousands)}\d", text) for text in texts)
-        else ""
-    )
-
-
 def _date(texts: list[str], reading: Reading) -> Writing | None:
     if not re.search(r"\d", texts[0]):
         return None
-    offsets = {
-        offset[0] if (offset := re.search(r"(?<=\d)([+-]\d\d:?\d\d|Z)$", text)) else "" for text in texts
-    }
+    offsets = {offset[0] if offset else "" for offset in map(OFFSET.search, texts)}
     suffix, zone = (offsets.pop(), "") if len(offsets) == 1 else ("", "" if "" in offsets else "%z")
-    orders = [reading.dates] if reading.dates else _likely(texts)
-    for order in orders:
+    slashes = any("/" in text for text in texts)  # with dots and dashes the day comes first
+    for order in [reading.dates] if reading.dates else ["mdy", "dmy"] if slashes else ["dmy", "mdy"]:
         forms = [day + time + zone for day, time in product((*ORDERS["ymd"], *ORDERS[order]), TIMES)]
-        used = _used_formats(texts, Writing("date", suffix=suffix), forms)
-        if used:
-            fraction = _fraction(texts, suffix) if any("%f" in form for form in used) else -1
-            return _as_padded(Writing("date", suffix=suffix, formats=used, digits=fraction), texts)
+        if used := _used_formats(texts, Writing("date", suffix=suffix), forms):
+            fractions = [text.removesuffix(suffix).rpartition(".")[2] for text in texts if "." in text]
+            digits = max(map(len, fractions)) if any("%f" in form for form in used) else -1
+            return _as_padded(Writing("date", suffix=suffix, formats=used, digits=digits), texts[:TRIED])
     return None
-
-
-def _fraction(texts: list[str], suffix: str) -> int:
-    """The most digits of a second's fraction."""
-    return max(len(text.removesuffix(suffix).rpartition(".")[2]) for text in texts if "." in text)
 
 
 def _month(texts: list[str], reading: Reading) -> Writing | None:
@@ -299,43 +261,36 @@ def _month(texts: list[str], reading: Reading) -> Writing | None:
     made = Writing("month", formats=used)
     if not used or not all(YEARS[0] <= int(made.parsed(text) or 0) // 12 < YEARS[1] for text in texts):
         return None
-    return _as_padded(made, texts)
+    return _as_padded(made, texts[:TRIED])
 
 
 def _as_padded(made: Writing, texts: list[str]) -> Writing:
-    """With zeros before days and months below ten, or without, as more of the texts have it."""
+    """With zeros before numbers below ten (and units of which there are none), or without: as more texts have it."""
+
+    def alike(writing: Writing) -> int:
+        value = {text: writing.parsed(text) for text in texts}
+        if made.kind == "date":
+            moments = Cells(
+                "moment", np.array([*value.values()], np.int64), np.zeros(len(value), bool), unit=made.unit
+            )
+            value = dict(zip(value, moments.to_list(), strict=True))
+        return sum(writing.text(value[text]) == text for text in texts)
+
     loose = replace(made, padded=False)
-    exact = [
-        sum(form.text(_as_value(form, text)) == text for text in texts[:TRIED]) for form in (made, loose)
-    ]
-    return made if exact[0] >= exact[1] else loose
-
-
-def _likely(texts: list[str]) -> list[str]:
-    """Orders of day and month to try: with dots and dashes the day comes first."""
-    return ["mdy", "dmy"] if any("/" in text for text in texts) else ["dmy", "mdy"]
+    return made if alike(made) >= alike(loose) else loose
 
 
 def _used_formats(texts: list[str], kind: Writing, forms: list[str]) -> tuple[str, ...]:
     """The formats that the texts are in, the most common first; none if some text is in none of them."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     singles = {form: replace(kind, formats=(form,)) for form in forms}
     for text in texts:
-        ordered = sorted(counts, key=lambda form: -counts[form]) + [
-            form for form in forms if form not in counts
-        ]
+        ordered = [form for form, _ in counts.most_common()] + [form for form in forms if form not in counts]
         form = next((form for form in ordered if singles[form].parsed(text) is not None), None)
         if form is None:
             return ()
-        counts[form] = counts.get(form, 0) + 1
-    return tuple(sorted(counts, key=lambda form: -counts[form]))
-
-
-def _as_value(made: Writing, text: str) -> Any:
-    value = made.parsed(text)
-    if made.kind == "month":
-        return value
-    return Cells("moment", np.array([value], np.int64), np.zeros(1, bool), unit=made.unit).to_list()[0]
+        counts[form] += 1
+    return tuple(form for form, _ in counts.most_common())
 
 
 def _clock(texts: list[str], reading: Reading) -> Writing | None:
@@ -353,16 +308,12 @@ def _span(texts: list[str], reading: Reading) -> Writing | None:
     parts = [re.findall(r"\d+( ?)([a-zA-Z]+)(,? ?)(?=\d|$)", text) for text in texts]
     if max(map(len, parts)) < 2 or any(span_seconds(text) is None for text in texts):
         return None
-    seen = [(unit, space, end) for cell in parts for space, unit, end in cell]
     apart = Counter(end for cell in parts for *_, end in cell[:-1]).most_common(1)[0][0]
-    units = {
-        SPANS[unit.lower()]: f"{space}{unit}" for (unit, space, _), _ in reversed(Counter(seen).most_common())
-    }
+    seen = Counter((unit, space, end) for cell in parts for space, unit, end in cell).most_common()
+    units = {SPANS[unit.lower()]: f"{space}{unit}" for (unit, space, _), _ in reversed(seen)}
     ordered = [units[size] for size in sorted(units, reverse=True)]
     made = Writing("duration", units=(*(f"{unit}{apart}" for unit in ordered[:-1]), ordered[-1]))
-    loose = replace(made, padded=False)
-    exact = [sum(form.text(form.parsed(text)) == text for text in texts) for form in (made, loose)]
-    return made if exact[0] >= exact[1] else loose
+    return _as_padded(made, texts)
 
 
 def _boolean(texts: list[str], reading: Reading) -> Writing | None:

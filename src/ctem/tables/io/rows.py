@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctem.tables.io.cells import Cells
+from ctem.tables.io.cells import Cells, counts_of
 from ctem.tables.io.frame import Frame
 
 __all__ = ["ahead", "chunks", "indexed", "joined", "merged", "spread", "taken"]
@@ -119,8 +119,7 @@ def merged(observed: Cells, drawn: Cells) -> Cells:
         place = {label: code for code, label in enumerate(labels)}
         values = np.array([place[label] for label in drawn.labels], np.int64)[np.maximum(values, 0)]
     elif observed.unit != drawn.unit:
-        letter = "M" if observed.type == "moment" else "m"
-        values = values.view(f"{letter}8[{drawn.unit}]").astype(f"{letter}8[{observed.unit}]").view(np.int64)
+        values = counts_of(drawn, observed.unit)
     if observed.values.dtype.kind in "iu" and values.dtype.kind == "f":
         values = np.rint(values)
     filled = np.where(gone, values.astype(observed.values.dtype), observed.values)

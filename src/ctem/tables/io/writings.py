@@ -1,7 +1,7 @@
 """How people write numbers, dates and times as text: read into numbers, and written back the same way.
 
-A :class:`Writing` belongs to one column. It is found by ``ctem.tables.io.recognition`` when a model is fitted, kept
-with the type of the table, and applied to every table that comes later.
+A :class:`Writing` is the notation of one column. ``ctem.tables.io.recognition`` reads it off the cells when a model is
+fitted; it is kept with the type of the table, and every later table is read and written by it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,14 @@ GAPS = (  # what marks a missing cell in any column: what ``pandas.read_csv`` ta
     *("NaN", "nan", "-NaN", "-nan", "NaT", "1.#IND", "1.#QNAN", "-1.#IND", "-1.#QNAN"),
     *("#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!"),
 )
-MARKERS = (
-    *GAPS,
-    "-",
-    "--",
-    ".",
-    "na",
-    "none",
-)  # and among numbers, dates and times, where these are no labels
+MARKERS = (*GAPS, "-", "--", ".", "na", "none")  # among numbers, dates and times, where these are no labels
 NOUNS = {  # of every kind: what a cell is, and what the column holds
     **{"number": ("a number", "numbers"), "date": ("a date", "dates"), "month": ("a month", "months")},
     **{"clock": ("a time of day", "times of day"), "duration": ("a duration", "durations")},
     **{"bool": ("a boolean", "booleans"), "label": ("text", "text")},
 }
-DATED = ("date", "month")
+DATED, TIMED = ("date", "month"), ("clock", "duration")
+THOUSANDS = ("", ",", ".", " ", "\u00a0", "'", "’")
 DAY = 86_400
 PARTS = {"y": "year", "m": "month", "d": "day", "b": "month"}
 MOST_DIGITS = 15
@@ -131,25 +126,25 @@ class Writing:
 
         But for booleans: what is none stays the text that it is, a label that was never seen.
         """
-        marks = self.missing if self.kind == "label" else (*self.missing, *MARKERS)
-        places = _places(labels.labels, frozenset(marks))
+        marks = set(self.missing if self.kind == "label" else (*self.missing, *MARKERS))
+        places = [i for i, label in enumerate(labels.labels) if str(label).strip() in marks]
         gone = labels.missing | np.isin(labels.values, places) if places else labels.missing
         if self.kind == "label":
             return replace(labels, missing=gone)
-        table = [self.parsed(str(label)) for label in labels.labels]
-        wrong = (
-            np.array([value is None for value in table] or [False])[np.where(gone, 0, labels.values)] & ~gone
-        )
-        if len(table) and wrong.any():
-            if self.kind == "bool":
-                return _with_text(labels, gone, table)
+        table = [self.parsed(str(label)) for label in labels.labels] or [0]
+        place = np.where(gone, 0, labels.values)
+        wrong = np.array([value is None for value in table])[place] & ~gone
+        if wrong.any() and self.kind == "bool":
+            return _with_text(labels, gone, table)
+        if wrong.any():
             row = int(np.argmax(wrong))
             raise ValueError(
                 f"column {name!r}, row {labels.first + row}: expected {self.in_words()}, as in fit; "
                 f"got {labels.labels[labels.values[row]]!r}."
             )
-        known = _numbers([0 if value is None else value for value in table] or [0])
-        return self._made(known[np.where(gone, 0, labels.values)], gone, labels.first)
+        return self._made(
+            _numbers([0 if value is None else value for value in table])[place], gone, labels.first
+        )
 
     def labels(self, cells: Cells) -> Cells:
         """Cells of text from what ``cells`` made."""
@@ -158,9 +153,10 @@ class Writing:
             return replace(cells, labels=tuple(texts))
         if self.kind == "label" or cells.type == "label":
             return cells
-        values = (counts_of(cells, "s") if self.kind == "duration" else cells.values).tolist()
         if self.kind == "date":
             values = cells.to_list()
+        else:
+            values = (counts_of(cells, "s") if self.kind == "duration" else cells.values).tolist()
         known = [self.text(v) for v, gone in zip(values, cells.missing.tolist(), strict=True) if not gone]
         codes, labels = factorise(known, cells.missing)
         return Cells("label", codes, cells.missing, tuple(str(label) for label in labels))
@@ -171,16 +167,17 @@ class Writing:
             return self._digits(float(value))
         if self.kind == "date":
             return self._day(value)
-        if self.kind == "month":
-            return self._day(_first_day(int(value)))
+        if self.kind == "month":  # counted from January of the year 0, held at the ends of the calendar
+            year, month = divmod(min(max(int(value), 12), 12 * dt.MAXYEAR + 11), 12)
+            return self._day(dt.datetime(year, month + 1, 1))
         if self.kind == "bool":
             return self.prefix if value else self.suffix
         if self.units:
             return self._span(int(value))
         seconds = int(value) if self.kind == "duration" else (int(value) * self.tick + self.cut) % DAY
         hours, minutes = divmod(seconds // 60, 60)
-        shown = f"{hours:02d}:{minutes:02d}" if self.padded else f"{hours}:{minutes:02d}"
-        return f"{shown}:{seconds % 60:02d}" if self.seconds else shown
+        text = f"{hours:02d}:{minutes:02d}" if self.padded else f"{hours}:{minutes:02d}"
+        return f"{text}:{seconds % 60:02d}" if self.seconds else text
 
     def in_words(self) -> str:
         """What a cell of the column is."""
@@ -215,19 +212,23 @@ class Writing:
         """
         lists = {name: data.get(name, ()) for name in ("formats", "missing", "units")}
         made = cls(**{**data, **{name: tuple(items) for name, items in lists.items()}})
-        texts = [made.example, made.prefix, made.suffix, made.decimal, made.thousands]
-        texts += [*made.formats, *made.missing, *made.units]
-        fine = made.kind in NOUNS and all(isinstance(text, str) and len(text) < 1000 for text in texts)
-        fine &= made.decimal in (".", ",") and made.thousands != made.decimal and len(made.thousands) < 2
-        fine &= -1 <= int(made.digits) <= MOST_DIGITS and 0 <= int(made.cut) < DAY
-        fine &= (made.kind in DATED) == bool(made.formats)
-        fine &= all(_unit(unit) in SPANS for unit in made.units)
-        fine &= all(isinstance(items, list | tuple) for items in lists.values())
-        fine &= type(made.digits) is type(made.cut) is int
-        fine &= made.kind in ("clock", "duration") or (made.cut, made.seconds, made.units) == (0, False, ())
-        fine &= made.thousands in ("", ",", ".", " ", "\u00a0", "'", "’")
-        fine = fine and (made.kind == "label" or made.parsed(made.example) is not None)
-        if not fine or not all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets)):
+        texts = (made.example, made.prefix, made.suffix, *made.formats, *made.missing, *made.units)
+        fine = (
+            made.kind in NOUNS
+            and all(isinstance(items, list | tuple) for items in lists.values())
+            and all(isinstance(text, str) and len(text) < 1000 for text in texts)
+            and all(isinstance(flag, bool) for flag in (made.padded, made.seconds, made.brackets))
+            and (made.decimal, made.thousands) in product(".,", THOUSANDS)
+            and made.thousands != made.decimal
+            and type(made.digits) is type(made.cut) is int
+            and -1 <= made.digits <= MOST_DIGITS
+            and 0 <= made.cut < DAY
+            and (made.kind in DATED) == bool(made.formats)
+            and all(_unit(unit) in SPANS for unit in made.units)
+            and (made.kind in TIMED or (made.cut, made.seconds, made.units) == (0, False, ()))
+            and (made.kind == "label" or made.parsed(made.example) is not None)
+        )
+        if not fine:
             raise ValueError(f"written: expected a notation of {', '.join(NOUNS)}; got {dict(data)}.")
         return made
 
@@ -236,14 +237,13 @@ class Writing:
             if self.digits == 0 and values.dtype.kind in "iu":
                 return Cells("int", values, gone, first=first)
             return Cells("float", np.where(gone, np.nan, values.astype(np.float64)), gone, first=first)
-        counts = np.where(gone, 0, values).astype(np.int64)
-        if self.kind == "bool":
-            return Cells("bool", counts.astype(bool), gone, first=first)
-        if self.kind == "date":
-            return Cells("moment", counts, gone, unit=self.unit, first=first)
-        if self.kind == "duration":
-            return Cells("duration", counts, gone, unit="s", first=first)
-        return Cells("int", counts, gone, first=first, text=self.text)
+        counts = np.where(gone, 0, values).astype(bool if self.kind == "bool" else np.int64)
+        if self.kind in ("clock", "month"):
+            return Cells("int", counts, gone, first=first, text=self.text)
+        type, unit = {"bool": ("bool", ""), "date": ("moment", self.unit), "duration": ("duration", "s")}[
+            self.kind
+        ]
+        return Cells(type, counts, gone, unit=unit, first=first)
 
     @property
     def unit(self) -> str:
@@ -264,27 +264,24 @@ class Writing:
         if not number_pattern(self.decimal, self.thousands).fullmatch(bare):
             return None
         plain = sign + bare.replace(self.thousands or "\0", "").replace(self.decimal, ".")
-        return (
-            int(plain)
-            if bare.isdecimal() or (self.thousands and plain.lstrip("-").isdecimal())
-            else float(plain)
-        )
+        whole = bare.isdecimal() or (self.thousands and plain.lstrip("-").isdecimal())
+        return int(plain) if whole else float(plain)
 
     def _digits(self, value: float) -> str:
-        shown = f"{abs(value):,.{self.digits}f}" if self.digits >= 0 else f"{abs(value):,.15g}"
-        shown = shown.replace(",", "\0").replace(".", self.decimal).replace("\0", self.thousands)
-        below = value < 0 and re.search("[1-9]", shown)
-        whole = f"{self.prefix}{shown}{self.suffix}"
+        text = f"{abs(value):,.{self.digits}f}" if self.digits >= 0 else f"{abs(value):,.15g}"
+        text = text.replace(",", "\0").replace(".", self.decimal).replace("\0", self.thousands)
+        below = value < 0 and re.search("[1-9]", text)
+        whole = f"{self.prefix}{text}{self.suffix}"
         return whole if not below else f"({whole})" if self.brackets else f"-{whole}"
 
     def _span(self, seconds: int) -> str:
         """Seconds in units, the longest first; those of which there are none only if padded."""
-        parts = []
+        text = ""
         for unit in self.units:
             count, seconds = divmod(seconds, SPANS[_unit(unit)])
-            parts.append((count, f"{count}{unit}"))
-        shown = [text for count, text in parts if count or self.padded] or [parts[-1][1]]
-        return "".join(shown).rstrip(" ,")
+            if count or self.padded:
+                text += f"{count}{unit}"
+        return (text or f"0{self.units[-1]}").rstrip(" ,")
 
     def _date(self, text: str) -> float | None:
         if not text.endswith(self.suffix):
@@ -307,11 +304,11 @@ class Writing:
     def _day(self, value: Any) -> str:
         moment = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
         form = self.formats[0].replace("%z", "")
-        shown = moment.strftime(form).replace(moment.strftime("%Y"), f"{moment.year:04d}", 1)
+        text = moment.strftime(form).replace(moment.strftime("%Y"), f"{moment.year:04d}", 1)
         if "%f" in form and 0 <= self.digits < 6:
-            shown = shown[: len(shown) - 6 + self.digits]
+            text = text[: len(text) - 6 + self.digits]
         zone = "+00:00" if form != self.formats[0] else self.suffix
-        return (shown if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", shown)) + zone
+        return (text if self.padded else re.sub(r"(?<!\d)0(?=\d)", "", text)) + zone
 
 
 @cache
@@ -326,19 +323,18 @@ def _iso(form: str) -> re.Pattern[str] | None:
 
 def _with_text(labels: Cells, gone: NDArray[np.bool_], known: Sequence[float | None]) -> Cells:
     """Booleans, and text that is none."""
-    parsed = [
-        label if value is None else bool(value) for label, value in zip(labels.labels, known, strict=True)
-    ]
-    listed = list(dict.fromkeys([*parsed, True, False]))
-    codes = np.array([listed.index(item) for item in parsed])[np.where(gone, 0, labels.values)]
+    pairs = zip(labels.labels, known, strict=True)
+    read = [label if value is None else bool(value) for label, value in pairs]
+    listed = list(dict.fromkeys([*read, True, False]))
+    codes = np.array([listed.index(item) for item in read])[np.where(gone, 0, labels.values)]
     return replace(labels, values=np.where(gone, -1, codes), missing=gone, labels=tuple(listed))
 
 
 def _numbers(values: Sequence[float | int]) -> NDArray[Any]:
     """Whole numbers as such, where all are and 64 bits hold them; else float64."""
     if all(isinstance(value, int) for value in values):
-        for kind, low, high in ((np.int64, -(2**63), 2**63), (np.uint64, 0, 2**64)):
-            if all(low <= value < high for value in values):
+        for kind in (np.int64, np.uint64):
+            if np.iinfo(kind).min <= min(values) and max(values) <= np.iinfo(kind).max:
                 return np.array(values, kind)
     return np.array(values, np.float64)
 
@@ -354,12 +350,6 @@ def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     if not thousands:
         return re.compile(plain)
     return re.compile(rf"(?:[1-9]\d{{0,2}}(?:{re.escape(thousands)}\d{{3}})+(?:{point}\d*)?|{plain})")
-
-
-def _first_day(month: int) -> dt.datetime:
-    """The first day of a month, counted from January of the year 0 and held at the ends of the calendar."""
-    year, rest = divmod(min(max(month, 12), 12 * dt.MAXYEAR + 11), 12)
-    return dt.datetime(year, rest + 1, 1)
 
 
 def _clock_seconds(text: str) -> int | None:
@@ -388,7 +378,3 @@ def span_seconds(text: str) -> int | None:
 
 def _unit(text: str) -> str:
     return text.strip(" ,").lower()
-
-
-def _places(labels: Sequence[Any], wanted: frozenset[str]) -> list[int]:
-    return [i for i, label in enumerate(labels) if str(label).strip() in wanted]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -26,6 +27,11 @@ AT_AN_END = (
 )
 TRIFLE = 1e-4  # of a column's scale, between an end and the edge of its density
 NEGLIGIBLE = 1e-12  # probability beyond ends that need not be cut
+CUT_ROWS, CUT_TIMES = (
+    20,
+    5.0,
+)  # rows of an end that is a cut, at least, and times those of the values beside it
+CUT_BESIDE, CUT_VALUES = 3, 20  # values beside it, and in all
 SHARES, ALMOST = (1.0, 100.0), 0.95  # tops of shares and percentages, and how near the largest value comes
 
 
@@ -145,15 +151,31 @@ def bounded_from_json(data: Mapping[str, Any]) -> Map:
     return made
 
 
-def natural_ends(values: NDArray[Any], kind: str) -> tuple[float, float]:
-    """The ends that the values of a column suggest: it keeps its sign, and shares stay shares.
+def natural_ends(values: NDArray[Any], kind: str, counts: NDArray[Any] | None = None) -> tuple[float, float]:
+    """The ends that the values of a column suggest: it keeps its sign, shares stay shares, and a cut is an end.
+
+    Arguments:
+        values: in order, each once.
+        kind: their type.
+        counts: rows of each value; none is cut when left out.
 
     >>> import numpy as np
     >>> natural_ends(np.array([0.5, 7.25, 512.33]), "float"), natural_ends(np.array([0.1, 0.97]), "float")
     ((0.0, inf), (0.0, 1.0))
+    >>> natural_ends(np.arange(-3.0, 60.0), "float", np.append(np.ones(62), 40))  # 40 rows hold the largest value
+    (-inf, 59.0)
     """
-    low, high = float(values.min()), float(values.max())
-    if kind not in ("int", "float", "duration") or low < 0 < high:
+    if kind not in ("int", "float", "duration"):
+        return -math.inf, math.inf
+    low, high = _ends_of_sign(float(values.min()), float(values.max()), kind)
+    if counts is None:
+        return low, high
+    cut = _is_cut(counts), _is_cut(counts[::-1])
+    return float(values[0]) if cut[0] else low, float(values[-1]) if cut[1] else high
+
+
+def _ends_of_sign(low: float, high: float, kind: str) -> tuple[float, float]:
+    if low < 0 < high:
         return -math.inf, math.inf
     if low < 0 or high <= 0:
         return -math.inf, 0.0
@@ -161,6 +183,12 @@ def natural_ends(values: NDArray[Any], kind: str) -> tuple[float, float]:
         share = next((top for top in SHARES if ALMOST * top <= high <= top), math.inf)
         return 0.0, share
     return 0.0, 100.0 if kind == "int" and high == 100 else math.inf
+
+
+def _is_cut(counts: NDArray[Any]) -> bool:
+    """Whether the first of many values has far more rows than those next to it, as where all beyond are put there."""
+    near = counts[1 : 1 + CUT_BESIDE]
+    return len(counts) >= CUT_VALUES and bool(counts[0] >= max(CUT_ROWS, CUT_TIMES * float(np.median(near))))
 
 
 def with_ends(

@@ -35,7 +35,7 @@ class Comb:
     Arguments:
         counts: rows of each value; 0 for one that may come.
         low, high: probabilities of the smooth map below and up to its cell.
-        own: the coarsest lattice that it lies on, the finest being 0.
+        coarsest: the coarsest lattice that it lies on, the finest being 0.
         mass: of its cell on that lattice, which adds up to 1 over all of the lattice that is on no coarser one.
         share: of the rows on each lattice.
         kinds: different values among these.
@@ -51,7 +51,7 @@ class Comb:
     counts: Places
     low: Vector
     high: Vector
-    own: Places
+    coarsest: Places
     mass: Vector
     share: Vector
     kinds: Places
@@ -76,7 +76,7 @@ class Comb:
     def left_out(self, alpha: float) -> float:
         """Mean log-probability of every row given the others, if the smooth map weighs as much as ``alpha`` rows."""
         seen = self.counts > 0
-        counts, mass, which = self.counts[seen], self.mass[seen], self.own[seen]
+        counts, mass, which = self.counts[seen], self.mass[seen], self.coarsest[seen]
         weight = (alpha * self.share + self.kinds)[which] - (counts == 1)
         n = counts.sum()
         rows = np.maximum(counts - 2, 0) + weight * mass
@@ -89,9 +89,9 @@ class Comb:
         """Where pieces of F meet, and F there (``ctem.tables.margins.preferred``)."""
         window, weight = self.high[-1] - self.low[0], alpha * self.share + self.kinds
         unit = window / (self.counts.sum() + alpha)
-        mass = unit * (self.counts - (self.counts > 0) + weight[self.own] * self.mass)
+        mass = unit * (self.counts - (self.counts > 0) + weight[self.coarsest] * self.mass)
         before = np.concatenate([self.low[:1], self.high[:-1]])
-        fine = window - (self.high - self.low)[self.own > 0].sum()
+        fine = window - (self.high - self.low)[self.coarsest > 0].sum()
         top = self.low[0] + np.cumsum(unit * weight[0] * (self.low - before) / fine + mass)
         knots, first = np.unique(np.stack([self.low, self.high], 1), return_index=True)
         heights = np.stack([top - mass, top], 1).ravel()[first]

@@ -91,9 +91,11 @@ class PreferredValues:
             points = _near(smooth, *with_points(values, counts, steps, ends, atoms), width)
             combs.append(Comb.fit(smooth, *points, [width, *steps]))
         n, nats = int(counts.sum()), float(counts @ np.log(combs[0].mass)) / int(counts.sum())
-        found = {(k, weight): comb.left_out(weight * n) for k, comb in enumerate(combs) for weight in WEIGHTS}
-        k, best = max(found, key=found.__getitem__)
-        if found[k, best] < nats + GAIN:
+        nats_of = {
+            (k, weight): comb.left_out(weight * n) for k, comb in enumerate(combs) for weight in WEIGHTS
+        }
+        k, best = max(nats_of, key=nats_of.__getitem__)
+        if nats_of[k, best] < nats + GAIN:
             return smooth
         knots, heights = combs[k].knots(best * n)
         kept = _rising(heights)

@@ -140,8 +140,8 @@ class Rhythm:
         """
         share = np.diff(self.below)
         rate = np.log(share / np.diff(self.edges))
-        own = self.wound(torch.from_numpy(X))[1].numpy()[:, None]
-        return np.where(np.isnan(X), np.nan, (share * (rate <= own + 1e-9)).sum(1))
+        here = self.wound(torch.from_numpy(X))[1].numpy()[:, None]
+        return np.where(np.isnan(X), np.nan, (share * (rate <= here + 1e-9)).sum(1))
 
     def in_words(self) -> str:
         """What is rhythmic, and in how many hours, or on how many days of the week, most rows lie.

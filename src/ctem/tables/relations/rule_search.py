@@ -67,16 +67,13 @@ def find_rules(
     ['x2 = 100 · x0 + x1']
     """
     with np.errstate(all="ignore"):
-        return _found(_Search(codecs, cells), cells, wishes)
-
-
-def _found(search: _Search, cells: Mapping[str, Cells], wishes: Wishes) -> tuple[KeptRule, ...]:
-    asked = [search.asked(*each) for each in wishes.rules]
-    found = [*asked, *search.closed(), *search.looked_up()]
-    found = [rule for rule in found if not wishes.refuse(rule.target, rule.columns)]
-    gaps = {name: float(each.missing.mean()) for name, each in cells.items()}
-    kept = search.chosen(found, asked)
-    return _led(kept, [search.rank(rule, kept, gaps) for rule in kept])
+        search = _Search(codecs, cells)
+        requested = [search.requested(*each) for each in wishes.rules]
+        candidates = [*requested, *search.closed(), *search.looked_up()]
+        wanted = [rule for rule in candidates if not wishes.refuse(rule.target, rule.columns)]
+        kept = search.chosen(wanted, requested)
+        gaps = {name: float(each.missing.mean()) for name, each in cells.items()}
+        return _led(kept, [search.rank(rule, kept, gaps) for rule in kept])
 
 
 class _View:
@@ -107,9 +104,9 @@ class _Search:
         """The parts of a column that vary and differ from it; moments in a zone have none."""
         whole = len(np.unique(self.value[name][self.rows]))
         for part in () if cells.zone else self.quantities[name].parts:
-            found = part_of(self.value[name], part)
-            if 1 < len(np.unique(found[self.rows][~np.isnan(found[self.rows])])) < whole:
-                yield Term(name, part), found
+            value = part_of(self.value[name], part)
+            if 1 < len(np.unique(value[self.rows][~np.isnan(value[self.rows])])) < whole:
+                yield Term(name, part), value
 
     def closed(self) -> Iterator[KeptRule]:
         """Sums and products."""
@@ -125,16 +122,16 @@ class _Search:
             ) is not None and 1 - rule.broken / rule.rows >= LEAST_CLOSED:
                 yield rule
 
-    def asked(self, target: str, columns: tuple[str, ...]) -> KeptRule:
+    def requested(self, target: str, columns: tuple[str, ...]) -> KeptRule:
         """The requested rule by which a column follows from others: calculated if it can be, or looked up."""
         sentence = f"{target} from {' and '.join(columns)}"
         if not {target, *columns} <= set(self.names):
             raise ValueError(f"rules: expected columns that the density has in {sentence!r}.")
         views = tuple(view for name in columns for view in self.views if view.term.column == name)
         pairs = [(view.term, view.value[self.rows]) for view in views]
-        own = {target: (self.value[target][self.rows], self.quantities[target])}
+        targets = {target: (self.value[target][self.rows], self.quantities[target])}
         numeric = all(self.quantities[name].kind != "label" for name in (target, *columns))
-        for _, terms, function in closed_functions(pairs, own, MOST_PAIRED) if numeric else ():
+        for _, terms, function in closed_functions(pairs, targets, MOST_PAIRED) if numeric else ():
             rule = self._rule(target, terms, function)
             if rule is not None and set(rule.columns) == set(columns):
                 return rule
@@ -181,15 +178,14 @@ class _Search:
         known = (first >= 0) & (second >= 0)
         pairs, apart = known.sum(0), ((first != second) & known).sum(0)
         by_chance = pairs * self._differing
-        found = (
-            (by_chance >= evidence) & (apart <= 1.5 * CHANCE * by_chance) & (apart <= 2 * (1 - LEAST) * pairs)
-        )
-        return [name for name, fine in zip(self.names, found, strict=True) if fine and name not in without]
+        often = (by_chance >= evidence) & (apart <= 1.5 * CHANCE * by_chance)
+        often &= apart <= 2 * (1 - LEAST) * pairs
+        return [name for name, fine in zip(self.names, often, strict=True) if fine and name not in without]
 
     @cached_property
     def _differing(self) -> Vector:
         """The probability that two rows differ, for each column."""
-        shares = (np.bincount(own[own >= 0]) / max(1, (own >= 0).sum()) for own in self.codes.T)
+        shares = (np.bincount(codes[codes >= 0]) / max(1, (codes >= 0).sum()) for codes in self.codes.T)
         return np.array([1 - (share**2).sum() for share in shares])
 
     def _tested(self, views: tuple[_View, ...], target: str, evidence: float) -> KeptRule | None:
@@ -217,8 +213,8 @@ class _Search:
     def _per_key(self, views: tuple[_View, ...]) -> float:
         if len(views) > 1:
             return OF_TWO
-        own = self.quantities[views[0].term.column]
-        return PER_KEY.get("label" if len(own.listed) else own.kind, PER_KEY["number"])
+        key = self.quantities[views[0].term.column]
+        return PER_KEY.get("label" if len(key.listed) else key.kind, PER_KEY["number"])
 
     def _table(
         self, views: tuple[_View, ...], target: str, wrong: int, known: int, per_key: float
@@ -247,18 +243,18 @@ class _Search:
         """The rule, with the rows of the table that keep it and break it; None where it names nothing."""
         if function is None:
             return None
-        own, value = self.quantities[target], self.value[target]
+        quantity, value = self.quantities[target], self.value[target]
         rule = KeptRule(target, terms, function, 0.5, 0.5, 0, 0, (), False)
-        implied = own.rounded(rule.named(self.value))
+        implied = quantity.rounded(rule.named(self.value))
         there = ~np.isnan(implied) & ~np.isnan(value)
         with np.errstate(invalid="ignore"):
-            wrong = there & ~(np.abs(implied - value) <= ALIKE * own.width)
+            wrong = there & ~(np.abs(implied - value) <= ALIKE * quantity.width)
         rows, broken = int(there.sum()), np.flatnonzero(wrong)
         if not rows:
             return None
-        differ = (own.codes(implied) != own.codes(value)) & there
+        differ = (quantity.codes(implied) != quantity.codes(value)) & there
         share = kept_share(rows, len(broken))
-        agree = max(share, (rows - int(differ.sum()) + 1) / (rows + 2)) if not len(own.listed) else share
+        agree = max(share, (rows - int(differ.sum()) + 1) / (rows + 2)) if not len(quantity.listed) else share
         some = tuple(broken[:SHOWN].tolist())
         return replace(rule, share=share, agree=agree, rows=rows, broken=len(broken), examples=some)
 
@@ -288,20 +284,20 @@ class _Search:
         rng, numbers = np.random.default_rng(0), dict[str, Vector]()
         for name in rule.columns:
             known = self.value[name][~np.isnan(self.value[name])]
-            own = self.quantities[name]
-            moved = rng.choice(known, CLOSED) + own.width * rng.integers(-2, 3, CLOSED)
-            numbers[name] = own.rounded(moved)
+            quantity = self.quantities[name]
+            moved = rng.choice(known, CLOSED) + quantity.width * rng.integers(-2, 3, CLOSED)
+            numbers[name] = quantity.rounded(moved)
         numbers[rule.target] = self.quantities[rule.target].rounded(rule.named(numbers))
         kept = []
         for other in others:
-            own = self.quantities[other.target]
-            implied, value = own.rounded(other.named(numbers)), numbers[other.target]
+            quantity = self.quantities[other.target]
+            implied, value = quantity.rounded(other.named(numbers)), numbers[other.target]
             there = ~np.isnan(implied) & ~np.isnan(value)
-            right = np.abs(implied[there] - value[there]) <= ALIKE * own.width
+            right = np.abs(implied[there] - value[there]) <= ALIKE * quantity.width
             kept.append(float(right.mean()) if there.any() else 0.0)
         return round(min(kept), 1)
 
-    def chosen(self, found: list[KeptRule], asked: list[KeptRule]) -> list[KeptRule]:
+    def chosen(self, rules: list[KeptRule], requested: list[KeptRule]) -> list[KeptRule]:
         """The rules that are kept: of every column a few, those that are calculated before those that are looked up."""
         place = {name: i for i, name in enumerate(self.names)}
 
@@ -311,12 +307,12 @@ class _Search:
             return place[rule.target], looked_up, len(rule.terms), digits, rule.function.complexity
 
         kept: dict[str, list[KeptRule]] = {}
-        for rule in sorted(found, key=lambda rule: (rule not in asked, quality(rule))):
+        for rule in sorted(rules, key=lambda rule: (rule not in requested, quality(rule))):
             others = kept.setdefault(rule.target, [])
             same = any(set(rule.columns) == set(other.columns) for other in others)
             if not same and len(others) < MOST:
                 others.append(rule)
-        return [rule for own in kept.values() for rule in own]
+        return [rule for of_column in kept.values() for rule in of_column]
 
 
 def _led(rules: list[KeptRule], ranks: list[tuple[float, ...]]) -> tuple[KeptRule, ...]:
@@ -390,16 +386,16 @@ def _alone(key: Codes, joined: Codes, value: Codes, known: int) -> float:
     return wrong * known / of if of else math.inf
 
 
-def _left_out(key: Codes, own: Codes) -> tuple[int, int, float]:
+def _left_out(key: Codes, value: Codes) -> tuple[int, int, float]:
     """Rows whose value is not what the other rows with their key mostly hold, rows with others, and wrong by chance.
 
     >>> _left_out(np.array([0, 0, 0, 1, 1, 2]), np.array([5, 5, 5, 6, 7, 5]))
     (2, 5, 2.0)
     """
-    there = (key >= 0) & (own >= 0)
-    key, own = np.unique(key[there], return_inverse=True)[1].reshape(-1), own[there]
-    wide = int(own.max(initial=0)) + 1
-    cells, cell, count = np.unique(key * wide + own, return_inverse=True, return_counts=True)
+    there = (key >= 0) & (value >= 0)
+    key, value = np.unique(key[there], return_inverse=True)[1].reshape(-1), value[there]
+    wide = int(value.max(initial=0)) + 1
+    cells, cell, count = np.unique(key * wide + value, return_inverse=True, return_counts=True)
     of = cells // wide
     order = np.lexsort((-count, of))
     start = np.unique(of[order], return_index=True)[1]
@@ -411,5 +407,5 @@ def _left_out(key: Codes, own: Codes) -> tuple[int, int, float]:
     other = np.where(here == best[key], np.where(best[key] == second[key], best[key], second[key]), best[key])
     known = np.bincount(key)[key] >= 2 if len(key) else np.zeros(0, bool)
     wrong = known & ~((here - 1 >= 1) & (here - 1 >= other))
-    most = np.bincount(own[known]).max(initial=0) if known.any() else 0
+    most = np.bincount(value[known]).max(initial=0) if known.any() else 0
     return int(wrong.sum()), int(known.sum()), float(known.sum() - most)
