@@ -159,3 +159,27 @@ def test_numbers_that_name_columns_are_names_in_every_question_and_positions_els
     assert np.array_equal(model.log_density(X, [2]), model.log_density(X, ["2"]))
     with pytest.raises(ValueError, match="expected names or positions of"):
         model.classes(1)
+
+
+@pytest.mark.parametrize("fine", [60, 1], ids=["minutes", "seconds"])
+def test_times_of_day_come_back_as_such_in_every_library(fine):
+    rng = np.random.default_rng(0)
+    seconds = (rng.integers(8 * 3600, 20 * 3600, 120) // fine * fine).tolist()
+    times = [dt.time(s // 3600, s // 60 % 60, s % 60) if s % 7 else None for s in seconds]
+    a, drawn = rng.normal(size=120), []
+    for X in (
+        pd.DataFrame({"t": pd.Series(times, dtype=object), "a": a}),
+        pd.DataFrame({"t": pd.Series(times, dtype=pd.ArrowDtype(pa.time64("us"))), "a": a}),
+        pl.DataFrame({"t": times, "a": a}),
+        pa.table({"t": pa.array(times, pa.time32("s")), "a": a}),
+        pa.table({"t": pa.array(times, pa.time64("ns")), "a": a}),
+    ):
+        model = CTEM(**TINY).fit(X)
+        rows, filled = model.sample(20, random_state=0), model.impute(X, random_state=0)
+        drawn.append(pl.DataFrame(rows)["t"].to_list())
+        assert type(rows) is type(X)
+        imputed = pl.DataFrame(filled)["t"].to_list()
+        assert all(got == was for got, was in zip(imputed, times, strict=True) if was is not None)
+        assert all(isinstance(each, dt.time) for each in imputed)
+    assert all(each == drawn[0] for each in drawn)
+    assert all(dt.time(7) <= each <= dt.time(21) for each in drawn[0])

@@ -141,6 +141,28 @@ def test_a_good_bracket_is_narrow_and_holds_the_truth():
     assert pair.upper.method == "reverse annealed"
 
 
+@pytest.mark.filterwarnings("ignore:log Z rests on")
+def test_a_bracket_crosses_where_its_rows_lack_a_mode_and_holds_the_truth_where_they_have_it():
+    space, g = Space.image(1, 8, 8, levels=2), seeded(0)
+    ink = 0.1 + 0.8 * (torch.rand(2, 64, generator=g) < 0.5)  # of each of two patterns, in every pixel
+    share = torch.tensor([0.001, 0.999])
+
+    def patterns(x: torch.Tensor) -> torch.Tensor:
+        each = torch.where(x.unsqueeze(-2) > 0, ink, 1 - ink).log().sum(-1)
+        return (each + share.log()).logsumexp(-1)  # log Z = 0
+
+    def bracket(pattern: int) -> tuple[float, float, float]:
+        x = (torch.rand(100, 64, generator=g) < ink[pattern]).float()
+        pair = log_z_bracket(patterns, ProductBase(space), Gibbs(space), x, seeded(1), levels=60, moves=24)
+        return pair.lower.value, pair.upper.value, 3 * max(pair.lower.stderr, pair.upper.stderr)
+
+    low, high, margin = bracket(1)  # 999 of 1000 draws of the law are of this pattern
+    assert low - margin < 0 < high + margin
+    low, high, margin = bracket(0)
+    assert low - high > 3  # the truth of these rows alone is log 0.001 = −6.9
+    assert high < -margin
+
+
 @pytest.mark.parametrize(("method", "n"), [("importance", 60), ("annealed", 30), ("reverse", 24)])
 def test_standard_errors_are_calibrated(method, n):
     base, sampler = ProductBase(MIXED), ANNEALED["mixed"][2]

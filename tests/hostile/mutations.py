@@ -3,6 +3,7 @@
 The first must be refused. The second, too, or the file is that of another model, which answers for itself.
 """
 
+import sys
 from functools import reduce
 
 from tests.model_files import EVIL, places_in
@@ -15,7 +16,6 @@ FREE = {
     "knots",
     "scores",
     "slopes",
-    "turns",
     "offsets",
     "folds",
     "factors",
@@ -24,8 +24,8 @@ FREE = {
     "written",
     "decimals",
     "origin",
-    "start",
 }
+AFAR = {"atoms", "start", "turns"}  # a value of its own, and moments, may be anywhere
 COUNTED = {"seen", "shift"}  # one cell, or the first moment, may be far out
 WORDS = {"example", "prefix", "suffix", "unit", "missing"}  # of how cells are written
 FLAGS = {"written", "ordered", "ranges"}
@@ -54,7 +54,7 @@ def plausible(header, place, value):
         or ("missing" in among and value == [])
         or (place[-1] == "share" and likewise and type(value) is list and len(value) == len(here))
         or (bool(WORDS & among) and likewise and type(value) is str)
-        or ("atoms" in among and number and abs(value) < 2**1023)
+        or (bool(AFAR & among) and number and abs(value) <= sys.float_info.max)
         or (bool(COUNTED & among) and type(value) is int and abs(value) < 2**63)
         or (
             "scale" in among and number and 0 < value < 1

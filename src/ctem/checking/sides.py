@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ctem.bases import FittedBase, ProductBase
-from ctem.checking.ladder import FEW, SOME, even_ladder
-from ctem.checking.pairs import PairChains
+from ctem.checking.pairs import FEW, SOME, PairChains, even_ladder
 from ctem.checking.potential import Counted
 from ctem.checking.record import Side
 from ctem.densities.anyorder import AnyOrderDensity, Settings, fit_anyorder

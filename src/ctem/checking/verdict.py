@@ -169,7 +169,7 @@ class _Referee:
             f"All {self.space.n_states:,} states were added up."
             if method == "enumerate"
             else (
-                "A grid holds all the mass: twice its width adds nothing, and half its points change log Z by "
+                "A grid holds the mass: neither twice its width nor half its points change log Z by more than "
                 f"{log_z.stderr:.1g}."
             )
         )

@@ -110,7 +110,7 @@ def fit_density(
     limits = {"parents": schema.parents, "max_time": max_time and ending * max_time, "refresh": refresh}
     limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
     plan = _plan(arguments["effort"], arguments["energy"])
-    if tilted and max_time is not None:
+    if tilted and max_time:  # else there is no time for an energy, nor to see how long one would take
         limits["leaving"] = lambda density: min(
             _energy_seconds(plan, density, len(x), seed), WEIGHED * max_time
         )

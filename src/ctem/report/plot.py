@@ -117,10 +117,10 @@ def conditional(
     (name,) = _named(model, [column])
     ax = ax or _pyplot().subplots(layout="constrained")[1]
     known = [given] if isinstance(given, Mapping) else list(given)
-    asked = [({}, UNKNOWN), *((part, CURVES[i % len(CURVES)]) for i, part in enumerate(known) if part)]
-    distributions = [model.conditional(part, name).distribution for part, _ in asked]
+    rows = [({}, UNKNOWN), *((part, CURVES[i % len(CURVES)]) for i, part in enumerate(known) if part)]
+    distributions = [model.conditional(part, name).distribution for part, _ in rows]
     scale = _Scale.of(distributions[0].cells, gaps=True)
-    for i, (distribution, (part, colour)) in enumerate(zip(distributions, asked, strict=True)):
+    for i, (distribution, (part, colour)) in enumerate(zip(distributions, rows, strict=True)):
         label = ", ".join(f"{key} {_short(value)}" for key, value in part.items()) or "nothing known"
         _distribution(ax, scale, distribution, colour, label, (i, len(distributions)))
     scale.label(ax.xaxis)
@@ -148,7 +148,7 @@ def what_if(
     Arguments:
         model: a fitted estimator.
         column: what varies.
-        target: what is asked for.
+        target: the column that it is expected of.
         given: name → value of other columns; the rest is unknown.
         values: of the column; its central values when None.
         ax: where to draw; a new figure when None.
@@ -161,15 +161,15 @@ def what_if(
     'x1'
     """
     check_is_fitted(model)
-    varied, asked = _named(model, [column, target])
+    varied, expected = _named(model, [column, target])
     known = dict(given or {})
     ax = ax or _pyplot().subplots(layout="constrained")[1]
     range_of = model.conditional(known, varied).distribution
     tried = _tried(range_of) if values is None else list(values)
-    distributions = [model.conditional({**known, varied: value}, asked).distribution for value in tried]
+    distributions = [model.conditional({**known, varied: value}, expected).distribution for value in tried]
     scale = _Scale.of(range_of.cells)
     place = scale.places_of(tried)
-    _curves(ax, place, distributions, asked, discrete=bool(scale.labels))
+    _curves(ax, place, distributions, expected, discrete=bool(scale.labels))
     scale.label(ax.xaxis)
     ax.set(xlabel=scale.named(varied))
     title = ", ".join(f"{key} {_short(value)}" for key, value in known.items())

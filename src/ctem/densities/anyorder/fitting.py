@@ -140,7 +140,7 @@ def fit_anyorder(
     passes, judged = int(PASSES * first.step[-1]), phases.ordering_rows(settings.orders)
     chain = Chain(at, parents, when, after)
     orders = here.agreed(lambda: best_orders(chain, at, judged, settings.orders, generator, passes))
-    if first.interrupted or not any(net.worth.heard):
+    if first.interrupted or not any(net.worth.heard) or phases.over:
         return AnyOrderDensity(net, level, orders, **about, history=first)
     chosen = _rehearsing(anything, level, orders, x.device)
     history = joined_history(first, phases.rehearse(chosen, first))

@@ -189,6 +189,11 @@ class Phases:
         """Whether the first phase was ended by the time, so that there is none for anything else."""
         return self.end is not None and not first.stopped_early and first.step[-1] < self._for_first
 
+    @property
+    def over(self) -> bool:
+        """Whether the time has been used up, so that the networks of the first phase are what there is."""
+        return team().agreed(lambda: self.end is not None and time.perf_counter() > self.end)
+
     def _train(
         self,
         phase: str,

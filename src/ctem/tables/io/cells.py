@@ -34,6 +34,7 @@ OBJECTS: dict[str, Any] = {  # classes of Python objects; the first that fits co
     "float": Real,
     "datetime": dt.datetime,
     "date": dt.date,
+    "time": dt.time,
 }
 
 
@@ -198,7 +199,8 @@ def object_array(dtype: dict[str, Any], cells: Cells) -> Array:
         return cells.named(gap)
     if kind in PYTHON:
         cells = replace(cells, values=counts_of(cells, PYTHON[kind]), unit=PYTHON[kind])
-    convert = {"decimal": Decimal, "float": float, "int": int, "bool": bool}.get(kind, lambda value: value)
+    plain: dict[str, Callable[[Any], Any]] = {"decimal": Decimal, "float": float, "int": int, "bool": bool}
+    convert = (plain | {"time": dt.time.fromisoformat}).get(kind, lambda value: value)
     source = np.char.mod("%.15g", cells.values).tolist() if kind == "decimal" else cells.to_list()
     out = np.empty(len(cells), object)
     pairs = zip(source, cells.missing.tolist(), strict=True)
@@ -311,6 +313,11 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
     if kind == "str":
         codes, labels = factorise(known, gone)
         return Cells("label", codes, gone, tuple(str(label) for label in labels))
+    if kind == "time":
+        if any(value.tzinfo is not None for value in known):
+            raise TypeError(f"column {name!r}: expected times of day without a zone; got {known[0]}.")
+        codes, labels = factorise(known, gone)
+        return Cells("label", codes, gone, _clock_text(labels))
     if kind == "datetime" and any(value.tzinfo is not None for value in known):
         raise TypeError(
             f"column {name!r}: expected times without a zone in a column of Python objects; "
@@ -329,3 +336,9 @@ def _object_values(name: str, kind: str, known: list[Any], gone: Mask) -> Cells:
         wide = next(value for value in known if not -(2**63) <= value < 2**63)
         raise ValueError(f"column {name!r}: expected whole numbers of 64 bits; got {wide}.") from None
     return Cells(kind if kind in ("bool", "int") else "float", values, gone)
+
+
+def _clock_text(times: Sequence[Any]) -> tuple[str, ...]:
+    """Times of day as text, all to the minute or all to the second; what is finer is cut off."""
+    spec = "seconds" if any(time.second for time in times) else "minutes"
+    return tuple(time.isoformat(spec) for time in times)

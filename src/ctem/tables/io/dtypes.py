@@ -34,6 +34,7 @@ OBJECTS = {
     "float": pa.float64(),
     "datetime": pa.timestamp("us"),
     "date": pa.date32(),
+    "time": pa.time64("us"),
 }
 TEXT = ("string", "large_string", "string_view")
 PLAIN = {  # words of pandas, polars and Arrow in lower case, other than those of Arrow

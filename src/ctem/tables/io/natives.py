@@ -6,6 +6,7 @@ Those of pandas and polars go by way of Arrow. Each of the two has ``read_…(na
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import re
 from dataclasses import replace
@@ -53,7 +54,7 @@ def read_arrow(name: str, column: Any) -> Cells:
     if types.is_dictionary(kind) or str(kind) in TEXT:
         return _read_labels(name, array, missing)
     if types.is_time(kind):
-        text = array.cast(pa.time32("s")).cast(pa.string())
+        text = array.cast(pa.time32("s"), safe=False).cast(pa.string())
         short = pc.all(pc.ends_with(text, ":00")).as_py()
         return read_arrow(name, pc.utf8_slice_codeunits(text, 0, 5) if short else text)
     if types.is_date(kind):
@@ -102,7 +103,8 @@ def write_arrow(name: str, kind: Any, cells: Cells, categories: tuple[Any, ...] 
     if types.is_null(kind):
         return pa.nulls(len(cells))
     if types.is_time(kind):
-        return write_arrow(name, pa.string(), cells).cast(kind)
+        times = pa.array([dt.time.fromisoformat(str(label)) for label in cells.labels], pa.time64("us"))
+        return times.cast(kind).take(_codes(cells))
     if types.is_dictionary(kind):
         codes = np.maximum(label_codes(name, cells, categories), 0)
         values = pa.array(categories, kind.value_type)
@@ -110,8 +112,7 @@ def write_arrow(name: str, kind: Any, cells: Cells, categories: tuple[Any, ...] 
             pa.array(codes, mask=gone).cast(kind.index_type), values, ordered=kind.ordered
         )
     if str(kind) in TEXT:
-        codes = pa.array(np.maximum(cells.values, 0), pa.int64(), mask=gone | (cells.values < 0))
-        return pa.array(cells.labels, pa.large_string()).take(codes).cast(kind)
+        return pa.array(cells.labels, pa.large_string()).take(_codes(cells)).cast(kind)
     if types.is_temporal(kind):
         counts = counts_of(cells, getattr(kind, "unit", "D"), np.int32 if types.is_date32(kind) else np.int64)
         counts = counts * (86_400_000 if types.is_date64(kind) else 1)
@@ -124,6 +125,11 @@ def write_arrow(name: str, kind: Any, cells: Cells, categories: tuple[Any, ...] 
     limit = float(np.finfo(dtype).max)
     numbers = np.clip(np.where(gone, 0.0, cells.values.astype(np.float64)), -limit, limit)
     return pa.array(numbers.astype(dtype), kind, mask=gone)
+
+
+def _codes(cells: Cells) -> Any:
+    """The codes of labels, null where missing."""
+    return pa.array(np.maximum(cells.values, 0), pa.int64(), mask=cells.missing | (cells.values < 0))
 
 
 def read_pandas(name: str, column: Any) -> tuple[Dtype, Cells]:
