@@ -44,7 +44,7 @@ from torch import Tensor
 from ctem import CTEM
 from ctem.benchmarks.metrics import classifier_two_sample
 from ctem.datasets import load_penguins, load_table
-from ctem.tables.encoding.codecs import Numbers
+from ctem.tables.encoding.codecs import Labels, Numbers
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
 from experiments.sweep import (
@@ -84,7 +84,7 @@ NAMING = {
     "pbc": ["id"],
     "weather": ["time_hour"],
 }  # or free text, or other columns again
-MOSTLY, DAYS = 0.5, 365.25  # gaps of a column, at most; days of a year
+MOSTLY = 0.5  # gaps of a column, at most
 SEEDS = 3
 TEST_SHARE = 0.2
 DRAWS = 8  # of the place within a cell, in the mean that stands for P(cell)
@@ -113,7 +113,7 @@ def load(data: str, args) -> pd.DataFrame:
         return load_penguins().dropna()
     if data in WILD:
         frame = complete(wild(data, args.data, NAMING.get(data, ())))
-        return frame.assign(age=(DAYS * frame["age"]).round()) if data == "pbc" else frame  # of whole days
+        return frame.assign(age=frame["age"].round(1)) if data == "pbc" else frame  # from whole days
     frame = load_table(data, args.data)
     frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna()  # adult's gaps are a label
     # an amount with up to 15 digits, in cents here: a number that may be any has no probability as written
@@ -137,9 +137,10 @@ def split(frame: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def few(train: pd.DataFrame, test: pd.DataFrame, rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """So many training rows, and the test rows of whose discrete values each occurs there."""
-    listed = [name for name in train if _listed(train[name])]
+    """So many training rows, and the test rows whose values occur there in each column that the schema lists."""
     train = train[:rows]
+    columns = Schema.fit(read_frame(train)).columns
+    listed = [name for name, choice in columns.items() if isinstance(choice.codec, Labels)]
     known = [test[name].isin(train[name].unique()).to_numpy() for name in listed]
     return train, test[np.logical_and.reduce([np.ones(len(test), bool), *known])]
 

@@ -353,9 +353,8 @@ class _Given:
         alone = alone.ravel()
         counts = np.bincount(value, minlength=len(alone)) + len(alone) * alone
         self.share, self.log_c_of = counts / counts.sum(), np.log(counts / counts.sum() / alone)
-        whole = LedoitWolf().fit(z)
         of = [z[value == k] for k in range(len(alone))]
-        self.normals = [LedoitWolf().fit(rows) if len(rows) > 1 else whole for rows in of]
+        self.normals = [_normal(rows if len(rows) > 1 else z) for rows in of]
 
     def _parts(self, u: Array) -> tuple[Array, Array]:
         """The other z, and which value."""
@@ -369,8 +368,8 @@ class _Given:
         z, value = self._parts(u)
         out = self.log_c_of[value] + 0.5 * (z**2 + math.log(2 * math.pi)).sum(1)
         for k in np.unique(value):
-            normal, rows = self.normals[k], value == k
-            out[rows] += multivariate_normal(normal.location_, normal.covariance_).logpdf(z[rows])
+            rows = value == k
+            out[rows] += multivariate_normal(*self.normals[k]).logpdf(z[rows])
         return out
 
     def drawn(self, u: Array, rng: np.random.Generator) -> Array:
@@ -380,10 +379,16 @@ class _Given:
             out[:, j] = edges[place] + (edges[place + 1] - edges[place]) * u[:, j]
         rest = np.delete(np.arange(u.shape[1]), self.some)
         for k in np.unique(value):
-            normal, rows = self.normals[k], value == k
-            z = rng.multivariate_normal(normal.location_, normal.covariance_, rows.sum())
+            rows = value == k
+            z = rng.multivariate_normal(*self.normals[k], rows.sum())
             out[np.ix_(rows, rest)] = np.clip(ndtr(z), EDGE, 1 - EDGE)
         return out
+
+
+def _normal(z: Array) -> tuple[Array, Array]:
+    """Mean and covariance, which is drawn to a sphere by Ledoit and Wolf, and is never singular."""
+    fitted = LedoitWolf().fit(z)
+    return fitted.location_, 0.99 * fitted.covariance_ + 0.01 * np.eye(z.shape[1])
 
 
 class Kernels(Smooth):

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctem.tables.io.cells import Cells
-from ctem.tables.relations.kept_orders import KeptOrder
-from ctem.tables.relations.kept_rules import KeptRule
 from ctem.tables.relations.quantities import ALIKE, quantity_of
 from ctem.tables.schema import Schema
 
@@ -47,31 +45,21 @@ def breaches(schema: Schema, columns: Mapping[str, Cells]) -> list[Breach]:
     >>> breaches(Schema.fit(frame), frame.columns)[-1]
     Breach(words='x2 = 100 · x0 + x1', rows=500, broken=0, expected=0.0)
     """
-    rows = _Rows(schema, columns)
+    made = {name: quantity_of(inferred.codec, ()) for name, inferred in schema.columns.items()}
+    quantities = {name: quantity for name, quantity in made.items() if quantity is not None}
+    numbers = {name: quantity.of_cells(name, columns[name]) for name, quantity in quantities.items()}
+    broken = []
     with np.errstate(all="ignore"):
-        return [*map(rows.of_rule, schema.rules), *map(rows.of_order, schema.orders)]
-
-
-class _Rows:
-    """Cells as numbers."""
-
-    def __init__(self, schema: Schema, columns: Mapping[str, Cells]):
-        made = {name: quantity_of(inferred.codec, ()) for name, inferred in schema.columns.items()}
-        self.quantities = {name: known for name, known in made.items() if known is not None}
-        self.numbers = {name: known.of_cells(name, columns[name]) for name, known in self.quantities.items()}
-
-    def of_rule(self, rule: KeptRule) -> Breach:
-        """Rows that do not hold what a rule names."""
-        quantity, value = self.quantities[rule.target], self.numbers[rule.target]
-        implied = quantity.rounded(rule.named(self.numbers))
-        words = f"{rule.target} {rule.formula()}"
-        return _counted(words, np.abs(implied - value) - ALIKE * quantity.width, rule.broken / rule.rows)
-
-    def of_order(self, order: KeptOrder) -> Breach:
-        """Rows whose lower number is the higher one."""
-        slack = ALIKE * min(self.quantities[name].width for name in (order.low, order.high))
-        over = self.numbers[order.low] - self.numbers[order.high]
-        return _counted(f"{order.low} ≤ {order.high}", over - slack, order.broken / order.rows)
+        for rule in schema.rules:
+            quantity = quantities[rule.target]
+            away = np.abs(quantity.rounded(rule.named(numbers)) - numbers[rule.target])
+            words, share = f"{rule.target} {rule.formula()}", rule.broken / rule.rows
+            broken.append(_counted(words, away - ALIKE * quantity.width, share))
+        for order in schema.orders:
+            slack = ALIKE * min(quantities[name].width for name in (order.low, order.high))
+            over = numbers[order.low] - numbers[order.high]
+            broken.append(_counted(f"{order.low} ≤ {order.high}", over - slack, order.broken / order.rows))
+    return broken
 
 
 def _counted(words: str, over: NDArray[np.float64], expected: float) -> Breach:

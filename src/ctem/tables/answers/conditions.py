@@ -217,14 +217,11 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
 def _plain(item: Item) -> Item:
     """None for any mark of a missing cell, and for an end at infinity."""
     if isinstance(item, tuple) and len(item) == 2:
-        low, high = item
-        return None if _is_number(low, -math.inf) else low, None if _is_number(high, math.inf) else high
+        pairs = zip(item, (-math.inf, math.inf), strict=True)
+        return tuple(
+            None if isinstance(end, float | np.floating) and end == far else end for end, far in pairs
+        )
     return None if is_gap(item) else item
-
-
-def _is_number(value: Any, number: float) -> bool:
-    """Whether a value, which may be of any type, is this number."""
-    return isinstance(value, float | np.floating) and float(value) == number
 
 
 def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:

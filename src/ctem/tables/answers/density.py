@@ -212,12 +212,8 @@ class TableDensity:
 
     def expected(self, frame: Frame, method: str) -> dict[str, Cells]:
         """The columns of a frame, each missing cell at the "mode" or "mean" of its conditional."""
-
-        def summary(distribution: ColumnDistribution, name: str) -> Cells:
-            return distribution.mode() if method == "mode" else distribution.mean()
-
-        (columns,) = self.summarised(frame, summary)
-        return columns
+        summary = ColumnDistribution.mode if method == "mode" else ColumnDistribution.mean
+        return self.summarised(frame, lambda distribution, name: summary(distribution))[0]
 
     def summarised(
         self, frame: Frame, *summaries: Callable[[ColumnDistribution, str], Cells]

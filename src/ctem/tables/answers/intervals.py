@@ -84,16 +84,15 @@ class Intervals:
     def _by(self, table: TableDensity, frame: Frame, coverage: float) -> list[dict[str, Cells]]:
         """Lower and upper ends by one network."""
 
-        def low(distribution: ColumnDistribution, name: str) -> Cells:
-            return distribution.quantile(self._tail(distribution, name, coverage) / 2)
+        def half(distribution: ColumnDistribution, name: str) -> float:
+            """What lies beyond each end."""
+            return (tail(self._p_values(name), coverage) if distribution.has_mean else 1 - coverage) / 2
 
-        def high(distribution: ColumnDistribution, name: str) -> Cells:
-            return distribution.quantile(1 - self._tail(distribution, name, coverage) / 2 * (1 - TIE))
-
-        return table.summarised(frame, low, high)
-
-    def _tail(self, distribution: ColumnDistribution, name: str, coverage: float) -> float:
-        return tail(self._p_values(name), coverage) if distribution.has_mean else 1 - coverage
+        return table.summarised(
+            frame,
+            lambda distribution, name: distribution.quantile(half(distribution, name)),
+            lambda distribution, name: distribution.quantile(1 - half(distribution, name) * (1 - TIE)),
+        )
 
     def _p_values(self, name: str) -> Vector:
         """Of the held-out cells of a column of numbers, (n,)."""

@@ -101,8 +101,8 @@ class Outlier:
         cells: the few that add most, with what was expected there.
         unseen: columns that hold a value never seen in fit.
 
-    >>> Outlier.ranked(7, ["age", "city"], np.array([0.5, 4.0]), -9.0, np.array([False, True])).columns
-    {'city': 4.0, 'age': 0.5}
+    >>> Outlier(7, 4.5, {"city": 4.0, "age": 0.5}, -9.0, unseen=("city",)).score
+    4.5
     """
 
     row: int
@@ -112,16 +112,6 @@ class Outlier:
     p_value: float = np.nan
     cells: tuple[SuspiciousCell, ...] = ()
     unseen: tuple[str, ...] = ()
-
-    @classmethod
-    def ranked(
-        cls, row: int, names: Sequence[str], surprise: Vector, log_density: float, unseen: NDArray[np.bool_]
-    ) -> Outlier:
-        """From surprises in the order of the names."""
-        order = np.argsort(-surprise, kind="stable")
-        columns = {names[j]: float(surprise[j]) for j in order}
-        new = tuple(name for name, is_new in zip(names, unseen, strict=True) if is_new)
-        return cls(row, float(surprise.sum()), columns, log_density, unseen=new)
 
     def why(self, most: int = REASONS) -> str:
         """The cells that add most, in words: those that are unlikely given the others, or the least likely of them.
@@ -185,10 +175,11 @@ def find_outliers(
         return []
     strange = taken(frame, rows)
     log_density, unseen = table.log_prob(strange), table.schema.unseen(strange).numpy()
-    outliers = [
-        Outlier.ranked(int(row), names, surprises[row], float(log_density[i]), unseen[i])
-        for i, row in enumerate(rows)
-    ]
+    outliers = []
+    for i, row in enumerate(rows.tolist()):
+        nats = {names[j]: float(surprises[row, j]) for j in np.argsort(-surprises[row], kind="stable")}
+        new = tuple(names[j] for j in np.flatnonzero(unseen[i]))
+        outliers.append(Outlier(row, float(surprises[row].sum()), nats, float(log_density[i]), unseen=new))
     return _explained(table, strange, outliers, p[rows])
 
 

@@ -26,7 +26,7 @@ from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.tables.encoding.codecs import Labels, Numbers
 from ctem.tables.schema import Schema
 
-__all__ = ["Rarity", "by_column", "log_units", "measure", "of_shared_codes", "surprises"]
+__all__ = ["Rarity", "log_units", "of_shared_codes", "surprises"]
 
 Vector = NDArray[np.float64]
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
@@ -90,31 +90,14 @@ def surprises(schema: Schema, density: AnyOrderDensity, x: Tensor, terms: Tensor
         terms = counted.log_terms(whole)
     elif len(gaps):
         terms = terms.index_copy(0, gaps, counted.log_terms(whole[gaps]))
-    return by_column(schema, measure(schema, whole) - torch.where(whole.isnan(), 0.0, terms))
+    nats = _measure(schema, whole) - torch.where(whole.isnan(), 0.0, terms)
+    return torch.stack([nats[:, list(group)].sum(1) for group in schema.owner], 1)
 
 
-def by_column(schema: Schema, terms: Tensor) -> Tensor:
-    """Terms of encoded columns (n, d), added up for the columns of the table (n, columns).
-
-    >>> import numpy as np
-    >>> from ctem.tables.io.frame import read_frame
-    >>> schema = Schema.fit(read_frame(np.array([[1, 7], [2, 7]])))  # the second is constant
-    >>> by_column(schema, torch.ones(1, 1))
-    tensor([[1., 0.]])
-    """
-    return torch.stack([terms[:, list(group)].sum(1) for group in schema.owner], 1)
-
-
-def measure(schema: Schema, x: Tensor) -> Tensor:
+def _measure(schema: Schema, x: Tensor) -> Tensor:
     """−log(σ T′(X)) of the numbers among encoded rows (n, d), float64; 0 for labels, atoms and missing cells.
 
     A code that labels share has the mean of −log share(v) over them.
-
-    >>> import numpy as np
-    >>> from ctem.tables.io.frame import read_frame
-    >>> schema = Schema.fit(read_frame(np.random.default_rng(0).normal(size=(200, 1))))
-    >>> measure(schema, torch.zeros(1, 1)).abs() < 0.5
-    tensor([[True]])
     """
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for j, codec in enumerate(_measured(schema)):
@@ -161,8 +144,11 @@ def of_shared_codes(schema: Schema, x: Tensor, log_det: Tensor) -> Tensor:
 
 
 def _column_measure(codec: Numbers | Labels, x: Tensor) -> Tensor:
-    if isinstance(codec, Labels):
-        return torch.where(x.isnan(), 0.0, _entropies(codec).to(x.device)[x.nan_to_num().long()])
+    if isinstance(codec, Labels):  # −Σ share(v) log share(v) over the labels of every code
+        shares = torch.special.entr(torch.tensor(codec.shares, dtype=torch.float64))
+        entropies = torch.zeros(codec.size, dtype=torch.float64)
+        entropies.index_add_(0, torch.tensor(codec.codes), shares)
+        return torch.where(x.isnan(), 0.0, entropies.to(x.device)[x.nan_to_num().long()])
     transform = codec.transform
     _, log_slope = transform.smooth.with_log_slope(transform.inverse(x.double().cpu()))
     return -(log_slope + math.log(transform.scale)).nan_to_num(nan=0.0).to(x.device)
@@ -217,10 +203,3 @@ def _measured(schema: Schema) -> list[Numbers | Labels | None]:
         if isinstance(codec, Numbers) or (isinstance(codec, Labels) and min(codec.shares) < 1):
             codecs[group[-1]] = codec
     return codecs
-
-
-def _entropies(codec: Labels) -> Tensor:
-    """−Σ share(v) log share(v) over the labels of every code, (size,)."""
-    shares = torch.tensor(codec.shares, dtype=torch.float64)
-    out = torch.zeros(codec.size, dtype=torch.float64)
-    return out.index_add(0, torch.tensor(codec.codes), torch.special.entr(shares))

@@ -255,11 +255,18 @@ class Labels:
 class Numbers:
     """A real column: x = T(X), and beside it, if some values are atoms, a column of these.
 
-    The log-density term is log T′(X) for the continuous part. An atom's is 0: it has a probability; but −log w where
-    the column is dequantised by w, so that all its values keep one unit, per X. The atom column is 0 for
-    "continuous", then one code per atom, then one for "missing" if that is a state; the real part of an atom does not
-    exist and is nan. The reserve lies beyond the ends of the column, ever thinner. ``seen`` holds the least and the
-    greatest X of the continuous part in fit: what a conditional has beyond them is a guess.
+    Codes of the atom column: 0 for the continuous part, then one for each atom, then one for "missing" if that is a
+    state. An atom has no real part: x is nan there. The log-density term is log T′(X) in the continuous part. It is 0
+    at an atom, which has a probability; but −log w where the column is dequantised by w, so that the densities of all
+    values are per unit of X.
+
+    Arguments:
+        lattice: of the numbers, and their type.
+        transform: T.
+        atoms: numbers with a probability.
+        state: missing is one more code, the last.
+        reserve: probability beyond the ends of the column, where the density falls off; 0 refuses such values.
+        seen: the least and the greatest X of the continuous part in fit; what a conditional has beyond is a guess.
 
     >>> from ctem.tables.margins.monotone import MonotoneMap
     >>> numbers = Numbers(Lattice("float"), MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0)), atoms=(0.0,))

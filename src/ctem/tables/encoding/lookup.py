@@ -15,27 +15,23 @@ WIDEST = 2**12  # whole numbers that are looked up in a table rather than search
 
 
 class Listing(Protocol):
-    """A column of listed values.
+    """A column of listed values, in order: of what type and unit they are, and the probability of any other.
 
     >>> from ctem.tables.encoding.codecs import Constant
     >>> listing: Listing = Constant("int", (7,))
     """
 
     @property
-    def type(self) -> str:
-        """Of the cells."""
+    def type(self) -> str: ...
 
     @property
-    def values(self) -> tuple[Label, ...]:
-        """The values, in order."""
+    def values(self) -> tuple[Label, ...]: ...
 
     @property
-    def unit(self) -> str:
-        """Of moments and durations."""
+    def unit(self) -> str: ...
 
     @property
-    def reserve(self) -> float:
-        """Probability of a value that was never seen; 0 refuses it."""
+    def reserve(self) -> float: ...
 
 
 def find(name: str, cells: Cells, codec: Listing) -> NDArray[np.int64]:
@@ -100,35 +96,29 @@ def never_seen(name: str, cells: Cells, codec: Listing, row: int) -> ValueError:
     >>> print(never_seen("n", Cells("int", np.array([8]), np.zeros(1, bool)), Constant("int", (7,)), 0))
     column 'n' holds 8 in row 0; in fit it was always 7, so it has no density elsewhere: drop the column, or fit on ...
     """
-    value = _short(_show(cells, row))
-    if len(codec.values) < 2:  # a constant column
-        always = f"always {_short(_show(cells_of(codec, np.zeros(1, np.int64)), 0))}"
-        always = always if codec.values else "always missing"
+    pick = slice(row, row + 1)
+    (value,) = _texts(Cells(cells.type, cells.values[pick], cells.missing[pick], cells.labels, cells.unit))
+    known = _texts(cells_of(codec, np.arange(min(2, len(codec.values)))))
+    if len(known) < 2:  # a constant column
         return ValueError(
-            f"column {name!r} holds {value} in row {cells.first + row}; in fit it was {always}, so it has no "
-            "density elsewhere: drop the column, or fit on rows where it varies."
+            f"column {name!r} holds {value} in row {cells.first + row}; in fit it was always "
+            f"{known[0] if known else 'missing'}, so it has no density elsewhere: drop the column, or fit on rows "
+            "where it varies."
         )
-    some = cells_of(codec, np.arange(min(2, len(codec.values))))
-    known = ", ".join(_short(_show(some, i)) for i in range(len(some)))
     advice = (
         "" if codec.type in ("label", "bool") else f"; kinds={{{name!r}: Real()}} in fit takes any number"
     )
     return ValueError(
         f"column {name!r} holds {value} in row {cells.first + row}, not seen in fit; "
-        f"known: {known}, … ({len(codec.values)} in all){advice}."
+        f"known: {', '.join(known)}, … ({len(codec.values)} in all){advice}."
     )
 
 
-def _show(cells: Cells, row: int) -> Any:
-    pick = slice(row, row + 1)
-    one = Cells(cells.type, cells.values[pick], cells.missing[pick], cells.labels, cells.unit)
-    value = one.to_list()[0]
-    return value if isinstance(value, str | int | float | bool) else str(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…" + text[0]
+def _texts(cells: Cells) -> list[str]:
+    """Values as Python writes them, cut if long."""
+    values = (v if isinstance(v, str | int | float | bool) else str(v) for v in cells.to_list())
+    texts = map(repr, values)
+    return [text if len(text) <= 60 else text[:57] + "…" + text[0] for text in texts]
 
 
 def cells_of(codec: Listing, index: NDArray[np.int64]) -> Cells:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ctem.spaces import Angle, Category, Column, Ordinal, Real
 from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut
+from ctem.tables.encoding.lookup import in_words
 from ctem.tables.inference.identifiers import left_out
 from ctem.tables.inference.numbers import fit_numbers
 from ctem.tables.io.cells import Cells, Label
@@ -115,9 +116,7 @@ def infer_column(
         value = (cells.labels[int(distinct[0])] if cells.type == "label" else distinct[0].item(),)
         return InferredColumn(Constant(cells.type, value, cells.unit, new), "constant", "one value")
     if isinstance(requested, Real) and (cells.type in ("label", "bool") or len(distinct) < 2):
-        what = (
-            "one value" if len(distinct) < 2 else "booleans" if cells.type == "bool" else "text or categories"
-        )
+        what = "one value" if len(distinct) < 2 else in_words(cells.type)
         raise ValueError(f"column {name!r} holds {what}: it cannot be Real(); use Category() or Ordinal().")
     if requested is None and named and (odd := left_out(name, cells, distinct)):
         return InferredColumn(LeftOut(cells.type, cells.unit), *odd)
@@ -170,7 +169,10 @@ def _discrete(
     new: float,
 ) -> InferredColumn:
     values, weights, note = _listed(cells, distinct, counts)
-    ordered = isinstance(requested, Ordinal) or (requested is None and _has_order(cells, len(values)))
+    has_order = (
+        cells.ordered and len(values) <= MAX_ORDERED if cells.type == "label" else cells.type != "bool"
+    )
+    ordered = isinstance(requested, Ordinal) or (requested is None and has_order)
     reason = few or f"{len(values)} values"
     if requested is not None:
         reason = f"as requested; {reason}"
@@ -196,12 +198,6 @@ def _discrete(
         cells.type, values, tuple(codes.tolist()), tuple(shares.tolist()), cells.unit, ordered, state, new
     )
     return InferredColumn(codec, "ordinal" if ordered else "category", reason + note)
-
-
-def _has_order(cells: Cells, count: int) -> bool:
-    if cells.type == "label":
-        return cells.ordered and count <= MAX_ORDERED
-    return cells.type != "bool"
 
 
 def _listed(

@@ -143,13 +143,15 @@ def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
     distinct, counts = np.unique(cells.values[~cells.missing], return_counts=True)
     if kind in ("identifier", "text"):
         mixed = list(_mixed(name, cells, distinct, counts, kind))
-        yield from mixed or [_left_out(name, kind)]
+        what = "names its rows" if kind == "identifier" else "is free text"
+        advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
+        yield from mixed or [Suspicion("left out", (name,), f"{name!r} {what}", advice)]
         return
+    if len(distinct) < 2:
+        what = "one value" if len(distinct) else "nothing"
+        yield Suspicion("constant", (name,), f"{name!r} holds {what}", "drop it")
     if not len(distinct):
-        yield Suspicion("constant", (name,), f"{name!r} holds nothing", "drop it")
         return
-    if len(distinct) == 1:
-        yield Suspicion("constant", (name,), f"{name!r} holds one value", "drop it")
     if (share := float(cells.missing.mean())) >= HARDLY:
         words = f"{name!r} is missing in {share:.1%} of the rows"
         yield Suspicion("mostly missing", (name,), words, "is it of use?")
@@ -160,18 +162,13 @@ def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
         yield from _spellings(name, [str(cells.labels[code]) for code in distinct.tolist()])
 
 
-def _left_out(name: str, kind: str) -> Suspicion:
-    what = "names its rows" if kind == "identifier" else "is free text"
-    advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
-    return Suspicion("left out", (name,), f"{name!r} {what}", advice)
-
-
 def _odd_numbers(
     name: str, cells: Cells, distinct: NDArray[Any], counts: NDArray[Any]
 ) -> Iterator[Suspicion]:
     coded = sentinels(cells, distinct, counts, most=1.0)
     for i in np.flatnonzero(coded).tolist():
-        code = _shown(cells, distinct[i])
+        code = distinct[i]
+        code = _day(np.array(code).view(f"M8[{cells.unit}]")) if cells.type == "moment" else f"{code:g}"
         words = f"{name!r} holds {code} in {_rows(counts[i])}, which looks like a code for missing"
         yield Suspicion("code", (name,), words, f"if it is one, reading={{'na': [{code!r}]}} marks it")
     if cells.type != "moment":
@@ -288,10 +285,6 @@ _CALENDARS = Writing(
 
 def _rows(count: Any) -> str:
     return "1 row" if count == 1 else f"{int(count):,} rows"
-
-
-def _shown(cells: Cells, value: Any) -> str:
-    return _day(np.array(value).view(f"M8[{cells.unit}]")) if cells.type == "moment" else f"{value:g}"
 
 
 def _day(moment: Any) -> str:

@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.csv
 
 from ctem.tables.io import csv_rows
-from ctem.tables.io.csv_rows import block_rows, line_of, lines
+from ctem.tables.io.csv_rows import block, block_rows, line_of, lines
 
 __all__ = ["Dialect", "in_utf8", "read_csv"]
 
 DELIMITERS = ",;\t|"
 PEEKED = 20  # lines that are looked at
 EXCEL = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?', re.IGNORECASE)
+FIRST_LINE = re.compile(rb'(?:[^"\r\n]++|"[^"]*+")*+')
 NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
 Batches = Iterator[Any]  # of pyarrow record batches
 
@@ -92,21 +93,24 @@ def read_csv(name: str, stream: Any, dialect: Dialect | None = None) -> tuple[li
         stream = io.BufferedReader(
             pa.transcoding_input_stream(pa.PythonFile(stream, "r"), dialect.encoding, "utf-8")
         )
-    first, rest, line = _first_line(name, stream)
-    separator = dialect.separator
+    head, line, separator = block(stream), 1, dialect.separator
+    first, end = _first_line(name, head)
     if excel := EXCEL.fullmatch(first):
         separator = separator or excel[1].decode("latin-1")
-        first, rest, more = _first_line(name, rest)
-        line += more
+        head, line = head[end:], 2
+        first, end = _first_line(name, head)
     text = _text(name, first)
     delimiter = separator or max(DELIMITERS, key=re.sub(r'"[^"]*"', "", text).count)
     cells = _cells(name, text, delimiter)
     if not any(cell.strip() for cell in cells):
-        raise ValueError(f"{name}, line {line}: expected the names of columns; the line is empty.")
+        where = line + lines(first)
+        raise ValueError(f"{name}, line {where}: expected the names of columns; the line is empty.")
     if dialect.header is False:
-        rest, line = _Rest(first.removeprefix(codecs.BOM_UTF8) + b"\n", rest), line - lines(first) - 1
-    blocks = block_rows(name, rest, delimiter, len(cells), line + 1)
-    start = next(blocks, (line + 1, b""))
+        head = head.removeprefix(codecs.BOM_UTF8)
+    else:
+        head, line = head[end:], line + lines(first) + 1
+    blocks = block_rows(name, stream, delimiter, len(cells), line, head)
+    start = next(blocks, (line, b""))
     if dialect.header is not False:
         _check_names(name, cells, dialect)
     _check_separator(name, text, start[1], dialect, delimiter, len(cells))
@@ -155,50 +159,15 @@ def _single_blanks(content: bytes) -> bytes:
     return re.sub(rb'("(?:[^"]|"")*+")|[ \t]+', lambda match: match[1] or b" ", content)
 
 
-class _Rest:
-    """What follows some bytes that were read too many, or are read again."""
-
-    def __init__(self, start: bytes, stream: Any):
-        self.start, self.stream = start, stream
-
-    def read(self, size: int = -1) -> bytes:
-        if not self.start:
-            return self.stream.read(size)
-        size = len(self.start) if size < 0 else size
-        content, self.start = self.start[:size], self.start[size:]
-        return content
-
-    def readline(self, size: int) -> bytes:
-        match = re.match(rb"[^\n]*\n?", self.start[:size])
-        line = match[0] if match else b""
-        self.start = self.start[len(line) :]
-        return line if line.endswith(b"\n") or self.start else line + self.stream.readline(size - len(line))
-
-
-def _first_line(name: str, stream: Any) -> tuple[bytes, Any, int]:
-    """The line of names, which quotes may break into several, the stream after it, and on which line it ends.
-
-    Lines may end in CR alone.
-    """
-    most = csv_rows.BLOCK
-    line = stream.readline(most)
-    while line.count(b'"') % 2 and len(line) < most:
-        more = stream.readline(most)
-        if not more:
-            break
-        line += more
-    pieces = line.rstrip(b"\r\n").split(b"\r")
-    count = 1
-    while b"\r".join(pieces[:count]).count(b'"') % 2 and count < len(pieces):
-        count += 1
-    first = b"\r".join(pieces[:count])
-    if count < len(pieces):
-        return first, _Rest(line[len(first) + 1 :], stream), lines(first) + 1
-    if len(line) >= most:
+def _first_line(name: str, content: bytes) -> tuple[bytes, int]:
+    """The line of names, which quotes may break into several, and where the next line begins."""
+    end = FIRST_LINE.match(content).end()  # type: ignore[union-attr]  # it matches any bytes
+    ended, most = content[end : end + 1] in (b"\r", b"\n"), csv_rows.BLOCK
+    if not ended and len(content) >= most:
         raise ValueError(f"{name}: expected a first line of at most {most} bytes, with the names; got more.")
-    if first.count(b'"') % 2:
+    if content[end : end + 1] == b'"':
         raise ValueError(f"{name}, line 1: a quote is opened in the line of names and never closed.")
-    return first, stream, lines(first) + 1
+    return content[:end], end + (2 if content[end : end + 2] == b"\r\n" else 1)
 
 
 def _text(name: str, line: bytes) -> str:

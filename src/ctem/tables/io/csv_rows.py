@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["block_rows", "cell_class", "line_of", "lines"]
+__all__ = ["block", "block_rows", "cell_class", "line_of", "lines"]
 
 BLOCK = 2**22  # bytes at a time; also the longest row
 BLANKS = b" \t"
@@ -55,17 +55,29 @@ def line_of(content: bytes, delimiter: str, row: int) -> int:
     raise ValueError(f"row: expected at most {seen}; got {row}.")
 
 
+def block(stream: Any) -> bytes:
+    """The next ``BLOCK`` bytes of a stream, and one more where CR LF would be cut in two.
+
+    >>> import io
+    >>> block(io.BytesIO(b"a,b\\r\\n"))
+    b'a,b\\r\\n'
+    """
+    content: bytes = stream.read(BLOCK)
+    return content + stream.read(1) if content.endswith(b"\r") else content
+
+
 def block_rows(
-    name: str, stream: Any, delimiter: str, columns: int, line: int
+    name: str, stream: Any, delimiter: str, columns: int, line: int, held: bytes = b""
 ) -> Iterator[tuple[int, bytes]]:
     """The rows of a stream in blocks of about ``BLOCK`` bytes, each with the number of its first line.
 
     Arguments:
         name: of the file, for messages.
-        stream: of bytes, at the beginning of a row.
+        stream: of bytes.
         delimiter: between cells; " " is one blank or several.
         columns: of a row.
-        line: of the file on which the stream begins.
+        line: of the file on which the rows begin.
+        held: what was read of the stream already, from the beginning of a row.
 
     >>> import io
     >>> list(block_rows("demo", io.BytesIO(b'1,"x\\ny"\\n2,z\\n'), ",", 2, line=2))
@@ -75,11 +87,9 @@ def block_rows(
     ...
     ValueError: demo, line 3: a quote is opened and never closed: '"y\\n3,z\\n'. ...
     """
-    quotes, held, ended = _Quotes(name, delimiter, columns), b"", False
+    quotes, ended = _Quotes(name, delimiter, columns), False
     while not ended:
-        more = stream.read(BLOCK)
-        if more.endswith(b"\r"):
-            more += stream.read(1)  # CR LF is not cut in two
+        more = block(stream)
         ended = not more
         content = held + more
         end = quotes.end_of_rows(content, line, ended)
