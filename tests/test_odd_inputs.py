@@ -183,3 +183,16 @@ def test_times_of_day_come_back_as_such_in_every_library(fine):
         assert all(isinstance(each, dt.time) for each in imputed)
     assert all(each == drawn[0] for each in drawn)
     assert all(dt.time(7) <= each <= dt.time(21) for each in drawn[0])
+
+
+def test_an_interval_of_a_categorical_is_a_condition():
+    a = np.random.default_rng(0).normal(size=120)
+    X = pd.DataFrame({"a": a, "bin": pd.cut(a, 3)})
+    model, one = CTEM(**TINY).fit(X), X["bin"].iloc[0]
+    assert set(model.sample(4, given={"bin": one}, random_state=0)["bin"]) == {one}
+    every = [model.probability({"bin": [each]}, random_state=0) for each in X["bin"].cat.categories]
+    error = np.hypot.reduce([each.stderr for each in every])
+    assert abs(sum(each.value for each in every) - 1) < 4 * error
+    assert model.probability({"bin": one}, random_state=0) == model.probability(
+        {"bin": [str(one)]}, random_state=0
+    )

@@ -205,6 +205,8 @@ def given_values(what: str, given: Mapping[str, Any], table_type: TableType) -> 
         kind = arrow_type(field.dtype)
         if field.written is not None:
             values[name] = _value(name, values[name], Writing.from_json(field.written))
+        if "intervals" in field.dtype:
+            values[name] = _changed_each(values[name], _as_label)
         if "times" in field.dtype:
             values[name] = _changed_each(values[name], _dated)
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -218,6 +220,11 @@ def _changed_each(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple | list | set | frozenset):
         return type(value)(_changed_each(item, change) for item in value)
     return change(value)
+
+
+def _as_label(value: Any) -> Any:
+    """An interval of pandas as the label that it is in a categorical of intervals."""
+    return str(value) if hasattr(value, "left") and hasattr(value, "right") else value
 
 
 def _dated(value: Any) -> Any:
