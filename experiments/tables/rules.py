@@ -65,7 +65,8 @@ def measured(name: str, X: pd.DataFrame, seed: int, settings: dict[str, Any]) ->
         summarise(name, "all", FITTED, [fitted]),
         summarise(name, "all", SEARCH, [_search(model, train)]),
     ]
-    frame, full = model.as_frame(test), [column for column in test if test[column].notna().all()]
+    frame, drawn_columns = model.as_frame(test), model.sampled_type_.names
+    full = [column for column in drawn_columns if test[column].notna().all()]
     kept = TableDensity(model.schema_, model.density_)
     systems = (
         {"with rules": kept, "without": without_rules(model)} if kept.schema.keeper else {"with rules": kept}

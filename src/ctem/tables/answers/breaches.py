@@ -18,8 +18,8 @@ __all__ = ["Breach", "breaches"]
 class Breach(NamedTuple):
     """A rule or an order, how many rows it applies to, and how many of them break it.
 
-    >>> Breach("state follows from city", 1000, 2, 0.001).broken
-    2
+    >>> print(Breach("state follows from city", 1000, 2, 0.001))
+    state follows from city: broken in 2 of 1,000 rows (0.20%; in the table 0.10%)
     """
 
     words: str
@@ -29,9 +29,10 @@ class Breach(NamedTuple):
 
     def __str__(self) -> str:
         share = self.broken / max(1, self.rows)
-        return (
-            f"{self.words}: broken in {self.broken} of {self.rows} ({share:.2%}; of fit {self.expected:.2%})"
+        ours = (
+            f"broken in {self.broken:,} of {self.rows:,} rows ({share:.2%}; in the table {self.expected:.2%})"
         )
+        return f"{self.words}: {ours}"
 
 
 def breaches(schema: Schema, columns: Mapping[str, Cells]) -> list[Breach]:
