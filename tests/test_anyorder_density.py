@@ -338,9 +338,9 @@ def test_batches_that_grow_in_the_second_phase_see_as_many_rows_in_fewer_steps()
             return super().log_conditionals(x, *rest)
 
     fit_anyorder(TABLE, table_rows(200), replace(TINY, steps=20, growth=2), network=Counted)
-    assert asked.count(TINY.batch_size // 2) == 2 * 8  # every batch is computed in two halves
-    assert asked.count(TINY.batch_size) == 2 * 6
-    assert len(asked) == 28
+    assert asked.count(TINY.batch_size) == 8
+    assert asked.count(2 * TINY.batch_size) == 6
+    assert len(asked) == 14
 
 
 def test_hundreds_of_numbers_are_asked_of_fewer_rows_and_in_fewer_steps():

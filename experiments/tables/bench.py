@@ -259,10 +259,7 @@ def step(book: Book, args: Args) -> None:
     schema, net = model.schema_, model.density_.net
     x = schema.encode(read_frame(frame)).x.to(args.device)
     data = split_rows(x, model.settings_.members, 0, jitter=schema.jitter if schema.dequantised else None)
-    objective, recipe = (
-        HiddenColumns(schema.parents),
-        replace(model.settings_.recipe(0, cpu=False), patience=None),
-    )
+    objective, recipe = HiddenColumns(schema.parents), replace(model.settings_.recipe(0), patience=None)
 
     def steps(n: int, graph: bool = False) -> None:
         how = replace(recipe, steps=n, evaluate_every=n)

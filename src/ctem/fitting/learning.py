@@ -21,7 +21,6 @@ from ctem.tables.schema import Schema
 from ctem.training.borrowed import checked_sample_weight
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
-from ctem.training.threads import of_one_part
 
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
@@ -114,11 +113,10 @@ def fit_density(
         limits["leaving"] = lambda density: min(
             _energy_seconds(plan, density, len(x), seed), WEIGHED * max_time
         )
-    with of_one_part():
-        density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
-        if tilted and not density.history.interrupted:
-            until = None if max_time is None else began + ending * max_time
-            density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
+    density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+    if tilted and not density.history.interrupted:
+        until = None if max_time is None else began + ending * max_time
+        density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     return density
 
 

@@ -11,9 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ from ctem.training.devices import DropoutState, StepGraph
 from ctem.training.processes import team
 from ctem.training.progress import showing
 from ctem.training.recipe import History, Recipe
-from ctem.training.threads import SideBySide, side_by_side
 
 __all__ = ["Look", "Loss", "Refresh", "train"]
 
@@ -120,7 +117,7 @@ def train(
             if here.first:
                 write_checkpoint(path, mark, *state)
 
-    with showing("training", recipe.steps, progress and here.first) as report, run.threads() as run.together:
+    with showing("training", recipe.steps, progress and here.first) as report:
         while run.going_on(deadline):
             try:
                 if refresh is not None:
@@ -183,7 +180,6 @@ class _Run:
         seeds = [recipe.seed + APART * shard for shard in self.shards]
         self.generators = [torch.Generator(x.device).manual_seed(seed) for seed in seeds]
         self.dropout = DropoutState(x.device, recipe.seed + APART * self.team.rank)
-        self.together: SideBySide = lambda parts: [part() for part in parts]
         self.graph: StepGraph | None = None
         self.cuda_graph = cuda_graph
         self.best: dict[str, Tensor] | None = None
@@ -288,12 +284,9 @@ class _Run:
             self.graph = StepGraph(self._update, *self.generators)
         return self.graph.replay()
 
-    def threads(self) -> AbstractContextManager[SideBySide]:
-        """What computes the parts of a batch: side by side on a CPU, unless dropout draws for all of them."""
-        return side_by_side(1 if self.x.is_cuda or _drops(self.f) else len(self.shards))
-
     def _update(self) -> Tensor:
-        value = self._whole() if len(self.generators) == 1 else self._of_parts()
+        self.optimizer.zero_grad()
+        value = torch.stack([self._backward(generator) for generator in self.generators]).sum()
         self.team.add([value, *(p.grad for p in self.parameters if p.grad is not None)])
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
@@ -305,29 +298,11 @@ class _Run:
             each_add_(averaged, change)
         return value
 
-    def _whole(self) -> Tensor:
-        """The loss of a batch that has one part, whose gradient the parameters then have."""
-        self.optimizer.zero_grad()
-        value = self._part_loss(self.generators[0])
+    def _backward(self, generator: torch.Generator) -> Tensor:
+        """Add the gradient of one part of a batch; its part of the loss."""
+        value = self.loss(self.f, self._batch(generator), generator) / self.recipe.shards
         value.backward()
         return value.detach()
-
-    def _of_parts(self) -> Tensor:
-        """The same of several parts; their gradients are added in the order of the parts, whichever ended first."""
-
-        def gradient(generator: torch.Generator) -> tuple[Tensor | None, ...]:
-            value = self._part_loss(generator)
-            return value.detach(), *torch.autograd.grad(value, self.parameters, allow_unused=True)
-
-        values, *grads = zip(*self.together([partial(gradient, g) for g in self.generators]), strict=True)
-        for p, of_parts in zip(self.parameters, grads, strict=True):
-            some = [grad for grad in of_parts if grad is not None]
-            p.grad = torch.stack(some).sum(0) if some else None
-        return torch.stack(values).sum()
-
-    def _part_loss(self, generator: torch.Generator) -> Tensor:
-        """What one part of a batch adds to the loss."""
-        return self.loss(self.f, self._batch(generator), generator) / self.recipe.shards
 
     def _batch(self, generator: torch.Generator) -> Tensor:
         size = -(-self.recipe.batch_size // self.recipe.shards)
@@ -416,11 +391,6 @@ class _Run:
         self.dropout.state = tensors[_named("dropout", self.team.rank)]
         self.step, self.history = facts["step"], History(**facts["history"])
         self.steps, self.planned_at, self.planned_from, self.warmup, self.late = facts["plan"]
-
-
-def _drops(f: nn.Module) -> bool:
-    """Whether dropout makes f draw from torch's one generator."""
-    return any((m.p if isinstance(m, nn.Dropout) else getattr(m, "dropout", 0.0)) > 0 for m in f.modules())
 
 
 def _named(what: str, number: int) -> str:

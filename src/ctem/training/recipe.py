@@ -27,8 +27,7 @@ class Recipe:
         worthwhile: stop when the later half of the steps has lowered the held-out loss by less than this, or None.
         seed: of batches and comparisons.
         shards: parts of a batch, each with random numbers of its own; several processes share them evenly, and the same
-            number of parts in one process gives the same training. On a CPU one process computes them side by side, so
-            that the loss must not change anything but its generator.
+            number of parts in one process gives the same training.
 
     >>> Recipe(steps=100).batch_size
     256

@@ -12,8 +12,7 @@ weighs the orders by how likely each finds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,13 +23,11 @@ from ctem.densities.anyorder.rules import Rules
 from ctem.densities.chain import Chain
 from ctem.densities.choices import choose
 from ctem.training import History
-from ctem.training.threads import PARTS, side_by_side
 
 __all__ = ["AnyOrderDensity"]
 
 TABULATED = 512  # rows whose conditional of a column is tabulated at a time
 BATCH = 2**13  # rows at a time, at least
-FEW = 2**8  # rows that are not divided among threads
 
 
 class AnyOrderDensity:
@@ -104,7 +101,8 @@ class AnyOrderDensity:
         """log ρ(x_columns | x_given), float64 of shape (n,); all columns that are not given when left out."""
         given = list(given)
         asked = set(range(self.space.dim)) - set(given) if columns is None else set(columns)
-        return self._in_parts(lambda part: self._log_prob(part, asked, given), x)
+        with torch.no_grad():
+            return torch.cat([self._log_prob(part, asked, given) for part in self._split(x)])
 
     def log_terms(self, x: Tensor) -> Tensor:
         """What each column adds to log ρ(x): float64 of shape (n, d), 0 for missing cells; rows sum to ``log_prob``.
@@ -112,7 +110,8 @@ class AnyOrderDensity:
         The terms of the chain rule, averaged over the orders by their shares of ρ(x). What is left, at most the
         logarithm of their number, is spread evenly over the observed columns.
         """
-        return self._in_parts(self._log_terms, x)
+        with torch.no_grad():
+            return torch.cat([self._log_terms(part) for part in self._split(x)])
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns, zero elsewhere and in missing cells, (n, d)."""
@@ -165,20 +164,12 @@ class AnyOrderDensity:
         part of a value that has none stays nan.
         """
         out = x.clone()
-        with torch.no_grad(), side_by_side() as together:
-            shares = torch.cat(together([partial(self._shares, part) for part in self._split(x)]), 1)
+        with torch.no_grad():
+            shares = torch.cat([self._shares(part) for part in self._split(x)], 1)
             chosen = choose(shares.T.exp(), generator)
-            parts = [
-                (rows, order)
-                for c, order in enumerate(self.orders)
-                for rows in self._split((chosen == c).nonzero().squeeze(1), len(x))
-            ]
-            jobs = [
-                partial(self.chain.fill, x[rows], own, order)
-                for (rows, order), own in zip(parts, _apart(generator, len(parts)), strict=True)
-            ]
-            for (rows, _), filled in zip(parts, together(jobs), strict=True):
-                out[rows] = filled
+            for c, order in enumerate(self.orders):
+                for rows in self._split((chosen == c).nonzero().squeeze(1)):
+                    out[rows] = self.chain.fill(x[rows], generator, order)
         return out
 
     def drawn(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -232,21 +223,5 @@ class AnyOrderDensity:
         orders = [[j for j in order if j in asked] for order in self.orders]
         return self.chain.log_probs(x, orders, given).double()
 
-    def _in_parts(self, answer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The answers to all rows, some rows at a time, without gradients."""
-        with torch.no_grad(), side_by_side() as together:
-            return torch.cat(together([partial(answer, part) for part in self._split(x)]))
-
-    def _split(self, x: Tensor, of: int | None = None) -> tuple[Tensor, ...]:
-        """Rows in parts, of which there are several on a CPU; ``of``: how many rows there are in all."""
-        most = max(BATCH, self.chain.conditionals.at_once)
-        share = -(-(len(x) if of is None else of) // PARTS)
-        return x.split(most if x.is_cuda else min(most, max(share, FEW)))
-
-
-def _apart(generator: torch.Generator, count: int) -> list[torch.Generator]:
-    """A generator for each of several parts; itself for a single one, and on a GPU, which has them one by one."""
-    if count < 2 or generator.device.type != "cpu":
-        return [generator] * count
-    seeds = torch.randint(2**62, (count,), generator=generator).tolist()
-    return [torch.Generator().manual_seed(seed) for seed in seeds]
+    def _split(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.split(max(BATCH, self.chain.conditionals.at_once))

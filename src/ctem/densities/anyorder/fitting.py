@@ -117,7 +117,7 @@ def fit_anyorder(
     net = network(base, **settings.network, **beside)
     net.believe(net.worth._replace(reach=outermost(len(x))))
     how: dict[str, Any] = {"growth": settings.growth, "least_gain": settings.least_gain, "refresh": refresh}
-    phases = Phases(net, data, settings.recipe(seed, cpu=not x.is_cuda), checkpoint, progress, **how)
+    phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
     anything = HiddenColumns(

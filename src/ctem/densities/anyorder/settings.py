@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ctem.training import Recipe
-from ctem.training.threads import PARTS
 
 __all__ = ["EFFORTS", "Effort", "Settings"]
 
@@ -64,11 +63,10 @@ class Settings:
         """The arguments of ``AnyOrderNet``."""
         return {key: getattr(self, key) for key in ("width", "blocks", "members", "harmonics", "dropout")}
 
-    def recipe(self, seed: int, *, cpu: bool) -> Recipe:
-        """The training of ``ctem.training``, on a CPU or not."""
+    def recipe(self, seed: int) -> Recipe:
+        """The training of ``ctem.training``."""
         shared = {f.name for f in fields(Recipe)} & {f.name for f in fields(self)}
-        same = {key: getattr(self, key) for key in shared}
-        return Recipe(seed=seed, shards=PARTS if cpu else 1, **same)
+        return Recipe(seed=seed, **{key: getattr(self, key) for key in shared})
 
     @classmethod
     def suited(cls, rows: int, columns: int, effort: Effort = "default", *, reals: int = 0) -> Settings:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from ctem.densities.tilted.trees import BINS, LEAVES, Split, Trees
-from ctem.training.threads import all_threads
 
 __all__ = ["Boosting", "free_threads"]
 
@@ -116,7 +116,7 @@ def free_threads() -> int:
     >>> free_threads() >= 1
     True
     """
-    cores, threads = os.cpu_count() or 1, all_threads()
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return max(1, min(threads, round(cores - max(load - threads, 0.0))))
 
