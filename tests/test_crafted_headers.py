@@ -218,6 +218,7 @@ def columns(rng):
         lambda: rng.integers(0, 10 ** int(rng.integers(1, 15)), size=n).astype(float),
         lambda: np.where(np.arange(n) == 0, 1e30, rng.normal(size=n)),
         lambda: np.arange(n) ** 3.0,
+        lambda: np.clip(rng.normal(size=n), -1.0, 0.5),
     )
     values = shapes[int(rng.integers(len(shapes)))]()
     kind = int(rng.integers(5))

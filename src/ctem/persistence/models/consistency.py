@@ -218,14 +218,19 @@ def _ends_within(transform: Mapping[str, Any], low: float, high: float, widest: 
 
 
 def _fits_ends(codec: Numbers, natural: Sequence[float]) -> bool:
-    """Whether the ends of a column hold all numbers, are among these up to a cell, and have the margin of its cells."""
+    """Whether the ends of a column hold all numbers, are among these or its own up to a cell, and have their margin."""
     bounded, lattice = codec.transform, codec.lattice
     if not isinstance(bounded, Bounded):
         return True
     ends = [end for end in (bounded.low, bounded.high) if math.isfinite(end)]
     low, high = bounded.edges
     margin = max(lattice.width / 2, TRIFLE * bounded.inner.scale)
-    known = all(any(_is_end(end, value, lattice) for value in natural) for end in ends)
+    cuts = (*codec.seen, *codec.atoms)  # where the values of a column were cut, one of them is its end
+    known = all(
+        any(_is_end(end, value, lattice) for value in natural)
+        or any(abs(end - value) <= lattice.step / lattice.per + 1e-12 * abs(value) for value in cuts)
+        for end in ends
+    )
     return known and low <= codec.seen[0] <= codec.seen[1] <= high and math.isclose(bounded.margin, margin)
 
 

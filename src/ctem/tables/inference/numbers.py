@@ -77,7 +77,8 @@ def fit_numbers(
     atoms = np.unique(X[~cells.missing & is_atom])
     smooth_part = ~np.isnan(X) & ~np.isin(X, atoms)
     rest = np.sort(X[smooth_part])
-    stands = rest if weights is None else _weighted(X[smooth_part], weights[smooth_part], lattice.width)
+    even = weights is None or (weights == weights[0]).all()
+    stands = rest if even else _weighted(X[smooth_part], weights[smooth_part], lattice.width)
     try:
         transform = _transform(stands, lattice, atoms.tolist(), cells.zone)
     except ValueError as error:
@@ -116,7 +117,7 @@ def _weighted(X: NDArray[np.float64], weights: NDArray[np.float64], width: float
 
 
 def _transform(
-    X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float], zone: str
+    X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float], zone: str = ""
 ) -> Smooth | PreferredValues:
     """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
     even = _spread(X, lattice.width)

@@ -74,7 +74,7 @@ def _wall_clock(zone: str, lattice: Lattice, first: float, last: float) -> tuple
 
     >>> turns, offsets = _wall_clock("Europe/Oslo", Lattice("moment", "s"), 19_000.0, 19_100.0)
     >>> len(turns), sorted({round(24 * ahead) for ahead in offsets})
-    (20, [1, 2])
+    (41, [1, 2])
     """
     if not zone:
         return (), (0.0,)
