@@ -19,6 +19,7 @@ from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.borrowed import checked_sample_weight
+from ctem.training.devices import threads_that_help
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
@@ -113,10 +114,11 @@ def fit_density(
         limits["leaving"] = lambda density: min(
             _energy_seconds(plan, density, len(x), seed), WEIGHED * max_time
         )
-    density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
-    if tilted and not density.history.interrupted:
-        until = None if max_time is None else began + ending * max_time
-        density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
+    with threads_that_help():
+        density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+        if tilted and not density.history.interrupted:
+            until = None if max_time is None else began + ending * max_time
+            density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
     return density
 
 

@@ -1,16 +1,56 @@
-"""What training needs of its device: a dropout state of its own, capture as a CUDA graph, forks that do not hang."""
+"""What training needs of its device: threads that help, a dropout state of its own, CUDA graphs, forks that do not hang."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-__all__ = ["DropoutState", "StepGraph", "single_thread_after_fork"]
+__all__ = ["DropoutState", "StepGraph", "single_thread_after_fork", "threads_that_help"]
+
+TRIALS, ROUNDS = 10, 3  # products in a row, by several threads and by one in turn
+SLOWER = 1.5  # times as long as one thread, from which on several are in each other's way
+
+
+@contextmanager
+def threads_that_help() -> Iterator[None]:
+    """Within, torch has its threads if they help at the moment, else one.
+
+    Threads wait for each other after every operation. Where another program has one of the processors, each of these
+    waits is long, and two threads take many times as long as one.
+
+    >>> before = torch.get_num_threads()
+    >>> with threads_that_help():
+    ...     torch.get_num_threads() in (1, before)
+    True
+    >>> torch.get_num_threads() == before
+    True
+    """
+    threads = torch.get_num_threads()
+    try:
+        if threads > 1:
+            several, one = map(sum, zip(*((_trial(threads), _trial(1)) for _ in range(ROUNDS)), strict=True))
+            torch.set_num_threads(1 if several > SLOWER * one else threads)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _trial(threads: int) -> float:
+    """Seconds of some products, as large as those of a step of training, by so many threads."""
+    torch.set_num_threads(threads)
+    rows, weights = torch.ones(2, 512, 128), torch.ones(2, 128, 128)
+    torch.bmm(rows, weights).tanh_()
+    began = time.perf_counter()
+    for _ in range(TRIALS):
+        torch.bmm(rows, weights).tanh_()
+    return time.perf_counter() - began
 
 
 @cache
