@@ -1,4 +1,4 @@
-"""What training needs of its device: threads that help, a dropout state of its own, CUDA graphs, forks that do not hang."""
+"""What training needs of its device: threads that help, a dropout state, CUDA graphs, forks that do not hang."""
 
 from __future__ import annotations
 

@@ -77,8 +77,9 @@ def fit_numbers(
     atoms = np.unique(X[~cells.missing & is_atom])
     smooth_part = ~np.isnan(X) & ~np.isin(X, atoms)
     rest = np.sort(X[smooth_part])
-    even = weights is None or (weights == weights[0]).all()
-    stands = rest if even else _weighted(X[smooth_part], weights[smooth_part], lattice.width)
+    stands = rest
+    if weights is not None and (weights != weights[0]).any():
+        stands = _weighted(X[smooth_part], weights[smooth_part], lattice.width)
     try:
         transform = _transform(stands, lattice, atoms.tolist(), cells.zone)
     except ValueError as error:
