@@ -24,7 +24,8 @@ extensions = [
 exclude_patterns = ["_ext", "examples", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5"]
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", ".*")
+    ("py:class", ".*"),
+    ("py:obj", r"typing\.Annotated.*"),
 ]  # types in signatures are text here, most of them of other libraries
 
 myst_enable_extensions = ["dollarmath", "deflist"]
