@@ -1,7 +1,7 @@
 """What takes longest of a small fit, its energy and its realism, is short in tests and in examples of docstrings.
 
 A short plan has all that a whole one has, two rounds and draws for log Z, so that what holds of every energy can be
-seen of it; samples are told from rows by one partition of them and not by three.
+seen of it; a judge of samples is trained on one partition of the rows and not on three.
 """
 
 import pytest

@@ -123,11 +123,10 @@ class RuleKeeper:
 
     def ordered(self, x: Tensor, visible: Tensor, j: int) -> Within | None:
         """The codes that orders leave for a discrete column j, of labels or of frequent values and the rest."""
-        name = self.names.get(j, "")
-        span = self._span(name, _Numbers(self.quantities, x, visible))
-        if span is None:
+        bounded = self._quantity_and_span(x, visible, j)
+        if bounded is None:
             return None
-        quantity = self.quantities[name]
+        quantity, span = bounded
         listed = quantity.listed if isinstance(quantity.codec, Labels) else quantity.atoms
         slack = ALIKE * quantity.width
         with np.errstate(invalid="ignore"):
@@ -145,15 +144,20 @@ class RuleKeeper:
 
     def bounds(self, x: Tensor, visible: Tensor, j: int) -> Bounds | None:
         """Between which numbers orders leave the real encoded column j."""
-        name = self.names.get(j, "")
-        span = self._span(name, _Numbers(self.quantities, x, visible))
-        if span is None:
+        bounded = self._quantity_and_span(x, visible, j)
+        if bounded is None:
             return None
-        quantity = self.quantities[name]
+        quantity, span = bounded
         low = np.nan_to_num(quantity.limit(span.low, True), nan=-np.inf)
         high = np.nan_to_num(quantity.limit(span.high, False), nan=np.inf)
         share = np.nan_to_num(span.share, nan=1.0)
         return Bounds(*(torch.from_numpy(part).to(x) for part in (low, high, share)))
+
+    def _quantity_and_span(self, x: Tensor, visible: Tensor, j: int) -> tuple[Quantity, _Span] | None:
+        """The quantity of encoded column j, and between which numbers orders leave it; None where none does."""
+        name = self.names.get(j, "")
+        span = self._span(name, _Numbers(self.quantities, x, visible))
+        return None if span is None else (self.quantities[name], span)
 
     def _span(self, name: str, numbers: _Numbers) -> _Span | None:
         """What orders leave for a column: its own, and those of sums that take it."""
