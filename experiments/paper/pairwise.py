@@ -163,11 +163,11 @@ class PairwiseDensity:
     def log_prob_each(self, x: Tensor) -> Tensor:
         """log ρ_k of every member, float64, shape (members, n)."""
         with torch.no_grad():
-            return torch.cat([self._each(part) for part in x.split(BATCH // self.net.members + 1)], dim=1)
+            return torch.cat([self.values(part) for part in x.split(BATCH // self.net.members + 1)], dim=1)
 
     def grad_log_prob(self, x: Tensor) -> Tensor:
         """∂ log ρ / ∂x of the real columns, zero elsewhere, (n, d)."""
-        grad = grad_log_density(lambda rows: self._each(rows).logsumexp(0), x, BATCH // self.net.members + 1)
+        grad = grad_log_density(lambda rows: self.values(rows).logsumexp(0), x, BATCH // self.net.members + 1)
         return torch.where(self.base.is_real, grad, 0.0)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -183,7 +183,7 @@ class PairwiseDensity:
             x[mine] = self._chains(k, len(mine), generator)
         return x
 
-    def _each(self, x: Tensor) -> Tensor:
+    def values(self, x: Tensor) -> Tensor:
         """log ρ_k (members, n), differentiable in x."""
         return (self.net(x) + self.base.log_prob(x)).double() - self._log_z.unsqueeze(1)
 
@@ -244,6 +244,7 @@ def fit_pairwise(
     *,
     seed: int = 0,
     width: int = 128,
+    depth: int = 3,
     folds: int = 8,
     weight_decays: Sequence[float] = (0.2, 1.0, 5.0),
     rates: Sequence[float] = (0.5, 0.25),
@@ -260,7 +261,7 @@ def fit_pairwise(
         space: of the rows; real columns standardised.
         x: the rows, without nan.
         seed: of everything random.
-        width: hidden units per layer.
+        width, depth: hidden units per layer, and hidden layers.
         folds: K, as far as each has 4 rows; with one fold a tenth of the rows is held out.
         weight_decays: the out-of-fold loss chooses one of them.
         rates: β of the comparisons, in turn.
@@ -287,7 +288,7 @@ def fit_pairwise(
         seen[k, fold] = 0.0
     tried = []
     for i, decay in enumerate(weight_decays):
-        net = MLPs(space, len(unseen), width, seed=seed).to(x.device)
+        net = MLPs(space, len(unseen), width, depth, seed).to(x.device)
         history = train(
             net,
             loss,
@@ -307,6 +308,7 @@ def fit_pairwise(
     settings = {
         "seed": seed,
         "width": width,
+        "depth": depth,
         "folds": folds,
         "rates": list(rates),
         "weight_decay": weight_decays[i],

@@ -4,15 +4,15 @@
     python -m experiments.paper.table1 --systems stopped --dims 10 30 --seeds 1     12 min of one core
     python -m experiments.paper.table1 --device cuda --systems realnvp nsf --dims 10 30 --flow-steps 20000
     python -m experiments.paper.table1 --device cuda --choose    out-of-fold nats of candidates
-    python -m experiments.paper.table1 --device cuda --choose --fresh --dims 10    8 or 16 folds: about 60 s on an H200
-    python -m experiments.paper.table1 --device cuda --systems ours --dims 10 --folds 16                about 60 s
+    python -m experiments.paper.table1 --device cuda --systems chosen --dims 10 30    settings by held-out distance
 
 Each family of systems writes its own files, table1-FAMILY-DIMd.json, after every system. CTEM-S and CTEM-G are
 trained as the paper trains them, all sets and seeds of one dimension as one program; so are the flows. "stopped" are
 the same two with the weights of the lowest held-out loss. "ours, plain"
 is ``experiments.paper.pairwise.fit_pairwise`` with its defaults, one call for every table: an energy that tilts
 N(0, I), comparisons that N(0, I) makes reversible, K-fold cross-fitting, the step and the weight decay chosen by the
-out-of-fold loss, and the mean of the K normalised densities.
+out-of-fold loss, and the mean of the K normalised densities. "ours, chosen" is the same with the layers and the number
+of folds that have the lowest held-out distance on other seeds of the set (``systems.held_out_distance``).
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from experiments.paper.baselines import FLOWS, HIGH_D_FLOW, KERNEL_ESTIMATES, PL
 from experiments.paper.sets import GROUPS, Fitted, Group, Table, records_of, tables
 from experiments.paper.systems import (
     CANDIDATES,
+    CHOICES,
     FITS,
     PAPER_C,
     STOP,
     candidate_nats,
+    fit_chosen,
     fit_ours,
     fit_paper,
     save_fit,
@@ -73,6 +75,7 @@ FAMILIES: dict[str, Fit] = {
     "ctem": fit_paper,
     "stopped": partial(fit_paper, stopped=True),
     "ours": fit_ours,
+    "chosen": fit_chosen,
 }
 
 
@@ -85,8 +88,6 @@ class Run(NamedTuple):
     out: Path
     fits: Path
     flow_steps: int | None = None  # the paper's when left out
-    ours: tuple[tuple[str, Any], ...] = ()  # changes of our default
-    fresh: bool = False  # candidates are judged by rows that nobody has seen
 
 
 def table1(families: Sequence[str], groups: Sequence[Group], run: Run) -> None:
@@ -95,20 +96,11 @@ def table1(families: Sequence[str], groups: Sequence[Group], run: Run) -> None:
             began, rows = time.perf_counter(), tables(group, run.seeds, run.quick)
             records: list[Record] = []
             more = {"steps": run.flow_steps} if family in FLOW_FAMILIES else {}
-            more = dict(run.ours) if family == "ours" else more
             for fitted in FAMILIES[family](group, rows, run.device, run.quick, **more):
                 keep_first(fitted, rows, run.fits)
                 records += [*records_of(fitted, rows), seconds_record(fitted, group)]
                 wall, name = time.perf_counter() - began, f"table1-{family}-{group.dim}d"
-                write(
-                    name,
-                    settings_of(family, dict(run.ours)),
-                    records,
-                    run.device,
-                    wall,
-                    run.out,
-                    quick=run.quick,
-                )
+                write(name, settings_of(family), records, run.device, wall, run.out, quick=run.quick)
 
 
 def keep_first(fitted: Fitted, rows: list[Table], folder: Path) -> None:
@@ -123,14 +115,15 @@ def seconds_record(fitted: Fitted, group: Group) -> Record:
     return summarise(where, fitted.system, "training seconds, all together", [fitted.seconds])
 
 
-def settings_of(family: str, ours: dict[str, Any]) -> dict[str, Any]:
+def settings_of(family: str) -> dict[str, Any]:
     paper = {"2-D": asdict(PAPER_2D), "10-D and 30-D": asdict(PAPER_HIGH_D), "c": PAPER_C, "M": 4}
     return {
         "kde": {"CV-KDE folds": 5},
         **{name: {"2-D": asdict(PLANE_FLOW), "10-D and 30-D": asdict(HIGH_D_FLOW)} for name in FLOW_FAMILIES},
         "ctem": paper,
         "stopped": paper | STOP | {"held out": 0.1},
-        "ours": settings_of_ours(ours),
+        "ours": settings_of_ours({}),
+        "chosen": {name: settings_of_ours(changes) for name, changes in CHOICES.items()},
     }[family]
 
 
@@ -140,27 +133,17 @@ def choose_default(groups: Sequence[Group], run: Run) -> None:
     The rule: the candidate with the highest mean over the sets becomes the default.
     """
     began, records = time.perf_counter(), []
-    kept = {name: changes for name, changes in CANDIDATES.items() if not run.fresh or "folds" in changes}
-    candidates = dict(list(kept.items())[: 1 if run.quick else None])
-    metric = "nats of fresh rows" if run.fresh else "out-of-fold nats"
+    candidates = dict(list(CANDIDATES.items())[: 1 if run.quick else None])
     for label, changes in candidates.items():
         found: dict[str, list[float]] = {}
         for group in groups:
-            found |= candidate_nats(changes, group, run.seeds, run.device, run.quick, run.fresh)
+            found |= candidate_nats(changes, group, run.seeds, run.device, run.quick)
         found["mean of the sets"] = [float(np.mean(values)) for values in zip(*found.values(), strict=True)]
-        records += [summarise(name, label, metric, nats) for name, nats in found.items()]
+        records += [summarise(name, label, "out-of-fold nats", nats) for name, nats in found.items()]
         print(f"{label}: " + ", ".join(f"{n} {np.mean(v):.4f}" for n, v in found.items()), flush=True)
         settings = {name: settings_of_ours(changes) for name, changes in candidates.items()}
         wall = time.perf_counter() - began
-        write(
-            "table1-choice-fresh" if run.fresh else "table1-choice",
-            settings,
-            records,
-            run.device,
-            wall,
-            run.out,
-            quick=run.quick,
-        )
+        write("table1-choice", settings, records, run.device, wall, run.out, quick=run.quick)
 
 
 def main() -> None:
@@ -172,10 +155,6 @@ def main() -> None:
     parser.add_argument(
         "--choose", action="store_true", help="compare candidate defaults by out-of-fold nats"
     )
-    parser.add_argument(
-        "--fresh", action="store_true", help="compare numbers of folds by rows that nobody has seen"
-    )
-    parser.add_argument("--folds", type=int, help="of ours (default: 8)")
     parser.add_argument("--flow-steps", type=int, help="of the flows (default: the paper's)")
     parser.add_argument("--fits", type=Path, help="folder for the fits of seed 0 (default: build/fits)")
     args = parser.parse_args()
@@ -185,8 +164,7 @@ def main() -> None:
     fits = args.fits or (FITS / "quick" if args.quick else FITS)
     groups = [group for group in GROUPS if group.dim in args.dims]
     with staged(args.out) as out:
-        ours = {"folds": args.folds} if args.folds else {}
-        run = Run(seeds, args.device, args.quick, out, fits, args.flow_steps, tuple(ours.items()), args.fresh)
+        run = Run(seeds, args.device, args.quick, out, fits, args.flow_steps)
         if args.choose:
             choose_default(groups, run)
         else:

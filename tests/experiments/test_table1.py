@@ -11,12 +11,14 @@ from experiments.paper.computed import Watched
 from experiments.paper.figures import apart, heading, in_two, panels
 from experiments.paper.pairwise import fit_pairwise
 from experiments.paper.robustness import FAMILIES, batches
-from experiments.paper.sets import FD, GROUPS, ISE, hold_out, published, tables, together
+from experiments.paper.sets import FD, GROUPS, ISE, errors, hold_out, published, tables, together
 from experiments.paper.systems import (
     Energy,
     Ours,
     Steps,
+    fit_chosen,
     fit_table,
+    held_out_distance,
     load_fits,
     normalise_by_importance,
     normalise_on_square,
@@ -49,6 +51,31 @@ def test_ours_is_a_density_in_the_users_units_and_its_slope_is_the_gradient(ours
         step[j] = 0.01
         slope = (ours.log_density(X + step) - ours.log_density(X - step)) / 0.02
         assert torch.allclose(ours.slope(X)[:, j], slope, atol=2e-3)  # float32 inside
+
+
+@pytest.mark.parametrize(("group", "metric", "scale"), [(0, ISE, 1.0), (1, FD, 10.0)])
+def test_held_out_distances_of_two_densities_differ_as_their_true_ones_do(group, metric, scale):
+    table = tables(GROUPS[group], range(1), quick=True)[0]
+    fitted = [Ours(fit_table(table, 8, "cpu", quick=True)) for _ in range(2)]
+    with torch.no_grad():
+        fitted[0].density.net.last.normal_(
+            0, scale, generator=torch.Generator().manual_seed(0)
+        )  # farther away
+    told = [held_out_distance(each, table) for each in fitted]
+    true = [errors(each, table.name)[metric] for each in fitted]
+    assert true[0] - true[1] > 0.05
+    assert told[0] - told[1] == pytest.approx(true[0] - true[1], rel=0.1)
+
+
+def test_settings_are_chosen_by_the_lowest_held_out_distance(monkeypatch):
+    known = {"2 layers": {"depth": 2}, "1 layer": {"depth": 1}, "3 layers": {}}
+    monkeypatch.setattr("experiments.paper.systems.CHOICES", known)
+    monkeypatch.setattr(
+        "experiments.paper.systems.held_out_distance", lambda d, table: abs(d.density.net.depth - 1.1)
+    )
+    fitted = next(fit_chosen(GROUPS[1], tables(GROUPS[1], range(1), quick=True), "cpu", quick=True))
+    assert fitted.facts[0]["layers"] == 1
+    assert fitted.facts[0]["held-out distance less a constant, 3 layers"] == pytest.approx(1.9)
 
 
 def test_out_of_fold_nats_are_those_of_the_member_that_did_not_see_the_row():
