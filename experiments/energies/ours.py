@@ -1,155 +1,145 @@
-"""The seven 32-bit sets by one density in one order: the high bits of both coordinates first.
+"""The seven 32-bit sets by counts of prefixes, the high bits of both coordinates first.
 
-What is known of the space decides the order and no more: bits of a coordinate stand from high to low. The signs and the
-highest bits of both coordinates make one code of 16, the next two bits of both the second, and so on: 8 codes. Each is
-drawn given those before it, so that its nats need no log Z. The protocol has no end of rows: it trains on new ones.
+What is known of the space decides the order and no more: bits of a coordinate stand from high to low, so that the first
+bits of both name a square of the plane, and every two more a smaller one. No energy of the other table knows that. The
+law is normalised bit by bit, so that its nats need no log Z, and nothing is chosen: the prior of a share is Jeffreys',
+and a prefix is as likely to be split as not. The protocol has no end of rows: it learns from new ones.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, silu
+from numpy.typing import NDArray
+from scipy.special import betaln
 
-from ctem import Recipe, Space, train
 from ctem.benchmarks.gray import GraySet
 from ctem.benchmarks.metrics import hamming_mmd
-from ctem.densities.choices import choose
-from ctem.densities.sequences import sequence_loss
-from experiments.energies.bits import Size, Truth, lower_precision
+from experiments.energies.bits import Size, Truth
 from experiments.pieces import Piece
 from experiments.results import Record, summarise
 
-SYSTEM = "density in one order"
-PLACES, CODES = 8, 16
-RECIPE = Recipe(batch_size=2048, learning_rate=2e-3, warmup=100, ema=0.999, clip=1.0, weight_decay=0.0)
-MOST_STEPS = 60_000
+SYSTEM = "counts of prefixes, in one order"
 SOME = 2**17  # rows that are made at a time
-VALIDATION, VALIDATION_SEED, ROWS_SEED = 2**15, 3, 100  # no seed of ``Truth``
-JUDGING = 4.0  # seconds, and as many before training, in which rows are made
+ROWS_SEED = 100  # no seed of ``Truth``
+SECONDS = 20.0  # of a seed, for the order of pieces
+PRIOR = 0.5  # of a bit's share: Jeffreys' (Krichevsky and Trofimov)
+
+Codes = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
-class PrefixDensity(nn.Module):
-    """b(x) = Π_t b(x_t | x_1 … x_{t−1}) of sequences: one perceptron for all places, on the sum of what came before.
+class PrefixTree:
+    """b(x) of rows of bits by counts of their prefixes, weighed over all depths (Willems, Shtarkov, Tjalkens 1995).
 
-    h_t = Σ_{s<t} E_s(x_s) + a_t with an embedding of every code at every place, then residual layers that all places
-    share, then a softmax of each place: as exact as ``CausalDensity``, for a third of its products.
+    What follows a prefix s, which n_s rows have, is either uniform or split by the next bit b:
 
-    >>> space = Space.sequence(tokens=3, length=4)
-    >>> density = PrefixDensity(space, width=8, depth=1)
-    >>> round(density.log_prob(space.states()).exp().sum().item(), 4)
+        b(rest | s) = (1 − w_s) 2^−left + w_s (n_sb + ½)/(n_s + 1) b(rest without b | sb)
+
+    where w_s is the posterior probability of a split, if both are as likely before.
+
+    Arguments:
+        x: rows of bits (n, d), d ≤ 62, in the order in which they are drawn.
+
+    >>> tree = PrefixTree(np.array([[0, 1], [0, 1], [0, 0]]))
+    >>> states = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    >>> float(np.exp(tree.log_prob(states)).sum())
     1.0
     """
 
-    codes: Tensor
+    def __init__(self, x: NDArray) -> None:
+        self.bits = x.shape[1]
+        codes = np.sort(_codes(x))
+        levels = [codes >> (self.bits - t) for t in range(self.bits + 1)]
+        self.keys, self.counts = zip(*[np.unique(level, return_counts=True) for level in levels], strict=True)
+        self.log_split: list[Floats] = []  # log w_s of every level
+        below = np.zeros(len(self.keys[-1]))
+        for t in range(self.bits - 1, -1, -1):
+            parent = np.searchsorted(self.keys[t], self.keys[t + 1] >> 1)
+            pair = np.zeros((len(self.keys[t]), 2))
+            pair[parent, self.keys[t + 1] & 1] = self.counts[t + 1]
+            apart = _log_evidence(pair) + np.bincount(parent, below, len(pair))
+            either = np.logaddexp(apart, -pair.sum(1) * (self.bits - t) * math.log(2))
+            self.log_split.insert(0, apart - either)
+            below = either - math.log(2)
 
-    def __init__(self, space: Space, width: int = 256, depth: int = 3, seed: int = 0):
-        super().__init__()
-        self.space, self.tokens = space, space.sizes[0]
-        self.register_buffer("codes", torch.arange(self.tokens), persistent=False)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.embedding = nn.Parameter(torch.randn(space.dim, self.tokens, width) / 2)
-            self.place = nn.Parameter(torch.randn(space.dim, 1, width) / 2)
-            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-            self.inner = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(depth))
-            self.outer = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth))
-        self.head = nn.Parameter(torch.zeros(space.dim, width, self.tokens))
-        self.bias = nn.Parameter(torch.zeros(space.dim, 1, self.tokens))
+    def log_prob(self, x: NDArray) -> Floats:
+        """log b of rows (n, d), (n,)."""
+        codes, total = _codes(x), np.full(len(x), -np.inf)
+        log_w = np.zeros(len(x))  # that every prefix so far is split, and of their bits
+        for t in range(self.bits):
+            split, share = self._next(t, codes >> (self.bits - t), codes >> (self.bits - t - 1) & 1)
+            with np.errstate(divide="ignore"):
+                ends = np.log(-np.expm1(split))
+            total = np.logaddexp(total, log_w + ends - (self.bits - t) * math.log(2))
+            log_w = log_w + split + np.log(share)
+        return np.logaddexp(total, log_w)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Log-odds of every code at each place given those before, (length, n, tokens)."""
-        one_hot = (x.T.unsqueeze(-1) == self.codes).to(self.head.dtype)
-        each = torch.bmm(one_hot, self.embedding)
-        h = each.cumsum(0) - each + self.place
-        for norm, inner, outer in zip(self.norms, self.inner, self.outer, strict=True):
-            h = h + outer(silu(inner(norm(h))))
-        return torch.baddbmm(self.bias, h, self.head)
+    def sample(self, n: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """n rows of bits (n, d)."""
+        codes, goes_on = np.zeros(n, np.int64), np.ones(n, bool)
+        for t in range(self.bits):
+            split, share = self._next(t, codes, np.ones(n, np.int64))
+            goes_on &= np.log(generator.random(n)) < split
+            codes = codes << 1 | (generator.random(n) < np.where(goes_on, share, 0.5))
+        return codes[:, None] >> np.arange(self.bits - 1, -1, -1) & 1
 
-    def loss(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Mean −log b of a code; the generator is not needed."""
-        return cross_entropy(self.logits(x).flatten(0, 1), x.T.long().flatten())
+    def _next(self, t: int, prefixes: Codes, bit: Codes) -> tuple[Floats, Floats]:
+        """log w of prefixes of t bits, and the share of the bit that follows; one that no row has is as before."""
+        at, count = self._counted(t, prefixes)
+        _, following = self._counted(t + 1, prefixes << 1 | bit)
+        split = np.where(count > 0, self.log_split[t][at], -math.log(2))
+        return np.minimum(split, 0.0), (following + PRIOR) / (count + 2 * PRIOR)
 
-    @torch.no_grad()
-    def log_prob(self, x: Tensor) -> Tensor:
-        """log b of rows x (n, length), float64 of shape (n,)."""
-        parts = [
-            self.logits(rows).log_softmax(-1).gather(2, rows.T.long().unsqueeze(2)).double().sum((0, 2))
-            for rows in x.split(2**14)
-        ]
-        return torch.cat(parts)
-
-    @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """n sequences (n, length)."""
-        x = torch.zeros(n, self.space.dim, device=generator.device)
-        for t in range(self.space.dim):
-            x[:, t] = choose(self.logits(x)[t].softmax(-1), generator).to(x.dtype)
-        return x
-
-
-def to_codes(bits: Tensor) -> Tensor:
-    """Rows of 32 bits as 8 codes of 16, high bits first, (n, 8)."""
-    pairs = bits.unflatten(1, (2, PLACES, 2)).transpose(1, 2).flatten(2)  # two bits of each coordinate
-    return (pairs.float() * 2 ** torch.arange(3, -1, -1, device=bits.device)).sum(-1)
+    def _counted(self, t: int, prefixes: Codes) -> tuple[Codes, Codes]:
+        keys = self.keys[t]
+        at = np.searchsorted(keys, prefixes).clip(max=len(keys) - 1)
+        return at, np.where(keys[at] == prefixes, self.counts[t][at], 0)
 
 
-def to_bits(codes: Tensor) -> Tensor:
-    """The rows of bits that have these codes, (n, 32)."""
-    digits = codes.long().unsqueeze(-1) >> torch.arange(3, -1, -1, device=codes.device) & 1
-    return digits.unflatten(-1, (2, 2)).transpose(1, 2).flatten(1).float()
+def interleaved(bits: NDArray) -> NDArray:
+    """Rows of both coordinates' bits one after the other as rows of their bits in turn, or such rows as they were."""
+    return bits.reshape(len(bits), 2, -1).transpose(0, 2, 1).reshape(len(bits), -1)
+
+
+def separated(turns: NDArray) -> NDArray:
+    """Undo ``interleaved``."""
+    return turns.reshape(len(turns), -1, 2).transpose(0, 2, 1).reshape(len(turns), -1)
 
 
 def pieces(size: Size) -> list[Piece]:
     """A density of every set."""
-    return [Piece("ours", name, size.ours + 2 * JUDGING) for name in size.sets]
+    return [Piece("ours", name, size.seeds * SECONDS) for name in size.sets]
 
 
-def measure(truth: Truth, data: str, device: str, left: float) -> list[Record]:
-    """Records of one set."""
-    size, began = truth.size, time.perf_counter()
-    target = GraySet(data)
-    rows = torch.cat([_drawn(target, SOME, ROWS_SEED + k) for k in range(-(-size.more_rows // SOME))])
-    valid = _drawn(target, min(VALIDATION, size.draws), VALIDATION_SEED).to(device)
-    end = min(time.perf_counter() + size.ours, began + left - JUDGING)
-    density, cost = trained(rows[: size.more_rows].to(device), valid, size, end)
-    values = judged(density, truth, data) | cost | {"seconds": time.perf_counter() - began}
-    nats, error = values["nats above the floor"], values["standard error of nats"]
-    print(f"{SYSTEM}, {data}: {nats:.4f} ± {error:.4f}, {cost['steps']} steps", flush=True)
-    return [summarise(data, SYSTEM, metric, [value]) for metric, value in values.items()]
+def measure(truth: Truth, data: str) -> list[Record]:
+    """Records of one set, on the truth's rows of it; a tree of its own for every seed."""
+    size, target, found = truth.size, GraySet(data), []
+    for seed in range(size.seeds):
+        began = time.perf_counter()
+        first = ROWS_SEED + 1000 * seed
+        parts = [_drawn(target, SOME, first + k) for k in range(-(-size.more_rows // SOME))]
+        drawn = time.perf_counter() - began
+        tree = PrefixTree(np.concatenate(parts)[: size.more_rows])
+        values = judged(tree, truth, data, seed) | {"rows": size.more_rows, "seconds of drawing rows": drawn}
+        found.append(values | {"seconds": time.perf_counter() - began})
+    nats = [each["nats above the floor"] for each in found]
+    print(f"{SYSTEM}, {data}: {np.mean(nats):.4f}, {np.round(nats, 4)}", flush=True)
+    return [summarise(data, SYSTEM, metric, [each[metric] for each in found]) for metric in found[0]]
 
 
-def trained(rows: Tensor, valid: Tensor, size: Size, end: float) -> tuple[PrefixDensity, dict[str, float]]:
-    """A density trained until the moment ``end``; the weights are those with the fewest nats of validation rows."""
-    density = PrefixDensity(Space.sequence(CODES, PLACES), size.width).to(rows.device)
-    steps = size.steps or MOST_STEPS
-    recipe = replace(RECIPE, batch_size=8 * size.batch, steps=steps, evaluate_every=min(steps, 250))
-    with lower_precision():
-        history = train(
-            density,
-            sequence_loss,
-            rows,
-            recipe,
-            held_out=valid,
-            deadline=None if size.steps else end,
-            cuda_graph=rows.is_cuda,
-        )
-    cost = {"steps": history.step[-1], "step chosen by validation rows": history.best_step}
-    return density.eval().requires_grad_(False), cost
-
-
-def judged(density: PrefixDensity, truth: Truth, data: str) -> dict[str, float]:
+def judged(tree: PrefixTree, truth: Truth, data: str, seed: int) -> dict[str, float]:
     """Nats above the floor on the truth's rows of the set, and MMD of draws."""
     size, s = truth.size, truth.size.sets.index(data)
-    gap = truth.log_rho[s, : size.draws] - density.log_prob(to_codes(truth.x[s, : size.draws]))
-    generator = torch.Generator(truth.x.device).manual_seed(0)
-    drawn = to_bits(density.sample(size.samples * size.repeats, generator))
-    pairs = zip(drawn.chunk(size.repeats), truth.fresh[s].chunk(size.repeats), strict=True)
-    distances = [hamming_mmd(a, b) for a, b in pairs]
+    rows = truth.x[s, : size.draws].cpu().numpy()
+    gap = truth.log_rho[s, : size.draws].cpu().numpy() - tree.log_prob(interleaved(rows))
+    drawn = separated(tree.sample(size.samples * size.repeats, np.random.default_rng(seed)))
+    theirs = truth.fresh[s].chunk(size.repeats)
+    ours = torch.as_tensor(drawn, dtype=theirs[0].dtype, device=theirs[0].device).chunk(size.repeats)
+    distances = [hamming_mmd(a, b) for a, b in zip(ours, theirs, strict=True)]
     return {
         "nats above the floor": float(gap.mean()),
         "MMD, exponential Hamming, × 1e4": 1e4 * sum(distances) / len(distances),
@@ -157,5 +147,15 @@ def judged(density: PrefixDensity, truth: Truth, data: str) -> dict[str, float]:
     }
 
 
-def _drawn(target: GraySet, n: int, seed: int) -> Tensor:
-    return to_codes(torch.as_tensor(target.sample(n, seed=seed)).to(torch.uint8))
+def _log_evidence(pair: Floats) -> Floats:
+    """log of the probability of so many zeros and ones, (n, 2), under Jeffreys' prior of their share."""
+    return betaln(pair[:, 0] + PRIOR, pair[:, 1] + PRIOR) - betaln(PRIOR, PRIOR)
+
+
+def _codes(x: NDArray) -> Codes:
+    """Rows of bits as whole numbers, the first bit the highest."""
+    return x.astype(np.int64) @ (1 << np.arange(x.shape[1] - 1, -1, -1))
+
+
+def _drawn(target: GraySet, n: int, seed: int) -> NDArray[np.uint8]:
+    return interleaved(target.sample(n, seed=seed)).astype(np.uint8)

@@ -3,8 +3,8 @@
     python -m experiments.energies.referee --quick                                    two cores, under 3 minutes
     python -m experiments.energies.referee --device cuda --data FOLDER --seconds 300  one H200: what fits into 300 s
     python -m experiments.energies.referee --device cuda --what ising --seconds 120   a part
-    python -m experiments.energies.referee --device cuda --what ours --seconds 120 --workers 7
-    python -m experiments.energies.referee --device cuda --data FOLDER --what mnist --seconds 420
+    python -m experiments.energies.referee --what ours                                20 min of one core
+    python -m experiments.energies.referee --device cuda --data FOLDER --what mnist --seconds 575 --workers 1
 
 FOLDER holds caltech/caltech101_silhouettes_28_split1.mat and binarized_mnist/ (or $CTEM_DATA does). With --seconds the
 pieces (a loss on all sets, a lattice, a network of images) are done in several processes, the most valuable first, and
@@ -49,7 +49,7 @@ class Options(NamedTuple):
 
     def bits(self) -> bits.Size:
         size = bits.QUICK if self.quick else bits.FULL
-        spent = {name: getattr(size, name) * self.share for name in ("seconds", "anyorder", "ours")}
+        spent = {name: getattr(size, name) * self.share for name in ("seconds", "anyorder")}
         return size._replace(seeds=self.seeds or size.seeds, **spent)
 
     def images(self) -> images.Size:
@@ -64,7 +64,7 @@ class Options(NamedTuple):
         if part == "bits":
             return {"size": self.bits()._asdict(), "recipe": bits.RECIPE}
         if part == "ours":
-            return {"size": self.bits()._asdict(), "recipe": ours.RECIPE}
+            return {"size": self.bits()._asdict(), "prior of a share": ours.PRIOR}
         if part in ("images", "mnist"):
             return {"size": self.images()._asdict(), "recipe": images.RECIPE}
         return {"size": self.lattices()._asdict()}
@@ -97,7 +97,7 @@ def work(options: Options, piece: Piece, until: float) -> list[Record]:
         return bits.measure(piece.name, options.bits(), options.device, Path(options.folder), left)
     if piece.part == "ours":
         truth = bits.Truth.load(options.bits(), Path(options.folder), options.device)
-        return ours.measure(truth, piece.name, options.device, until - time.time() - LAST)
+        return ours.measure(truth, piece.name)
     if piece.part in ("images", "mnist"):
         return images.measure(piece.name, options.images(), options.data, options.quick, options.device, left)
     measured = lattices.constant if piece.part == "ising" else lattices.coupling

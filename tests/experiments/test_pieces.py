@@ -5,8 +5,10 @@ import math
 import operator
 import time
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import beta
 
 from ctem import ProductBase
 from ctem.spaces import Category, Space
@@ -89,24 +91,34 @@ def test_a_run_that_is_cut_leaves_a_file_that_names_what_is_missing(tmp_path):
     assert not (tmp_path / "referee-couplings-quick.json").exists()
 
 
-def test_codes_of_the_32_bit_sets_are_their_bits_in_another_order():
-    x = torch.randint(2, (50, 32), generator=torch.Generator().manual_seed(0)).float()
-    codes = ours.to_codes(x)
-    assert codes.shape == (50, 8)
-    assert int(codes.max()) < 16
-    assert bool((ours.to_bits(codes) == x).all())
-    high = torch.zeros(1, 32)
-    high[0, [0, 16]] = 1  # the signs are in the first code
-    assert ours.to_codes(high)[0].tolist() == [10] + [0] * 7
+def test_bits_in_turn_are_the_bits_of_both_coordinates_high_ones_first():
+    x = np.random.default_rng(0).integers(2, size=(50, 32))
+    assert (ours.separated(ours.interleaved(x)) == x).all()
+    signs = np.zeros((1, 32), int)
+    signs[0, [0, 16]] = 1
+    assert ours.interleaved(signs)[0].nonzero()[0].tolist() == [0, 1]
 
 
-def test_a_density_in_one_order_sums_to_one_and_draws_what_it_says():
-    space, g = Space.sequence(tokens=3, length=3), torch.Generator().manual_seed(0)
-    density = ours.PrefixDensity(space, width=8, depth=1)
-    density.head.data.normal_(generator=g)
-    p = density.log_prob(space.states()).exp()
-    assert float(p.sum()) == pytest.approx(1)
+def weighed(rows, left):
+    """The probability of rows of bits under all trees of prefixes, by the definition."""
+    if left == 0 or not len(rows):
+        return 1.0
+    zeros, ones = ((rows[:, 0] == b).sum() for b in (0, 1))
+    split = beta(zeros + 0.5, ones + 0.5) / math.pi
+    for bit in (0, 1):
+        split *= weighed(rows[rows[:, 0] == bit, 1:], left - 1)
+    return (split + 2.0 ** (-left * len(rows))) / 2
+
+
+def test_counts_of_prefixes_weigh_all_trees_sum_to_one_and_draw_what_they_say():
+    rng = np.random.default_rng(0)
+    rows = (rng.random((40, 4)) < [0.2, 0.9, 0.5, 0.7]).astype(int)
+    states = np.arange(16)[:, None] >> np.arange(3, -1, -1) & 1
+    tree = ours.PrefixTree(rows)
+    p = np.exp(tree.log_prob(states))
+    slow = [weighed(np.vstack([rows, state]), 4) / weighed(rows, 4) for state in states]
+    assert p == pytest.approx(slow)
+    assert p.sum() == pytest.approx(1)
     n = 20_000
-    seen = torch.bincount(space.index(density.sample(n, g)), minlength=27) / n
-    z = (seen - p) / (p * (1 - p) / n).sqrt()
-    assert float(z.abs().max()) < 4.5
+    seen = np.bincount(tree.sample(n, rng) @ [8, 4, 2, 1], minlength=16) / n
+    assert np.abs((seen - p) / np.sqrt(p * (1 - p) / n)).max() < 4.5
