@@ -85,9 +85,9 @@ laws: .venv/.installed-dev ## the tests and doctests alone
 
 test-all: test test-long ## the same, then the long ones
 
-test-long: .venv/.installed-dev ## the long ones alone: fuzzed tables, scripts, processes, the site, the browser
+test-long: .venv/.installed-dev ## the long ones alone: fuzzed tables, scripts, processes, the site, the browser (AGAIN=--last-failed: what failed)
 	@echo "running the long tests"
-	@$(PYTEST) -m long
+	@$(PYTEST) -m long $(AGAIN)
 
 lint: .venv/.installed-dev ## ruff, check only
 	@echo "checking lint and format (ruff)"

@@ -61,6 +61,7 @@ LEARNING = Recipe(
 STEP = 0.02  # seconds of a step of a network's training, about
 CELLS = 2**26  # of the rows and draws that trees learn from together, at most
 MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
+PASSES = 2**23  # cells that are drawn to make log Z more precise, at most: each is a pass through a network
 ROW_TREE, TREE = (
     2e-8,
     5e-3,
@@ -143,6 +144,14 @@ class Plan(NamedTuple):
             rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW)
         )
         return plan._replace(most=min(self.most, int(CELLS / (columns * (1 + plan.draws)))))
+
+    def freshest(self, columns: int) -> int:
+        """Fresh draws to which their number may grow until log Z is precise.
+
+        >>> Plan().freshest(columns=15), Plan().sized(columns=1000).freshest(columns=1000)
+        (80000, 8388)
+        """
+        return min(FRESH * self.fresh, CELLS // (MASKS * columns), max(PASSES // columns, self.fresh))
 
     def within(self, seconds: float, pace: Pace, columns: int) -> Plan:
         """A plan for about so many seconds: of fewer rows, and trees if they take more than half of it.
@@ -441,10 +450,10 @@ class _Fit:
         )
 
     def _energy(self, parts: Sequence[Part], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
-        most = min(FRESH * len(fresh), int(CELLS / (MASKS * fresh.shape[1])))
+        most = self.plan.freshest(len(self.sizes))
         log_z = estimate(_sum(parts, fresh), "importance")
         while log_z.stderr > PRECISE and len(fresh) < most and self._left() > 0:
-            fresh = torch.cat([fresh, self._drawn(len(fresh), generator)])
+            fresh = torch.cat([fresh, self._drawn(min(len(fresh), most - len(fresh)), generator)])
             log_z = estimate(_sum(parts, fresh), "importance")
         tilt = (_sum(parts, fresh) - log_z.value).exp()
         ceiling = _ceiling(tilt)
