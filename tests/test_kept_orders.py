@@ -1,6 +1,7 @@
 """Columns that are never above others: found, kept in drawn, imputed and conditioned rows, and still one density."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,10 +10,13 @@ import torch
 from small import TINY
 
 from ctem import CTEM
+from ctem.densities.anyorder import AnyOrderDensity
 from ctem.densities.anyorder.conditionals import NumberDensity
 from ctem.densities.anyorder.limits import Bounds
 from ctem.densities.anyorder.numbers import NumberHead
+from ctem.densities.anyorder.rules import Within, keep_labels
 from ctem.densities.anyorder.ties import COEFFICIENTS, TiedParts
+from ctem.tables.answers.density import TableDensity
 from ctem.tables.io.frame import read_frame
 from ctem.tables.relations.kept_orders import KeptOrder
 from ctem.tables.schema import Schema
@@ -97,20 +101,26 @@ def limited(share, seed=0, tied=True):
     return plain.bounded(Bounds(low, high, torch.full((n,), share))), low, high
 
 
-@pytest.mark.parametrize("share", [0.999, 0.6])
+@pytest.mark.parametrize("share", [0.999, 0.6, 0.001])
 @pytest.mark.parametrize("tied", [True, False])
-def test_densities_with_bounds_integrate_to_one_and_have_their_share_within(share, tied):
+def test_densities_with_bounds_integrate_to_one_and_have_their_share_within_or_the_networks_if_that_is_more(
+    share, tied
+):
     density, low, high = limited(share, tied=tied)
     t = torch.linspace(-40, 40, 160_001, dtype=torch.float64).float().expand(5, -1)
-    p = density.at(t).exp().double()
+    p, plain = (each.at(t).exp().double() for each in (density, replace(density, limits=None)))
     assert (p.sum(1) * 5e-4).numpy() == pytest.approx(1, abs=4e-3)
-    within = (p * ((t >= low[:, None]) & (t <= high[:, None]))).sum(1) * 5e-4
-    assert within[:2].numpy() == pytest.approx(share, abs=4e-3)
-    assert within[3].item() == pytest.approx(share, abs=4e-3)
+    allowed = (t >= low[:, None]) & (t <= high[:, None])
+    within, before = ((each * allowed).sum(1) * 5e-4 for each in (p, plain))
+    for row in (0, 1, 3):
+        assert within[row].item() == pytest.approx(max(share, before[row].item()), abs=4e-3)
+    assert (before[:2] > 0.001).all()  # so that there the networks know more than the least share
+    assert torch.equal(p[:2], plain[:2]) == (share < 0.01)
 
 
-def test_draws_follow_densities_with_bounds():
-    density, *_ = limited(0.9)
+@pytest.mark.parametrize("share", [0.9, 0.001])
+def test_draws_follow_densities_with_bounds(share):
+    density, *_ = limited(share)
     n, row = 4000, 1
     drawn = density.rows(torch.full((n,), row)).draw(torch.Generator().manual_seed(1)).double()
     t = torch.linspace(-8, 8, 160_001, dtype=torch.float64)
@@ -178,3 +188,34 @@ def test_a_density_whose_rules_meet_orders_sums_to_one():
     p = np.exp(model.score_samples(every))
     assert p.sum() == pytest.approx(1, abs=1e-5)
     assert p[every["length"] <= every["box"]].sum() > 0.99
+
+
+def test_codes_that_an_order_allows_never_lose_mass():
+    generator = torch.Generator().manual_seed(0)
+    log_p = (3 * torch.randn(500, 6, generator=generator)).log_softmax(1)
+    allowed, share = torch.rand(500, 6, generator=generator) < 0.5, torch.rand(500, generator=generator)
+    kept = keep_labels(log_p, [], None, Within(allowed, share)).exp()
+    before, after = ((p * allowed).sum(1) for p in (log_p.exp(), kept))
+    some = allowed.any(1) & ~allowed.all(1)
+    assert kept.sum(1).numpy() == pytest.approx(1, abs=1e-5)
+    assert after[some].numpy() == pytest.approx(torch.maximum(before, share)[some].numpy(), abs=1e-5)
+
+
+def test_no_row_that_an_order_allows_is_less_likely_with_it():
+    """Thirty rows have a part; none of them lacks the whole, of which a short fit knows more than thirty rows tell."""
+    rng, n = np.random.default_rng(0), 3000
+    part = np.arange(n) < 30
+    X = pd.DataFrame({"part": part, "whole": part | (rng.random(n) < 0.3)}).astype(int)
+    model = CTEM(**TINY, unknown="refuse").fit(X)
+    (order,) = model.schema_.orders
+    assert (order.low, order.high, order.broken) == ("part", "whole", 0)
+    every = pd.DataFrame(itertools.product((0, 1), (0, 1)), columns=list(X))
+    frame, made = read_frame(every), model.density_.altered(orders=[[1, 0]])
+    plain = AnyOrderDensity(made.net, made.level, made.orders, parents=made.parents, late=made.chain.late)
+    ordered = TableDensity(model.schema_, made)
+    unordered = TableDensity(replace(model.schema_, orders=()), plain)
+    with_order, without = (np.exp(density.log_prob(frame)) for density in (ordered, unordered))
+    assert with_order.sum() == pytest.approx(1, abs=1e-5)
+    broken = every["part"] > every["whole"]
+    assert (with_order >= without - 1e-9)[~broken].all()
+    assert with_order[broken] <= without[broken] + 1e-9

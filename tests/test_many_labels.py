@@ -10,6 +10,7 @@ from small import EXACT, SMALL
 
 from ctem import CTEM
 from ctem.densities.anyorder.apart import MOST_APART, placed, slots_of
+from ctem.report.explorer import why_not
 from ctem.tables.io.frame import read_frame
 from ctem.tables.relations.label_pairs import PairIndex
 from ctem.tables.schema import Schema
@@ -269,3 +270,9 @@ def test_labels_with_gaps_and_missing_as_a_state():
     p = model.predict_proba(X[:10], "town")
     assert p.sum(1) == pytest.approx(1)
     assert model.sample(200, random_state=0)["town"].isna().any()
+
+
+def test_a_page_that_does_not_know_the_counts_has_no_explorer(certain):
+    _, model = certain
+    assert model.schema_.pairs
+    assert "counts of pairs" in why_not(model)

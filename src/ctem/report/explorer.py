@@ -88,6 +88,8 @@ def why_not(model: CTEM) -> str:
         return 'with missing="state" a gap is a value, which this cannot show yet.'
     if len(model.schema_.columns) > MAX_COLUMNS:
         return f"the table has {len(model.schema_.columns)} columns, and this is for at most {MAX_COLUMNS}."
+    if model.schema_.pairs:
+        return "its rare labels follow counts of pairs of labels, which this cannot show yet."
     if density.net.classes is not None:
         return "its networks are mixed with latent classes, which this cannot show yet."
     size = _bytes(density.net)

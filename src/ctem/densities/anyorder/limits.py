@@ -1,10 +1,11 @@
 r"""Numbers between bounds that other columns set: an end is not before its start, a part no more than the whole.
 
-With the mass m that a density ρ has between the bounds, and the share s of rows that keep them,
+With the mass m that a density ρ has between the bounds, and s the share of rows that keep them, or m if that is more,
 
     ρ(t) ← s ρ(t) / m  between them,      (1 − s) ρ(t) / (1 − m)  elsewhere,
 
-which is normalised. Where m is too small to divide by, ρ(t) / m is even between the bounds.
+which is normalised, and never takes mass from what lies between: a density that knows better than the share stays as
+it is. Where m is too small to divide by, ρ(t) / m is even between the bounds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROUNDS, HALVINGS = (
 
 
 class Bounds(NamedTuple):
-    """Between which encoded numbers a column lies in rows, and how likely that is.
+    """Between which encoded numbers a column lies in rows, and how likely that is at least.
 
     >>> Bounds(torch.tensor([0.0]), torch.tensor([torch.inf]), torch.tensor([0.99])).low
     tensor([0.])
@@ -83,7 +84,7 @@ class Limits(NamedTuple):
         inside = torch.where(open_ended, 1.0, inside.clamp(0, 1))
         ends = torch.where(open_ended.unsqueeze(1), ends.new_tensor([-torch.inf, torch.inf]), ends)
         outside = 1 - inside
-        share = torch.where(outside > LEAST, bounds.share.double(), 1.0)
+        share = torch.where(outside > LEAST, torch.maximum(bounds.share.double(), inside.double()), 1.0)
         log_in = torch.where(inside > LEAST, (share / inside.clamp_min(LEAST)).log(), torch.nan)
         log_out = ((1 - share) / outside.clamp_min(LEAST)).log()
         return cls(ends, share, log_in.to(ends.dtype), log_out.to(ends.dtype))

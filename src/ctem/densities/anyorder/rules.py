@@ -6,7 +6,8 @@ and a share s. The conditional then has that mass there, and keeps its own propo
     ρ(t) ← s ρ(t | A) + (1 − s) ρ(t | not A)
 
 It is normalised whatever ρ is. Where others name one value, A is that value. What a rule implies for a column that it
-takes, given the one that it is about, is the set of values that would name it: the cities of a state.
+takes, given the one that it is about, is the set of values that would name it: the cities of a state. Such a set, and
+what an order leaves, has a mass of s at least: where ρ(A) is more, ρ stays.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Named(NamedTuple):
 
 
 class Within(NamedTuple):
-    """The codes that a rule leaves for rows, and how likely it is that one of them is right.
+    """The codes that a rule leaves for rows, and how likely it is at least that one of them is right.
 
     >>> Within(torch.ones(2, 3, dtype=torch.bool), torch.tensor([0.99, 0.0])).allowed.shape
     torch.Size([2, 3])
@@ -100,6 +101,8 @@ def keep_labels(
     >>> at_most = Within(torch.tensor([[True, True, False]]), torch.tensor([0.99]))
     >>> keep_labels(log_p, [], named, at_most).exp()
     tensor([[0.6600, 0.3300, 0.0100]])
+    >>> keep_labels(log_p, [], None, at_most._replace(share=torch.tensor([0.6]))).exp()  # it has 0.75
+    tensor([[0.5000, 0.2500, 0.2500]])
     """
     kept = log_p
     for some in within:
@@ -112,7 +115,8 @@ def keep_labels(
 
 def _kept_within(log_p: Tensor, within: Within) -> Tensor:
     weighed = _weighed(log_p, within.allowed, within.share.nan_to_num())
-    return torch.where(within.share.isnan().unsqueeze(1), log_p, weighed)
+    more = (log_p.double().exp() * within.allowed).sum(1) < within.share  # never where that is nan
+    return torch.where(more.unsqueeze(1), weighed, log_p)
 
 
 def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:

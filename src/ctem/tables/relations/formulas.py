@@ -122,6 +122,8 @@ class _Search:
         self.values = np.stack(
             [measured(codecs[name], _sampled(cells[name], rows)) for name in self.names], 1
         )
+        self.distinct, place = np.unique(self.values, return_inverse=True)
+        self.place = place.reshape(self.values.shape)
         self.width = np.array([width_of(codec) for codec in chosen])
         atoms = [[atom + _shift(codec) for atom in codec.atoms] for codec in chosen]
         free = [~np.isin(v, a) & ~np.isnan(v) for v, a in zip(self.values.T, atoms, strict=True)]
@@ -174,15 +176,15 @@ class _Search:
         rng = np.random.default_rng(0)
         if len(self.names) > SUMS:
             return
-        scores, total = self._scores(j, self.values[:, j]), (self.free[:, j] & self.first).sum()
-        for i in range(len(self.names)):
-            other = self._scores(j, self.values[:, i])
-            apart = ~self._hits(((i, 1),))[0][:, j]
-            rows = self.free[:, j] & ~np.isnan(other) & apart
-            first = self.first[rows]
-            if i != j and first.sum() >= 10 * LEAST:
-                chance = _sharpness((scores[rows] - rng.permutation(other[rows]))[first])
-                worth = (_sharpness((scores[rows] - other[rows])[first]) - chance - NEAR) / total
+        scores, total = self._scores(j, self.distinct)[self.place], (self.free[:, j] & self.first).sum()
+        gap = np.abs(self.values - self.values[:, [j]])
+        every = ~(gap <= np.minimum(self.width, self.width[j]) / 2) & ~np.isnan(scores) & self.free[:, [j]]
+        for i in np.flatnonzero(every[self.first].sum(0) >= 10 * LEAST).tolist():
+            if i != j:
+                rows = every[:, i]
+                own, other, first = scores[rows, j], scores[rows, i], self.first[rows]
+                chance = _sharpness((own - rng.permutation(other))[first])
+                worth = (_sharpness((own - other)[first]) - chance - NEAR) / total
                 if worth >= WORTH:
                     yield ((i, 1),), worth
 
@@ -235,7 +237,8 @@ def _first_of_copies(values: Vector) -> NDArray[np.bool_]:
 
 def _sharpness(gap: Vector) -> float:
     """How much better a histogram of differences near 0 fits them than a smooth one: nats, of all of them."""
-    count = np.histogram(gap, STEP * np.arange(-NEAR, NEAR + 1))[0].astype(np.float64)
+    close = gap[np.abs(gap) <= STEP * NEAR]  # counting all would take several times as long
+    count = np.histogram(close, STEP * np.arange(-NEAR, NEAR + 1))[0].astype(np.float64)
     smooth = np.convolve(np.pad(count, SMOOTH // 2, mode="edge"), np.full(SMOOTH, 1 / SMOOTH), "valid")
     seen = count > 0
     return float((count[seen] * np.log(count[seen] / smooth[seen])).sum() - count.sum() + smooth.sum())

@@ -1,11 +1,15 @@
-"""Columns of numbers that are sums or products of others, in whatever unit: found by a few rows, counted in many."""
+"""Columns of numbers that are sums or products of others, in whatever unit: found by a few rows, counted in many.
+
+Columns are tried with all targets and in many pairs at once, and most are refused by a few rows: arrays have groups of
+columns (p), trials (t), targets (k) and rows (r), in this order.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +21,17 @@ from ctem.tables.relations.quantities import Quantity
 __all__ = ["closed_functions"]
 
 Vector = NDArray[np.float64]
+Places = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Column = tuple[Term, Vector]
 FEWER = 300  # rows in which a function is tried first
 THIN = 5  # of so many, every so many are looked at before all of them
 FEW = 4  # every so many of them give the factor of a product
 TRIALS = 6  # small sets of rows that a function is fitted to
 PROMISING = 0.25  # share of rows that it hits then, at least
+LIKELY = 0.6  # when it is fitted to all of these rows
 SHARE = 0.95  # and in the end
+AT_ONCE = 2**18  # numbers that are compared at once
 DISTINCT = 8  # values of a column that is calculated, at least
 EVIDENCE, CHANCE = (
     20,
@@ -54,108 +62,177 @@ def closed_functions(
     >>> [f for *_, f in closed_functions([(Term("celsius"), celsius)], {"fahrenheit": (1.8 * celsius + 32, grade)}, 9)]
     [Affine(factors=(1.8,), constant=32.0)]
     """
-    trial = _Trial(targets)
+    trial = _Trial([value for _, value in columns], targets)
     if not trial.names:
         return
-    done: set[tuple[str, str]] = set()
-    for term, value in sorted(
-        columns, key=lambda column: not column[0].part
-    ):  # the hundreds, not a hundredth, rounded
-        ruled = {target for target, name in done if name == term.column}
-        for target, function in trial.sums([value], {term.column} | ruled):
+    terms, done, summed = [term for term, _ in columns], set[tuple[str, str]](), set[str]()
+    alone = sorted(
+        range(len(terms)), key=lambda i: not terms[i].part
+    )  # the hundreds, not a hundredth, rounded
+    groups = np.array(alone, np.int64)[:, None]
+    for p, j, function in trial.sums(groups, _asked(groups, terms, trial.names, done)):
+        term, target = terms[alone[p]], trial.names[j]
+        if (target, term.column) not in done:
             done.add((target, term.column))
             yield target, (term,), function
-    whole = [column for column in columns if not column[0].part][:most]
-    summed: set[str] = set()
-    for pair in combinations(whole, 2):
-        names = {term.column for term, _ in pair}
-        without = names | {target for target, name in done if name in names}
-        if without >= set(trial.names):
-            continue
-        for target, function in trial.sums([value for _, value in pair], without):
-            summed.add(target)
-            yield target, tuple(term for term, _ in pair), function
-        for target, product in trial.products([value for _, value in pair], without):
-            yield target, tuple(term for term, _ in pair), product
+    whole = [i for i, term in enumerate(terms) if not term.part][:most]
+    groups = np.array(list(combinations(whole, 2)), np.int64).reshape(-1, 2)
+    asked = _asked(groups, terms, trial.names, done)
+    found: list[tuple[int, int, Affine | Product]] = [
+        *trial.sums(groups, asked),
+        *trial.products(groups, asked),
+    ]
+    for p, j, closed in sorted(found, key=lambda each: each[0]):
+        summed |= {trial.names[j]} if isinstance(closed, Affine) else set()
+        yield trial.names[j], tuple(terms[i] for i in groups[p]), closed
     if 4 <= len(whole) <= MANY:
-        yield from _many(whole, trial, summed | {target for target, _ in done})
+        some = [columns[i] for i in whole]
+        yield from _many(some, trial, summed | {target for target, _ in done})
+
+
+def _asked(
+    groups: Places, terms: Sequence[Term], names: Sequence[str], done: Collection[tuple[str, str]]
+) -> Mask:
+    """The targets (p, k) that groups of columns are tried for: not their own, nor what one of them determines."""
+    own = [[term.column == target or (target, term.column) in done for target in names] for term in terms]
+    closed: Mask = np.array(own, bool).reshape(-1, len(names))
+    return np.asarray(~closed[groups].any(1))
 
 
 class _Trial:
-    """Targets, and what hits them."""
+    """Columns, targets, and what hits them."""
 
-    def __init__(self, targets: Mapping[str, tuple[Vector, Quantity]]):
+    def __init__(self, columns: Sequence[Vector], targets: Mapping[str, tuple[Vector, Quantity]]):
         fine = {name: target for name, target in targets.items() if _diverse(target[0])}
         self.names = list(fine)
         self.width = np.array([quantity.width for _, quantity in fine.values()])
-        self.y = np.stack([value for value, _ in fine.values()], 1) if fine else np.zeros((0, 0))
-        self.few = np.linspace(0, len(self.y) - 1, min(len(self.y), FEWER)).astype(np.int64)
-        self.mode = np.array([_mode(column) for column in self.y.T])
-        self.informative = ~np.isnan(self.y) & (self.y != self.mode)  # a frequent value is hit by chance
+        self.y = np.stack([value for value, _ in fine.values()]) if fine else np.zeros((0, 0))
+        self.mode = np.array([_mode(value) for value in self.y])
+        self.x = np.stack([*columns, np.ones_like(columns[0])]) if columns else np.zeros((0, 0))
+        n = self.y.shape[1]
+        few = np.linspace(0, n - 1, min(n, FEWER)).astype(np.int64)
+        self.few, self.few_x, self.few_y = few, self.x[:, few], self.y[:, few]
+        self.thin = slice(None, None, max(1, THIN * len(few) // FEWER))
+        # beyond it a value does not hit; a frequent one is hit by chance
+        self.reach = self.width[:, None] / 2 + SLACK * np.abs(self.few_y)
+        self.told = np.where(self.few_y != self.mode[:, None], self.reach, np.nan)
         self.rng = np.random.default_rng(0)
 
-    def sums(self, values: list[Vector], without: set[str]) -> Iterator[tuple[str, Affine]]:
-        """The targets that are factors times these numbers and a constant."""
-        x = np.stack([*values, np.ones(len(self.y))], 1)
-        known = np.flatnonzero(~np.isnan(x[self.few]).any(1))
-        if len(known) < EVIDENCE:
-            return
-        best, factors = np.zeros(len(self.names)), np.zeros((x.shape[1], len(self.names)))
-        for _ in range(TRIALS):
-            some = self.few[known[_spread(x[self.few[known], 0], x.shape[1], self.rng)]]
-            solution = _solved(x[some], self.y[some])
-            if solution is None:
-                continue
-            share = self._share(x[self.few] @ solution, self.few)
-            better = share > best
-            best, factors = np.where(better, share, best), np.where(better, solution, factors)
-        for j in np.flatnonzero(best >= PROMISING).tolist():
-            if self.names[j] not in without and (function := self._fitted(x, j, factors[:, j])) is not None:
-                yield self.names[j], function
+    def sums(self, groups: Places, asked: Mask) -> Iterator[tuple[int, int, Affine]]:
+        """Which groups (p, columns), which targets that are asked for, and the sum of factors times these numbers."""
+        known: Mask = np.asarray(~np.isnan(self.few_x)[groups].any(1))
+        tried = np.flatnonzero((known.sum(1) >= EVIDENCE) & asked.any(1))
+        groups = np.concatenate([groups, np.full_like(groups[:, :1], len(self.x) - 1)], 1)
+        for some in self._pieces(tried, TRIALS):
+            p, j, factors = self._by_trials(groups[some], known[some], asked[some])
+            likely = self._likely(self.few_x[groups[some[p]]], j, factors)
+            for i in np.flatnonzero(likely).tolist():
+                x = self.x[groups[some[p[i]]]].T
+                if (function := self._fitted(x, int(j[i]), factors[i])) is not None:
+                    yield int(some[p[i]]), int(j[i]), function
 
-    def products(self, values: list[Vector], without: set[str]) -> Iterator[tuple[str, Product]]:
-        """The targets that are a factor times powers of these numbers."""
-        for powers in POWERS:
-            with np.errstate(all="ignore"):
-                raised = np.prod([value**power for value, power in zip(values, powers, strict=True)], axis=0)
-                ratio = self.y[self.few] / raised[self.few, None]
-            usable = np.isfinite(ratio) & (ratio != 0)
-            if not usable.any(0).any():
-                continue
-            ratio = np.sort(
-                np.where(usable & self.informative[self.few], ratio, np.nan)[::FEW], axis=0
-            )  # nan last
-            middle = (~np.isnan(ratio)).sum(0) // 2
-            factor = np.nan_to_num(np.take_along_axis(ratio, middle[None].clip(max=len(ratio) - 1), 0)[0])
-            raised = np.where(np.isfinite(raised), raised, np.nan)
-            share = self._share(raised[self.few, None] * factor, self.few)
-            for j in np.flatnonzero(share >= PROMISING).tolist():
-                if self.names[j] not in without and (exact := self._simple(raised, j, factor[j])) is not None:
-                    yield self.names[j], Product(powers, exact)
+    def _by_trials(self, groups: Places, known: Mask, asked: Mask) -> tuple[Places, Places, Vector]:
+        """Places of groups, targets that sums of them hit in ``PROMISING`` rows, and the factors (cases, columns)."""
+        x, count = self.few_x[groups], groups.shape[1]
+        rows = np.stack([_spread(x[p, 0], known[p], count, self.rng) for p in range(len(x))])
+        each = np.arange(len(x))[:, None, None, None]
+        a = x[each, np.arange(count), rows[..., None]]
+        factors, solved = _solved(a, np.moveaxis(self.few_y[:, rows], 0, -1))
+        thin = x[:, None, :, self.thin]
+        share = self._share(factors.swapaxes(2, 3) @ thin, known[:, None, self.thin])
+        p, t, j = np.nonzero((share >= PROMISING / 2) & solved[..., None] & asked[:, None])
+        chosen = factors[p, t, :, j]
+        share = self._share_of((chosen[:, None] @ x[p])[:, 0], j)
+        case = p * len(self.names) + j
+        order = np.lexsort((t, -share, case))
+        best = order[np.unique(case[order], return_index=True)[1]]
+        best = best[share[best] >= PROMISING]
+        return p[best], j[best], chosen[best]
 
-    def _share(self, value: Vector, rows: NDArray[np.int64]) -> Vector:
-        """Of the rows with a number but the most frequent one, those that are hit, for each target.
+    def _likely(self, x: Vector, j: Places, factors: Vector) -> Mask:
+        """Whether sums (cases, columns) of x (cases, columns, r) hit targets j in most of the few rows.
 
-        0 for targets that some of the rows show to be far from ``PROMISING``: those are nearly all.
+        As they are, or fitted by least squares to the rows that they nearly hit.
         """
-        some = slice(None, None, max(1, THIN * len(rows) // FEWER))
-        share = self._share_of(value[some], rows[some], np.arange(len(self.names)))
-        likely = np.flatnonzero(share >= PROMISING / 2)
-        share = np.zeros(len(self.names))
-        share[likely] = self._share_of(value[:, likely] if value.shape[1] > 1 else value, rows, likely)
-        return share
+        y = self.few_y[j]
+        value = (factors[:, None] @ x)[:, 0]
+        likely = self._share_of(value, j) >= LIKELY
+        for _ in range(3):
+            near = np.abs(value - y) <= self.reach[j] + self.width[j, None]
+            count = near.sum(1).clip(1)[:, None]
+            inside = np.where(near[:, None], x[:, :-1], 0.0)
+            middle, level = inside.sum(2) / count, np.where(near, y, 0.0).sum(1, keepdims=True) / count
+            apart = np.where(near[:, None], inside - middle[..., None], 0.0)
+            scale = np.abs(apart).max(2).clip(1e-300)
+            apart /= scale[..., None]
+            rest = np.where(near, y - level, 0.0)
+            inverse = np.linalg.pinv(apart @ apart.swapaxes(1, 2), hermitian=True)
+            slope = (inverse @ (apart @ rest[..., None]))[..., 0] / scale
+            value = level + (slope[:, None] @ (x[:, :-1] - middle[..., None]))[:, 0]
+        return likely | (self._share_of(value, j) >= LIKELY)
 
-    def _share_of(self, value: Vector, rows: NDArray[np.int64], targets: NDArray[np.int64]) -> Vector:
-        y = self.y[np.ix_(rows, targets)]
-        there = ~np.isnan(value) & self.informative[np.ix_(rows, targets)]
-        with np.errstate(invalid="ignore"):
-            hit = np.abs(value - y) <= self.width[targets] / 2 + SLACK * np.abs(y)
-        return np.asarray((hit & there).sum(0) / there.sum(0).clip(1))
+    def products(self, groups: Places, asked: Mask) -> Iterator[tuple[int, int, Product]]:
+        """Which groups, which targets that are asked for, and the factor times powers of these numbers."""
+        for some in self._pieces(np.flatnonzero(asked.any(1)), 1):
+            for powers in POWERS:
+                raised = _raised(self.few_x[groups[some]], powers)
+                p, j, factor = self._by_ratios(raised, asked[some])
+                for i in np.flatnonzero(self._likely_product(raised[p], j, factor)).tolist():
+                    value = _raised(self.x[groups[some[p[i]]]][None], powers)[0]
+                    if (exact := self._simple(value, int(j[i]), float(factor[i]))) is not None:
+                        yield int(some[p[i]]), int(j[i]), Product(powers, exact)
+
+    def _by_ratios(self, raised: Vector, asked: Mask) -> tuple[Places, Places, Vector]:
+        """Places of groups, targets that numbers (p, r) times a factor hit in ``PROMISING`` rows, and that factor."""
+        part = slice(None, None, FEW)
+        told = np.where(np.isnan(self.told), np.nan, self.few_y)[:, part]
+        ratio = told / raised[:, None, part]
+        ratio = np.sort(np.where(np.isfinite(ratio) & (ratio != 0), ratio, np.nan), axis=2)  # nan last
+        middle = (~np.isnan(ratio)).sum(2) // 2
+        at = middle.clip(max=ratio.shape[2] - 1)[..., None]
+        factor = np.nan_to_num(np.take_along_axis(ratio, at, 2)[..., 0])
+        thin = raised[:, None, self.thin]
+        share = self._share(factor[:, None, :, None] * thin[:, None], ~np.isnan(thin))[:, 0]
+        p, j = np.nonzero((share >= PROMISING / 2) & asked)
+        share = self._share_of(raised[p] * factor[p, j, None], j)
+        p, j = p[share >= PROMISING], j[share >= PROMISING]
+        return p, j, factor[p, j]
+
+    def _likely_product(self, raised: Vector, j: Places, factor: Vector) -> Mask:
+        """Whether numbers (cases, r) times a factor hit targets j in most of the few rows, as ``_likely``."""
+        y, value = self.few_y[j], raised * factor[:, None]
+        likely = self._share_of(value, j) >= LIKELY
+        for _ in range(3):
+            near = (np.abs(value - y) <= self.reach[j] + self.width[j, None]) & (raised != 0)
+            inside = np.where(near, raised, 0.0)
+            fitted = (inside * np.where(near, y, 0.0)).sum(1) / (inside**2).sum(1)
+            value = raised * fitted[:, None]
+        return likely | (self._share_of(value, j) >= LIKELY)
+
+    def _pieces(self, groups: Places, trials: int) -> list[Places]:
+        """Groups, as many as are looked at at once."""
+        each = trials * len(self.names) * len(self.few[self.thin])
+        return [
+            groups[i : i + max(1, AT_ONCE // each)] for i in range(0, len(groups), max(1, AT_ONCE // each))
+        ]
+
+    def _share(self, value: Vector, known: Mask) -> Vector:
+        """Of the thin rows with a number but the most frequent one, those that values (p, t, k, r) hit."""
+        told, y = self.told[:, self.thin], self.few_y[:, self.thin]
+        count = known.astype(np.float64) @ (~np.isnan(told)).T.astype(np.float64)
+        value = np.subtract(value, y, out=value)
+        return (np.abs(value, out=value) <= told).sum(-1) / count.clip(1)
+
+    def _share_of(self, value: Vector, j: Places) -> Vector:
+        """The same of all of the few rows for one target j of values (cases, r)."""
+        told = self.told[j]
+        count = (~np.isnan(value) & ~np.isnan(told)).sum(1)
+        return np.asarray((np.abs(value - self.few_y[j]) <= told).sum(1) / count.clip(1))
 
     def _gap(self, value: Vector, j: int) -> tuple[Vector, Vector]:
         """How far target j is off a value, in cells, and its numbers, in rows that have both."""
-        there = ~np.isnan(value) & ~np.isnan(self.y[:, j])
-        y = self.y[there, j]
+        there = ~np.isnan(value) & ~np.isnan(self.y[j])
+        y = self.y[j, there]
         return (np.abs(value[there] - y) - SLACK * np.abs(y)) / self.width[j], y
 
     def _hits(self, value: Vector, j: int) -> int:
@@ -173,10 +250,10 @@ class _Trial:
         """The sum, by least squares on the rows that it hits, in simple numbers if these do as well."""
         for _ in range(3):
             value = x @ factors
-            near = np.abs(value - self.y[:, j]) <= 1.5 * self.width[j] + SLACK * np.abs(value)
+            near = np.abs(value - self.y[j]) <= 1.5 * self.width[j] + SLACK * np.abs(value)
             if near.sum() <= x.shape[1]:
                 return None
-            factors = np.linalg.lstsq(x[near], self.y[near, j], rcond=None)[0]
+            factors = np.linalg.lstsq(x[near], self.y[j, near], rcond=None)[0]
         if not self._holds(x @ factors, j):
             return None
         factors = self._simplest(x, j, factors)
@@ -197,13 +274,11 @@ class _Trial:
     def _simple(self, raised: Vector, j: int, factor: float) -> float | None:
         """The factor of a product, by least squares on the rows that it hits, as a short number; None if it fails."""
         for _ in range(3):
-            near = np.abs(raised * factor - self.y[:, j]) <= 1.5 * self.width[j] + SLACK * np.abs(
-                self.y[:, j]
-            )
+            near = np.abs(raised * factor - self.y[j]) <= 1.5 * self.width[j] + SLACK * np.abs(self.y[j])
             near &= raised != 0
             if near.sum() < EVIDENCE:
                 return None
-            factor = float((raised[near] * self.y[near, j]).sum() / (raised[near] ** 2).sum())
+            factor = float((raised[near] * self.y[j, near]).sum() / (raised[near] ** 2).sum())
         if not self._holds(raised * factor, j) or not 1 / LARGEST < abs(factor) < LARGEST:
             return None
         least = self._hits(raised * factor, j)
@@ -228,7 +303,7 @@ def _many(
         others = [column for column in columns if column[0].column != target]
         if target in done or len(others) < 3:
             continue
-        x = np.stack([*(value for _, value in others), np.ones(len(trial.y))], 1)
+        x = np.stack([*(value for _, value in others), np.ones(trial.y.shape[1])], 1)
         if (function := _sparse(x, j, trial)) is not None:
             factors, constant = function
             kept = np.flatnonzero(factors)
@@ -239,16 +314,16 @@ def _many(
 
 def _sparse(x: Vector, j: int, trial: _Trial) -> tuple[Vector, float] | None:
     """Factors and constant of a sum that holds, most of them zero; None if there is none."""
-    known = np.flatnonzero(~np.isnan(x).any(1) & ~np.isnan(trial.y[:, j]))
+    known = np.flatnonzero(~np.isnan(x).any(1) & ~np.isnan(trial.y[j]))
     if len(known) < 4 * x.shape[1]:
         return None
     for _ in range(TRIALS):
         some = trial.rng.choice(known, 2 * x.shape[1], replace=False)
         scale = np.abs(x[some]).max(0).clip(1e-300)
-        solution = np.linalg.lstsq(x[some] / scale, trial.y[some, j], rcond=1e-9)[0] / scale
+        solution = np.linalg.lstsq(x[some] / scale, trial.y[j, some], rcond=1e-9)[0] / scale
         short = np.array([float(Fraction(value).limit_denominator(360)) for value in solution.tolist()])
         short = np.where(np.abs(short - solution) < 1e-4 * np.maximum(1, np.abs(solution)), short, solution)
-        if (trial._share(x[trial.few] @ short[:, None], trial.few)[j] >= SHARE) and trial._holds(
+        if trial._share_of((x[trial.few] @ short)[None], np.array([j]))[0] >= SHARE and trial._holds(
             x @ short, j
         ):
             return short[:-1], float(short[-1])
@@ -268,17 +343,27 @@ def _mode(value: Vector) -> float:
     return float(known[counts.argmax()])
 
 
-def _spread(x: Vector, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Places of as many numbers, each from another part of their range."""
-    order, n = np.argsort(x, kind="stable"), len(x)
-    part = np.linspace(0, n, count + 1).astype(np.int64)
-    places = [int(rng.integers(low, max(high, low + 1))) for low, high in pairwise(part.tolist())]
-    return order[np.minimum(places, n - 1)]
+def _raised(x: Vector, powers: Sequence[int]) -> Vector:
+    """The product of powers of numbers (p, columns, r); nan for what is not finite."""
+    with np.errstate(all="ignore"):
+        raised = np.prod([x[:, i] ** power for i, power in enumerate(powers)], axis=0)
+    return np.where(np.isfinite(raised), raised, np.nan)
 
 
-def _solved(x: Vector, y: Vector) -> Vector | None:
-    """Factors (k, targets) with x · factors = y for square x, zero for targets that lack a number; None if singular."""
-    scale = np.abs(x).max(0)
-    if not scale.all() or np.linalg.cond(x / scale) > 1e8:
-        return None
-    return np.asarray(np.linalg.solve(x / scale, np.nan_to_num(y)) / scale[:, None])
+def _spread(x: Vector, known: Mask, count: int, rng: np.random.Generator) -> Places:
+    """Rows (t, count) of those that are known, each from another part of the range of x."""
+    order = np.flatnonzero(known)
+    order = order[np.argsort(x[order], kind="stable")]
+    part = np.linspace(0, len(order), count + 1).astype(np.int64)
+    places = rng.integers(part[:-1], np.maximum(part[1:], part[:-1] + 1), (TRIALS, count))
+    return order[np.minimum(places, len(order) - 1)]
+
+
+def _solved(x: Vector, y: Vector) -> tuple[Vector, Mask]:
+    """Factors (p, t, columns, k) with x · factors = y for square x, 0 for a y that is nan; and which x are regular."""
+    scale = np.abs(x).max(2, keepdims=True)
+    regular = (scale > 0).all((2, 3))
+    scaled = np.where(regular[..., None, None], x / np.where(scale > 0, scale, 1.0), np.eye(x.shape[-1]))
+    regular &= np.linalg.cond(scaled) <= 1e8
+    scaled = np.where(regular[..., None, None], scaled, np.eye(x.shape[-1]))
+    return np.linalg.solve(scaled, np.nan_to_num(y)) / np.where(scale > 0, scale, 1.0).swapaxes(2, 3), regular
