@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,21 +93,26 @@ class _Trial:
         self.few = np.linspace(0, len(self.y) - 1, min(len(self.y), FEWER)).astype(np.int64)
         self.mode = np.array([_mode(column) for column in self.y.T])
         self.informative = ~np.isnan(self.y) & (self.y != self.mode)  # a frequent value is hit by chance
+        y = self.y[self.few]
+        self.tried = _Tried(y, self.informative[self.few], self.width / 2 + SLACK * np.abs(y))
+        self.step = max(1, THIN * len(y) // FEWER)
+        self.thin = self.tried.every(self.step)
         self.rng = np.random.default_rng(0)
 
     def sums(self, values: list[Vector], without: set[str]) -> Iterator[tuple[str, Affine]]:
         """The targets that are factors times these numbers and a constant."""
         x = np.stack([*values, np.ones(len(self.y))], 1)
-        known = np.flatnonzero(~np.isnan(x[self.few]).any(1))
+        tried = x[self.few]
+        known = np.flatnonzero(~np.isnan(tried).any(1))
         if len(known) < EVIDENCE:
             return
         best, factors = np.zeros(len(self.names)), np.zeros((x.shape[1], len(self.names)))
         for _ in range(TRIALS):
-            some = self.few[known[_spread(x[self.few[known], 0], x.shape[1], self.rng)]]
-            solution = _solved(x[some], self.y[some])
+            some = known[_spread(tried[known, 0], x.shape[1], self.rng)]
+            solution = _solved(tried[some], self.tried.y[some])
             if solution is None:
                 continue
-            share = self._share(x[self.few] @ solution, self.few)
+            share = self._share(tried, solution)
             better = share > best
             best, factors = np.where(better, share, best), np.where(better, solution, factors)
         for j in np.flatnonzero(best >= PROMISING).tolist():
@@ -115,42 +121,35 @@ class _Trial:
 
     def products(self, values: list[Vector], without: set[str]) -> Iterator[tuple[str, Product]]:
         """The targets that are a factor times powers of these numbers."""
+        tried = [value[self.few] for value in values]
         for powers in POWERS:
+            raised = _raised(tried, powers)
             with np.errstate(all="ignore"):
-                raised = np.prod([value**power for value, power in zip(values, powers, strict=True)], axis=0)
-                ratio = self.y[self.few] / raised[self.few, None]
-            usable = np.isfinite(ratio) & (ratio != 0)
-            if not usable.any(0).any():
+                ratio = self.tried.y[::FEW] / raised[::FEW, None]
+            usable = np.isfinite(ratio) & (ratio != 0) & self.tried.informative[::FEW]
+            if not usable.any():
                 continue
-            ratio = np.sort(
-                np.where(usable & self.informative[self.few], ratio, np.nan)[::FEW], axis=0
-            )  # nan last
-            middle = (~np.isnan(ratio)).sum(0) // 2
+            ratio = np.sort(np.where(usable, ratio, np.nan), axis=0)  # nan last
+            middle = usable.sum(0) // 2
             factor = np.nan_to_num(np.take_along_axis(ratio, middle[None].clip(max=len(ratio) - 1), 0)[0])
-            raised = np.where(np.isfinite(raised), raised, np.nan)
-            share = self._share(raised[self.few, None] * factor, self.few)
+            share = self._share(raised[:, None], factor[None])
             for j in np.flatnonzero(share >= PROMISING).tolist():
-                if self.names[j] not in without and (exact := self._simple(raised, j, factor[j])) is not None:
+                if self.names[j] in without:
+                    continue
+                if (exact := self._simple(_raised(values, powers), j, factor[j])) is not None:
                     yield self.names[j], Product(powers, exact)
 
-    def _share(self, value: Vector, rows: NDArray[np.int64]) -> Vector:
-        """Of the rows with a number but the most frequent one, those that are hit, for each target.
+    def _share(self, x: Vector, factors: Vector) -> Vector:
+        """Of the rows that are tried with a number but the most frequent one, those that x @ factors hits, (targets,).
 
         0 for targets that some of the rows show to be far from ``PROMISING``: those are nearly all.
         """
-        some = slice(None, None, max(1, THIN * len(rows) // FEWER))
-        share = self._share_of(value[some], rows[some], np.arange(len(self.names)))
-        likely = np.flatnonzero(share >= PROMISING / 2)
+        likely = np.flatnonzero(self.thin.hit(x[:: self.step] @ factors) >= PROMISING / 2)
         share = np.zeros(len(self.names))
-        share[likely] = self._share_of(value[:, likely] if value.shape[1] > 1 else value, rows, likely)
+        if len(likely):
+            value = x @ (factors[:, likely] if factors.shape[1] > 1 else factors)
+            share[likely] = self.tried.of(likely).hit(value)
         return share
-
-    def _share_of(self, value: Vector, rows: NDArray[np.int64], targets: NDArray[np.int64]) -> Vector:
-        y = self.y[np.ix_(rows, targets)]
-        there = ~np.isnan(value) & self.informative[np.ix_(rows, targets)]
-        with np.errstate(invalid="ignore"):
-            hit = np.abs(value - y) <= self.width[targets] / 2 + SLACK * np.abs(y)
-        return np.asarray((hit & there).sum(0) / there.sum(0).clip(1))
 
     def _gap(self, value: Vector, j: int) -> tuple[Vector, Vector]:
         """How far target j is off a value, in cells, and its numbers, in rows that have both."""
@@ -216,6 +215,36 @@ class _Trial:
         return ratio if self._hits(raised * ratio, j) >= least else factor
 
 
+class _Tried(NamedTuple):
+    """The numbers of targets in some rows, (n, k)."""
+
+    y: Vector
+    informative: NDArray[np.bool_]
+    within: Vector  # how near to it a value hits a number
+
+    def hit(self, value: Vector) -> Vector:
+        """Of the informative rows that have a value (n, k), the share in which it hits, (k,)."""
+        there = ~np.isnan(value) & self.informative
+        with np.errstate(invalid="ignore"):
+            near = np.abs(value - self.y) <= self.within
+        return np.asarray((near & there).sum(0) / there.sum(0).clip(1))
+
+    def every(self, step: int) -> _Tried:
+        """Every so many of the rows."""
+        return _Tried(self.y[::step].copy(), self.informative[::step].copy(), self.within[::step].copy())
+
+    def of(self, targets: NDArray[np.int64]) -> _Tried:
+        """Some of the targets."""
+        return _Tried(self.y[:, targets], self.informative[:, targets], self.within[:, targets])
+
+
+def _raised(values: Sequence[Vector], powers: Sequence[int]) -> Vector:
+    """The product of powers of two columns of numbers; nan where it is no number."""
+    with np.errstate(all="ignore"):
+        raised = np.prod([value**power for value, power in zip(values, powers, strict=True)], axis=0)
+    return np.where(np.isfinite(raised), raised, np.nan)
+
+
 def _many(
     columns: Sequence[Column], trial: _Trial, done: set[str]
 ) -> Iterator[tuple[str, tuple[Term, ...], Affine]]:
@@ -248,9 +277,7 @@ def _sparse(x: Vector, j: int, trial: _Trial) -> tuple[Vector, float] | None:
         solution = np.linalg.lstsq(x[some] / scale, trial.y[some, j], rcond=1e-9)[0] / scale
         short = np.array([float(Fraction(value).limit_denominator(360)) for value in solution.tolist()])
         short = np.where(np.abs(short - solution) < 1e-4 * np.maximum(1, np.abs(solution)), short, solution)
-        if (trial._share(x[trial.few] @ short[:, None], trial.few)[j] >= SHARE) and trial._holds(
-            x @ short, j
-        ):
+        if trial._share(x[trial.few], short[:, None])[j] >= SHARE and trial._holds(x @ short, j):
             return short[:-1], float(short[-1])
     return None
 
