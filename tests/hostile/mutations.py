@@ -10,22 +10,19 @@ from tests.model_files import EVIL, places_in
 
 # of which no density is made
 ASIDE = ("settings", "trained", "history", "provenance", "reason", "gap", "late", "original")
-# of a curve, a lattice, a wall clock, markers; scores of held-out rows; of a sum; how a number is written
+# of a curve and a lattice; scores of held-out rows; how a number is written
 FREE = {
     "location",
     "knots",
     "scores",
     "slopes",
-    "offsets",
     "folds",
-    "factors",
-    "constant",
     "seen",
     "written",
     "decimals",
-    "origin",
 }
-AFAR = {"atoms", "start", "turns"}  # a value of its own, and moments, may be anywhere
+TERMS = {"factors", "constant"}  # of a sum: large enough to be seen
+AFAR = {"atoms"}  # a value of its own may be anywhere
 COUNTED = {"seen", "shift"}  # one cell, or the first moment, may be far out
 WORDS = {"example", "prefix", "suffix", "unit", "missing"}  # of how cells are written
 FLAGS = {"written", "ordered", "ranges"}
@@ -56,9 +53,7 @@ def plausible(header, place, value):
         or (bool(WORDS & among) and likewise and type(value) is str)
         or (bool(AFAR & among) and number and abs(value) <= sys.float_info.max)
         or (bool(COUNTED & among) and type(value) is int and abs(value) < 2**63)
-        or (
-            "scale" in among and number and 0 < value < 1
-        )  # of a rounded column, whose middle may be one cell
+        or (bool(TERMS & among) and number and 1e-6 <= abs(value) <= 1)
         or (bool(FREE & among) and number and abs(value) <= 1)
     )
 

@@ -13,7 +13,7 @@ from ctem.tables.encoding.codecs import Codec, Constant, Labels, LeftOut, Number
 from ctem.tables.io.dtypes import cell_type
 from ctem.tables.io.frame import Field, TableType
 from ctem.tables.margins.bounds import TRIFLE, Bounded
-from ctem.tables.margins.calendars import AROUND
+from ctem.tables.margins.calendars import AROUND, SECONDS, beginning
 from ctem.tables.margins.lattices import Lattice
 from ctem.tables.relations.functions import Affine
 from ctem.tables.schema import Schema
@@ -33,8 +33,11 @@ SPAN = 2.0**66  # a few times what 64 bits hold
 NEGLIGIBLE = 1e-305  # a scale beside the range of a column, at the least
 LEAST = 1e-12  # of a share or an error that is not 0
 RESOLVED = 1e-21  # width of a cell beside the numbers of a column, at the least
+OF_A_CELL = 1e-12  # scale of a map beside the width of a cell, over which its rows are laid out, at the least
 NATURAL = (0.0, 1.0, 100.0)  # ends that numbers suggest
 OUT_OF_SCALE = 1e6  # times the numbers that a rule is about
+ROUNDING = 1e-6  # days
+NO_PART = 1e-30  # of the numbers that a rule is about: so small a term is not seen
 
 
 def check_as_written(part: str, written: Any, made: Any) -> None:
@@ -122,7 +125,7 @@ def _check_numbers(name: str, codec: Numbers, requested: Any) -> None:
         whole = (
             lattice.step >= 1 and lattice.step % 1 == lattice.origin % 1 == 0 <= lattice.origin < lattice.step
         )
-        reach = (abs(smooth["location"]) + smooth["scale"]) * lattice.per
+        reach = max(abs(smooth["location"]) + smooth["scale"], *map(abs, codec.seen)) * lattice.per
         if not whole or lattice.width not in (0, lattice.step / lattice.per) or reach > SPAN:
             raise ValueError(f"column {name!r}: expected numbers of 64 bits on a lattice of whole ones.")
     ends = (requested.low, requested.high) if isinstance(requested, Real) else ()
@@ -147,7 +150,8 @@ def check_rules(schema: Schema, rows: int) -> None:
             sizes = [_extent(schema, rule.target), *(_extent(schema, name) for name in rule.columns)]
             factors = rule.function.factors
             parts = [abs(factor) * size for factor, size in zip(factors, sizes[1:], strict=True)]
-            if max(*parts, abs(rule.function.constant)) > OUT_OF_SCALE * sum(sizes):
+            parts += [abs(rule.function.constant)] if rule.function.constant else []
+            if not NO_PART * max(sizes) < min(parts) <= max(parts) <= OUT_OF_SCALE * sum(sizes):
                 raise ValueError(f"rule on {rule.target!r}: expected a sum of its size; got {factors}.")
 
 
@@ -179,14 +183,15 @@ def _fits_range(codec: Numbers) -> bool:
     extent = max(map(abs, (*seen, *codec.atoms)))
     slack = lattice.width + (8.0 if lattice.unit else 0.0)
     low, high = seen[0] - slack, seen[1] + slack
-    smooth, turns = _innermost(transform), [t for part in _layers(transform) for t in part.get("turns", ())]
+    smooth = _innermost(transform)
     location, scale, knots = smooth["location"], smooth["scale"], smooth["knots"]
     if not (
         _fits_extent(lattice, extent)
+        and (lattice.type != "float" or not lattice.step or low <= lattice.origin <= high)
+        and all(_keeps_time(part, lattice, seen) for part in _layers(transform) if "period" in part)
         and _ends_within(transform, low, high, 2 * extent + slack)
         and (location == 0 or low <= location <= high)
-        and all(seen[0] - AROUND <= turn <= seen[1] + AROUND for turn in turns)
-        and NEGLIGIBLE * (high - low) <= scale <= 2 * (extent + slack)
+        and max(NEGLIGIBLE * (high - low), OF_A_CELL * lattice.width) <= scale <= 2 * (extent + slack)
     ):
         return False
     outermost = [location + scale * math.sinh(knot) for knot in (knots[0], knots[-1])]
@@ -196,6 +201,14 @@ def _fits_range(codec: Numbers) -> bool:
     rises = zip(pairwise(smooth["scores"]), pairwise(knots), strict=True)
     steepest = max((b - a) / (d - c) for (a, b), (c, d) in rises)
     return first - 1 <= knots[0] and knots[-1] <= last + 1 and max(smooth["slopes"]) <= max(4 * steepest, 0.1)
+
+
+def _keeps_time(rhythm: Mapping[str, Any], lattice: Lattice, seen: tuple[float, float]) -> bool:
+    """Whether a rhythm begins with a day of the lattice, and its clock is set by whole seconds, near the rows."""
+    near = all(seen[0] - AROUND <= turn <= seen[1] + AROUND for turn in rhythm["turns"])
+    whole = all(offset == round(offset * SECONDS) / SECONDS for offset in rhythm["offsets"])
+    timed = lattice.type == "moment" and near and whole
+    return timed and abs(rhythm["start"] - beginning(lattice, rhythm["offsets"][0])) < ROUNDING
 
 
 def _fits_extent(lattice: Lattice, extent: float) -> bool:

@@ -17,7 +17,7 @@ from ctem.tables.margins.monotone import MonotoneMap
 from ctem.tables.margins.ranges import ERRORS, FEWEST, FOLDS, GAIN, PSEUDO, ROWS, likeliest_blocks
 from ctem.tables.margins.rhythms import DAY, WEEK, Rhythm, Smooth
 
-__all__ = ["with_rhythm"]
+__all__ = ["AROUND", "SECONDS", "beginning", "with_rhythm"]
 
 GRID = {DAY: 1440, WEEK: 2016}  # places of a period where the rate may change: every minute, every five
 COARSEST = 0.5  # days between moments that have a time of day
@@ -57,11 +57,11 @@ def with_rhythm(smooth: MonotoneMap, X: Vector, even: Vector, lattice: Lattice, 
     turns, offsets = _wall_clock(zone, lattice, float(X[0]), float(X[-1]))
     X = X + np.array(offsets)[np.searchsorted(turns, X, "right")]  # by the wall clock
     some = X if len(X) <= ROWS else np.sort(np.random.default_rng(0).choice(X, ROWS, replace=False))
-    lattice = replace(lattice, origin=lattice.origin + offsets[0] * lattice.per)
+    start = beginning(lattice, offsets[0])
     for period in (DAY, WEEK) if lattice.width <= COARSEST else (WEEK,):
         if not _fits(period, lattice.width):
             continue
-        rhythm = _rhythm(smooth, X, lattice, period)
+        rhythm = _rhythm(smooth, X, lattice, period, start)
         if len(rhythm.edges) > 2 and _better(rhythm, best, some, lattice):
             best = rhythm
     return smooth if best is None else replace(best, turns=turns, offsets=offsets).fit(even)
@@ -104,9 +104,8 @@ def _turn(zone: dt.tzinfo, before: int, after: int) -> int:
     return 1 + before + bisect_left(range(before + 1, after), True, key=lambda at: _ahead(zone, at) != was)
 
 
-def _rhythm(smooth: MonotoneMap, X: Vector, lattice: Lattice, period: float) -> Rhythm:
+def _rhythm(smooth: MonotoneMap, X: Vector, lattice: Lattice, period: float, start: float) -> Rhythm:
     """The likeliest rhythm of X with this period: a histogram of as many blocks as the rows speak for."""
-    start = _start(lattice)
     edges = _grid(period, lattice.width)
     place = ((X - start) / period) % 1.0
     before = np.concatenate([[0.0], np.cumsum(np.histogram(place, edges)[0])])
@@ -118,15 +117,15 @@ def _rhythm(smooth: MonotoneMap, X: Vector, lattice: Lattice, period: float) -> 
     return Rhythm(smooth, period, start, tuple(edges.tolist()), tuple(below))
 
 
-def _start(lattice: Lattice) -> float:
-    """The X at which the cell of a midnight begins, or of the lattice's moment next to it.
+def beginning(lattice: Lattice, ahead: float) -> float:
+    """The X of a clock so many days ahead at which the cell of a midnight, or of the moment next to it, begins.
 
-    >>> _start(Lattice("moment", "s", 0, 60.0, 30.0, width=1 / 1440)) * 1440
+    >>> beginning(Lattice("moment", "s", 0, 60.0, 30.0, width=1 / 1440), 0.0) * 1440
     0.0
     """
-    midnight = -lattice.shift % (int(WEEK) * lattice.per)
-    steps = round((midnight - lattice.origin) / lattice.step)
-    return (lattice.origin + steps * lattice.step) / lattice.per - lattice.width / 2
+    midnight, origin = -lattice.shift % (int(WEEK) * lattice.per), lattice.origin + ahead * lattice.per
+    steps = round((midnight - origin) / lattice.step)
+    return (origin + steps * lattice.step) / lattice.per - lattice.width / 2
 
 
 def _fits(period: float, width: float) -> bool:
@@ -178,5 +177,5 @@ def _log_rate(rhythm: Rhythm | None, X: Vector, left_out: Vector, lattice: Latti
     """How much likelier a rhythm fitted to X makes moments left out than no rhythm."""
     if rhythm is None:
         return np.zeros(len(left_out))
-    fitted = _rhythm(rhythm.inner, X, lattice, rhythm.period)
+    fitted = _rhythm(rhythm.inner, X, lattice, rhythm.period, rhythm.start)
     return np.asarray(fitted.wound(torch.from_numpy(left_out))[1].numpy())
