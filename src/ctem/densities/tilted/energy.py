@@ -74,6 +74,7 @@ TIMED, FEW_TIMED, BRIEF = (
 FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
+PATIENCE = 30  # trees without a better held-out loss after which the mean over hidden cells is learned
 
 
 class Base(Protocol):
@@ -118,14 +119,14 @@ class Plan(NamedTuple):
     """How long an energy is learned.
 
     >>> Plan().rounds
-    2
+    1
     """
 
-    rounds: int = 2
+    rounds: int = 1
     draws: float = 4.0  # of b in each round, for every row of the data
-    rate: float = 0.1  # of the boosting
-    trees: int = 800  # of a round, at most
-    patience: int = 30  # trees without a better held-out loss after which a round ends
+    rate: float = 0.05  # of the boosting
+    trees: int = 1200  # of a round, at most
+    patience: int = 50  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for log Z and the gain, at least
     networks: int = 0  # in a last round, which is learned by the paper's loss
@@ -158,9 +159,9 @@ class Plan(NamedTuple):
 
         Where too few rows would be left, it has one round, and half as many draws.
 
-        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most < 1000
+        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most < 2000
         True
-        >>> Plan().within(1.0, Pace(1e-3, 1.0), columns=10)[:2]
+        >>> Plan(rounds=2).within(1.0, Pace(1e-3, 1.0), columns=10)[:2]
         (1, 2.0)
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
@@ -366,7 +367,7 @@ def fit_energy(
     ...     complete = None
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
     >>> base = Coins(Space([Category(2)] * 2))
-    >>> found = fit_energy(base, x[:800], x[800:], [2, 2], Plan(rounds=1, trees=50, fresh=2000))
+    >>> found = fit_energy(base, x[:800], x[800:], [2, 2], Plan(rate=0.1, trees=50, fresh=2000))
     >>> found.gain > 0.6  # log 2 at best
     True
     """
@@ -432,8 +433,9 @@ class _Fit:
     def _boosted(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
     ) -> Trees:
-        weights = [None if each is None else _array(each) for each in (weight, tilt)]
-        return self._boosting(k).ratio(_array(data), _array(drawn), *weights).recut(self.recut)
+        plan, weights = self.plan, [None if each is None else _array(each) for each in (weight, tilt)]
+        boosting = Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
+        return boosting.ratio(_array(data), _array(drawn), *weights).recut(self.recut)
 
     def _compared(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
@@ -478,11 +480,8 @@ class _Fit:
         for k, group in enumerate(groups):
             for j in group:
                 rows[hidden[:, k], j] = np.nan
-        return self._boosting(0).log_mean(rows, weight).recut(self.recut)
-
-    def _boosting(self, k: int) -> Boosting:
-        plan = self.plan
-        return Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
+        boosting = Boosting(self.sizes, trees=self.plan.trees, patience=PATIENCE, seed=self.seed)
+        return boosting.log_mean(rows, weight).recut(self.recut)
 
     def _seen(self, x: Tensor) -> Tensor:
         return _seen(x, self.atoms, self.parents)
