@@ -164,7 +164,10 @@ def references(train: Tensor, test: Tensor) -> Values:
     at = torch.arange(CLASSES) / NOISE
     bayes = (share.log() + Normal(at, 1.0).log_prob(test[:, -1:]).double()).log_softmax(1)
     own = share.log()[label]
-    gained = {name: log_p.gather(1, label[:, None])[:, 0] - own for name, log_p in zip("ib", (p, bayes))}
+    gained = {
+        name: log_p.gather(1, label[:, None])[:, 0] - own
+        for name, log_p in zip("ib", (p, bayes), strict=True)
+    }
     return {
         (OTHER, "nats that the image says of the label"): float(gained["i"].mean()),
         (OTHER, "nats that the number says of the label"): float(gained["b"].mean()),

@@ -73,8 +73,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             rival's loss of its own kind (``ctem.matching.rivals``), which needs no kernel.
         scale: c of the paper's ε = c·σ̄, for kernel=None; None is 0.5 in up to three real columns, 0.2/√d beyond.
         comparisons: m for each row and step; on real columns in antithetic pairs.
-        draws: of a base that is slow to draw from, made once for all comparisons, and as many fresh ones for log Z; None
-            draws anew at every step.
+        draws: of a base that is slow to draw from, made once for all comparisons, and as many fresh ones for log Z;
+            None draws anew at every step.
         recipe: how long and how fast, a ``ctem.Recipe``; None is the paper's, with early stopping.
         validation_fraction: of the rows, held out to stop by if there are no others; 0 trains to the end.
         folds: more than 1 cross-fits: so many networks, each blind to one part of the rows, which stops it; the density
