@@ -187,6 +187,20 @@ def test_a_density_whose_rules_meet_orders_sums_to_one():
     assert p[every["length"] <= every["box"]].sum() > 0.99
 
 
+def test_drawn_rows_keep_orders_of_a_coarse_column_and_a_fine_one_and_at_the_end_of_a_column():
+    """A loan is a multiple of 25, at most 4000, and what was paid of it is to the cent: often all of it, never more."""
+    rng, n = np.random.default_rng(0), 2000
+    loan = np.minimum(25 * rng.integers(8, 240, n), 4000)
+    paid = np.where(rng.random(n) < 0.2, loan, np.round(loan * rng.beta(3, 1, n), 2))
+    model = CTEM(**TINY).fit(pd.DataFrame({"paid": paid, "loan": loan}))
+    assert [(order.low, order.high) for order in model.schema_.orders] == [("paid", "loan")]
+    first, then = model.schema_.owner
+    for order in ([*first, *then], [*then, *first]):
+        density = TableDensity(model.schema_, model.density_.altered(orders=[list(order)]))
+        drawn = density.sample(3000, torch.Generator().manual_seed(0))
+        assert np.mean(drawn["paid"].values > drawn["loan"].values) < 0.002
+
+
 def test_codes_that_an_order_allows_never_lose_mass():
     generator = torch.Generator().manual_seed(0)
     log_p = (3 * torch.randn(500, 6, generator=generator)).log_softmax(1)

@@ -1,7 +1,7 @@
 /* ---- rules and orders among columns: densities/anyorder/{rules,limits}.py and tables/relations/{rule_keeper,functions,quantities}.py ---- */
 
 const SAME = 0.25, KEY = 1e-6, PRIOR = 2; // of a cell; of a key; rows
-const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6; // masses, and a step of float32
+const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6, FINE = 1e-4; // masses, a step of float32, and a cell that is not far wider
 const BEYOND = 100; // stands for infinity
 
 /* A part of moments, in days since 1970, or of whole numbers. */
@@ -176,12 +176,19 @@ class Rules {
 
   /* By its own orders. */
   ownSpan(x, i) {
-    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.shownOrNamed(x, order.low)]);
-    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.shownOrNamed(x, order.high)]);
+    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.endOf(x, order.low, i, 0)]);
+    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.endOf(x, order.high, i, 1)]);
     const [from, to] = [lower, upper].map((some) => some.filter(([, number]) => !Number.isNaN(number)));
     if (!from.length && !to.length) return null;
     const share = Math.min(...[...from, ...to].map(([order]) => order.share));
     return { low: Math.max(-Infinity, ...from.map(([, number]) => number)), high: Math.min(Infinity, ...to.map(([, number]) => number)), share };
+  }
+
+  /* Where column `other` bounds column i from below (0) or above (1): at its number, or at the end that it has. */
+  endOf(x, other, i, above) {
+    const number = this.shownOrNamed(x, other), { ends, width } = this.quantities[other];
+    const coarse = SAME * Math.max(this.quantities[i].width - width, 0);
+    return (Number.isNaN(number) ? ends[above] ?? NaN : number) + (above ? -coarse : coarse);
   }
 
   /* The number of table column i, or where it is hidden what rules name for it. */
@@ -212,7 +219,9 @@ class Rules {
     if (sign * (value - point) > SAME * width) point += sign * width;
     const edge = point - lattice.offset - (sign * width) / 2;
     if (edge <= low) return -Infinity;
-    return edge >= high ? Infinity : Math.fround(map.withLogSlope(edge)[0] - sign * SLACK);
+    if (edge >= high) return Infinity;
+    const [t, logSlope] = map.withLogSlope(edge), cell = Math.exp(logSlope) * width;
+    return Math.fround(cell < FINE ? t - sign * Math.min(SLACK, cell / 4) : t);
   }
 
   /* The cell of the value that rules name for real column j, [low, high, X], and how likely it is; null for none. */
