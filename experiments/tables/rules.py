@@ -5,7 +5,8 @@
 
 One short fit a table, without an energy. The same networks then answer twice: with the rules and orders that the fit
 kept, and without. Nats are the mean log-density of held-out rows. C2ST is that of ``nats.py``, drawn rows against
-held-out ones, in the columns that have no gaps in these, "None" among them: drawn rows have none. Search is a part of the fit.
+held-out ones, in the columns that have no gaps in these ("None" is one): drawn rows have none. Search is a part of the
+fit.
 """
 
 from __future__ import annotations
