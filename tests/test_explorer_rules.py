@@ -74,18 +74,19 @@ def test_the_page_draws_rows_that_keep_rules_and_orders(asked, tmp_path):
     assert np.mean(drawn["share"] <= drawn["whole"] + 1e-6) > 0.97
 
 
-MASSES = "return questions.map(([p, chosen, share, least]) => weighed(p, chosen, share, least));"
+MASSES = """return questions.map(([p, chosen, share, ordered]) =>
+  weighed(p, chosen, share, ordered ? byOrders : undefined));"""
 LIMITED = """return questions.map(([low, high, share, inside, far, plain, t]) =>
   new Limits(low ?? -Infinity, high ?? Infinity, share, inside, far).density(t, plain));"""
 
 
 def test_shares_of_codes_are_those_of_python(tmp_path):
-    """Codes that a rule names have its share; those that an order leaves have it at least."""
+    """Codes that a rule names have its share; those that an order leaves have no less than they had."""
     generator = torch.Generator().manual_seed(0)
     p = (3 * torch.randn(60, 5, generator=generator)).double().softmax(1)
     code, share = torch.arange(60) % 5, torch.rand(60, generator=generator).double()
     chosen = torch.rand(60, 5, generator=generator) < 0.5
-    left = keep_labels(p.log(), [Within(chosen, share)], None).exp().tolist()
+    left = keep_labels(p.log(), [], None, Within(chosen, share)).exp().tolist()
     named = keep_labels(p.log(), [], Named(code, share)).exp().tolist()
     one = (torch.arange(5) == code.unsqueeze(1)).tolist()
     questions = [*zip(p.tolist(), chosen.tolist(), share.tolist(), [True] * 60, strict=True)]

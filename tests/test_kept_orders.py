@@ -103,9 +103,7 @@ def limited(share, seed=0, tied=True):
 
 @pytest.mark.parametrize("share", [0.999, 0.6, 0.001])
 @pytest.mark.parametrize("tied", [True, False])
-def test_densities_with_bounds_integrate_to_one_and_have_their_share_within_or_the_networks_if_that_is_more(
-    share, tied
-):
+def test_densities_with_bounds_integrate_to_one_and_leave_of_what_is_beyond_what_the_share_does(share, tied):
     density, low, high = limited(share, tied=tied)
     t = torch.linspace(-40, 40, 160_001, dtype=torch.float64).float().expand(5, -1)
     p, plain = (each.at(t).exp().double() for each in (density, replace(density, limits=None)))
@@ -113,9 +111,8 @@ def test_densities_with_bounds_integrate_to_one_and_have_their_share_within_or_t
     allowed = (t >= low[:, None]) & (t <= high[:, None])
     within, before = ((each * allowed).sum(1) * 5e-4 for each in (p, plain))
     for row in (0, 1, 3):
-        assert within[row].item() == pytest.approx(max(share, before[row].item()), abs=4e-3)
+        assert within[row].item() == pytest.approx(1 - (1 - share) * (1 - before[row].item()), abs=4e-3)
     assert (before[:2] > 0.001).all()  # so that there the networks know more than the least share
-    assert torch.equal(p[:2], plain[:2]) == (share < 0.01)
 
 
 @pytest.mark.parametrize("share", [0.9, 0.001])
@@ -190,15 +187,31 @@ def test_a_density_whose_rules_meet_orders_sums_to_one():
     assert p[every["length"] <= every["box"]].sum() > 0.99
 
 
+def test_drawn_rows_keep_orders_of_a_coarse_column_and_a_fine_one_and_at_the_end_of_a_column():
+    """A loan is a multiple of 25, at most 4000, and what was paid of it is to the cent: often all of it, never more."""
+    rng, n = np.random.default_rng(0), 2000
+    loan = np.minimum(25 * rng.integers(8, 240, n), 4000)
+    paid = np.where(rng.random(n) < 0.2, loan, np.round(loan * rng.beta(3, 1, n), 2))
+    model = CTEM(**TINY).fit(pd.DataFrame({"paid": paid, "loan": loan}))
+    assert [(order.low, order.high) for order in model.schema_.orders] == [("paid", "loan")]
+    first, then = model.schema_.owner
+    for order in ([*first, *then], [*then, *first]):
+        density = TableDensity(model.schema_, model.density_.altered(orders=[list(order)]))
+        drawn = density.sample(3000, torch.Generator().manual_seed(0))
+        assert np.mean(drawn["paid"].values > drawn["loan"].values) < 0.002
+
+
 def test_codes_that_an_order_allows_never_lose_mass():
     generator = torch.Generator().manual_seed(0)
     log_p = (3 * torch.randn(500, 6, generator=generator)).log_softmax(1)
     allowed, share = torch.rand(500, 6, generator=generator) < 0.5, torch.rand(500, generator=generator)
     kept = keep_labels(log_p, [], None, Within(allowed, share)).exp()
-    before, after = ((p * allowed).sum(1) for p in (log_p.exp(), kept))
+    ruled = keep_labels(log_p, [Within(allowed, share)], None).exp()
+    before, after, by_rules = ((p * allowed).sum(1) for p in (log_p.exp(), kept, ruled))
     some = allowed.any(1) & ~allowed.all(1)
     assert kept.sum(1).numpy() == pytest.approx(1, abs=1e-5)
-    assert after[some].numpy() == pytest.approx(torch.maximum(before, share)[some].numpy(), abs=1e-5)
+    assert after[some].numpy() == pytest.approx((1 - (1 - before) * (1 - share))[some].numpy(), abs=1e-5)
+    assert by_rules[some].numpy() == pytest.approx(torch.maximum(before, share)[some].numpy(), abs=1e-5)
 
 
 def test_no_row_that_an_order_allows_is_less_likely_with_it():

@@ -5,7 +5,8 @@
 
 One short fit a table, without an energy. The same networks then answer twice: with the rules and orders that the fit
 kept, and without. Nats are the mean log-density of held-out rows. C2ST is that of ``nats.py``, drawn rows against
-held-out ones, in the columns that have no gaps in these: drawn rows have none. Search is a part of the fit.
+held-out ones, in the columns that have no gaps in these ("None" is one): drawn rows have none. Search is a part of the
+fit.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def measured(name: str, X: pd.DataFrame, seed: int, settings: dict[str, Any]) ->
         summarise(name, "all", SEARCH, [_search(model, train)]),
     ]
     frame, drawn_columns = model.as_frame(test), model.sampled_type_.names
-    full = [column for column in drawn_columns if test[column].notna().all()]
+    full = [column for column in drawn_columns if not frame.columns[column].missing.any()]
     kept = TableDensity(model.schema_, model.density_)
     systems = (
         {"with rules": kept, "without": without_rules(model)} if kept.schema.keeper else {"with rules": kept}

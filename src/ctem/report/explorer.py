@@ -334,7 +334,9 @@ def _rules(schema: Schema) -> Json | None:
 
 def _quantity(quantity: Quantity) -> Json:
     listed = [None if np.isnan(value) else value for value in quantity.listed.tolist()]
-    return {"listed": listed if isinstance(quantity.codec, Labels) else None, "width": quantity.width}
+    ends = [None if np.isnan(end) else end for end in quantity.extent]
+    known = listed if isinstance(quantity.codec, Labels) else None
+    return {"listed": known, "width": quantity.width, "ends": ends}
 
 
 def _columns(model: CTEM, findings: Findings) -> list[Json]:

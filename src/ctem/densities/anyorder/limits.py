@@ -1,11 +1,11 @@
 r"""Numbers between bounds that other columns set: an end is not before its start, a part no more than the whole.
 
-With the mass m that a density ρ has between the bounds, and s the share of rows that keep them, or m if that is more,
+With the mass m of a density ρ between the bounds, and the share s that keep them of the rows that could break them,
 
-    ρ(t) ← s ρ(t) / m  between them,      (1 − s) ρ(t) / (1 − m)  elsewhere,
+    ρ(t) ← (1 − (1 − m)(1 − s)) ρ(t) / m  between them,      (1 − s) ρ(t)  elsewhere,
 
-which is normalised, and never takes mass from what lies between: a density that knows better than the share stays as
-it is. Where m is too small to divide by, ρ(t) / m is even between the bounds.
+which is normalised, and never takes mass from what lies between. Where m is too small to divide by, ρ(t) / m is even
+between the bounds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS, HALVINGS = (
 
 
 class Bounds(NamedTuple):
-    """Between which encoded numbers a column lies in rows, and how likely that is at least.
+    """Between which encoded numbers a column lies in rows, and how many rows that could lie elsewhere do not.
 
     >>> Bounds(torch.tensor([0.0]), torch.tensor([torch.inf]), torch.tensor([0.99])).low
     tensor([0.])
@@ -67,7 +67,7 @@ class Limits(NamedTuple):
     >>> bounds = Bounds(torch.tensor([0.0]), torch.tensor([torch.inf]), torch.tensor([0.9]))
     >>> limits = Limits.of(bounds, torch.tensor([0.5]).double())  # half of the mass is above 0
     >>> limits.log_prob(torch.zeros(1, 2), torch.tensor([[1.0, -1.0]])).exp()
-    tensor([[1.8000, 0.2000]])
+    tensor([[1.9000, 0.1000]])
     """
 
     ends: Tensor  # (n, 2)
@@ -83,11 +83,10 @@ class Limits(NamedTuple):
         open_ended |= (bounds.low >= FAR) | (bounds.high <= -FAR)
         inside = torch.where(open_ended, 1.0, inside.clamp(0, 1))
         ends = torch.where(open_ended.unsqueeze(1), ends.new_tensor([-torch.inf, torch.inf]), ends)
-        outside = 1 - inside
-        share = torch.where(outside > LEAST, torch.maximum(bounds.share.double(), inside.double()), 1.0)
+        beyond = 1 - bounds.share.double()
+        share = 1 - (1 - inside) * beyond
         log_in = torch.where(inside > LEAST, (share / inside.clamp_min(LEAST)).log(), torch.nan)
-        log_out = ((1 - share) / outside.clamp_min(LEAST)).log()
-        return cls(ends, share, log_in.to(ends.dtype), log_out.to(ends.dtype))
+        return cls(ends, share, log_in.to(ends.dtype), beyond.log().to(ends.dtype))
 
     def log_prob(self, log_p: Tensor, t: Tensor) -> Tensor:
         """log ρ of numbers t (n, q) from that of the density without bounds, (n, q)."""

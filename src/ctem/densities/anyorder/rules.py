@@ -6,8 +6,9 @@ and a share s. The conditional then has that mass there, and keeps its own propo
     ρ(t) ← s ρ(t | A) + (1 − s) ρ(t | not A)
 
 It is normalised whatever ρ is. Where others name one value, A is that value. What a rule implies for a column that it
-takes, given the one that it is about, is the set of values that would name it: the cities of a state. Such a set, and
-what an order leaves, has a mass of s at least: where ρ(A) is more, ρ stays.
+takes, given the one that it is about, is the set of values that would name it: the cities of a state. Such a set has a
+mass of s, or ρ(A) if that is more, and what an order leaves 1 − (1 − ρ(A))(1 − s), as numbers between bounds do
+(``ctem.densities.anyorder.limits``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Named(NamedTuple):
 
 
 class Within(NamedTuple):
-    """The codes that a rule leaves for rows, and how likely it is at least that one of them is right.
+    """The codes that a rule or an order leaves for rows, and in how many of them one of these is right.
 
     >>> Within(torch.ones(2, 3, dtype=torch.bool), torch.tensor([0.99, 0.0])).allowed.shape
     torch.Size([2, 3])
@@ -100,23 +101,26 @@ def keep_labels(
     tensor([[0.0667, 0.0333, 0.9000]])
     >>> at_most = Within(torch.tensor([[True, True, False]]), torch.tensor([0.99]))
     >>> keep_labels(log_p, [], named, at_most).exp()
-    tensor([[0.6600, 0.3300, 0.0100]])
-    >>> keep_labels(log_p, [], None, at_most._replace(share=torch.tensor([0.6]))).exp()  # it has 0.75
-    tensor([[0.5000, 0.2500, 0.2500]])
+    tensor([[0.6607, 0.3303, 0.0090]])
     """
     kept = log_p
     for some in within:
-        kept = _kept_within(kept, some)
+        kept = _kept_within(kept, some, torch.maximum(some.share.double(), _mass(kept, some)))
     if named is not None:
         chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
         kept = torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), kept)
-    return kept if ordered is None else _kept_within(kept, ordered)
+    if ordered is None:
+        return kept
+    return _kept_within(kept, ordered, 1 - (1 - _mass(kept, ordered)) * (1 - ordered.share.double()))
 
 
-def _kept_within(log_p: Tensor, within: Within) -> Tensor:
-    weighed = _weighed(log_p, within.allowed, within.share.nan_to_num())
-    more = (log_p.double().exp() * within.allowed).sum(1) < within.share  # never where that is nan
-    return torch.where(more.unsqueeze(1), weighed, log_p)
+def _mass(log_p: Tensor, within: Within) -> Tensor:
+    return (log_p.double().exp() * within.allowed).sum(1)
+
+
+def _kept_within(log_p: Tensor, within: Within, share: Tensor) -> Tensor:
+    weighed = _weighed(log_p, within.allowed, share.nan_to_num())
+    return torch.where(share.isnan().unsqueeze(1), log_p, weighed)
 
 
 def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 /* ---- rules and orders among columns: densities/anyorder/{rules,limits}.py and tables/relations/{rule_keeper,functions,quantities}.py ---- */
 
 const SAME = 0.25, KEY = 1e-6, PRIOR = 2; // of a cell; of a key; rows
-const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6; // masses, and a step of float32
+const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6, FINE = 1e-4; // masses, a step of float32, and a cell that is not far wider
 const BEYOND = 100; // stands for infinity
 
 /* A part of moments, in days since 1970, or of whole numbers. */
@@ -36,10 +36,14 @@ const FUNCTIONS = {
   },
 };
 
-/* s ρ(· | chosen) + (1 − s) ρ(· | others), and where the share is the least that is chosen, ρ if it has more there. */
-function weighed(p, chosen, share, least = false) {
-  const size = chosen.filter(Boolean).length, masses = [true, false].map((side) => sum(p.map((value, i) => (chosen[i] === side ? value : 0))));
-  if (!size || size === p.length || (least && masses[0] >= share)) return p;
+/* The mass of what rules and orders leave, from a share and the mass that it had: densities/anyorder/{rules,limits}.py. */
+const byRules = (share, mass) => Math.max(share, mass), byOrders = (share, mass) => 1 - (1 - mass) * (1 - share);
+
+/* s ρ(· | chosen) + (1 − s) ρ(· | others), s from a share and the mass of what is chosen. */
+function weighed(p, chosen, odds, by = (share) => share) {
+  const size = chosen.filter(Boolean).length;
+  if (!size || size === p.length) return p;
+  const masses = [true, false].map((side) => sum(p.map((value, i) => (chosen[i] === side ? value : 0)))), share = by(odds, masses[0]);
   const within = (value, mass, count) => (mass > LIGHT ? value / mass : 1 / count);
   return p.map((value, i) => (chosen[i] ? share * within(value, masses[0], size) : (1 - share) * within(value, masses[1], p.length - size)));
 }
@@ -49,11 +53,11 @@ class Limits {
   constructor(low, high, share, inside, far) {
     const none = low >= high || low >= far || high <= -far || (low === -Infinity && high === Infinity);
     const mass = none ? 1 : clamp(inside, 0, 1);
-    Object.assign(this, { low: none ? -Infinity : low, high: none ? Infinity : high, share: 1 - mass > THIN ? Math.max(share, mass) : 1 });
+    Object.assign(this, { low: none ? -Infinity : low, high: none ? Infinity : high, share: byOrders(share, mass) });
     const [first, last] = [this.low, this.high].map((end) => clamp(end, -far, far));
     Object.assign(this, { first, last: Math.max(last, first + 1e-6), thin: mass <= THIN });
     this.inside = this.thin ? 0 : this.share / mass;
-    this.outside = (1 - this.share) / Math.max(1 - mass, THIN);
+    this.outside = 1 - share;
   }
 
   contains(t) {
@@ -149,7 +153,7 @@ class Rules {
       if (!span || rule.terms.some(([own]) => own !== i && Number.isNaN(this.number(x, own)))) continue;
       const values = listed.map((number) => this.implied(rule, x, i, number ?? NaN)[0]), slack = SAME * this.quantities[rule.target].width;
       const right = values.map((value) => value >= span.low - slack && value <= span.high + slack);
-      if (right.some(Boolean)) p = weighed(p, values.map((value, k) => right[k] || Number.isNaN(value)), rule.share * span.share, true);
+      if (right.some(Boolean)) p = weighed(p, values.map((value, k) => right[k] || Number.isNaN(value)), rule.share * span.share, byRules);
     }
     return p;
   }
@@ -158,7 +162,7 @@ class Rules {
     const span = this.span(x, i), column = this.columns[i];
     if (!span) return p;
     const numbers = this.quantities[i].listed ?? [null, ...column.atoms.map((atom) => atom + column.lattice.offset)], slack = SAME * this.quantities[i].width;
-    return weighed(p, p.map((_, k) => (numbers[k] ?? null) === null || (numbers[k] >= span.low - slack && numbers[k] <= span.high + slack)), span.share, true);
+    return weighed(p, p.map((_, k) => (numbers[k] ?? null) === null || (numbers[k] >= span.low - slack && numbers[k] <= span.high + slack)), span.share, byOrders);
   }
 
   /* Between which numbers orders leave table column i, its own and those of sums that take it; null where they imply nothing. */
@@ -172,12 +176,19 @@ class Rules {
 
   /* By its own orders. */
   ownSpan(x, i) {
-    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.shownOrNamed(x, order.low)]);
-    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.shownOrNamed(x, order.high)]);
+    const lower = this.orders.filter(({ high }) => high === i).map((order) => [order, this.endOf(x, order.low, i, 0)]);
+    const upper = this.orders.filter(({ low }) => low === i).map((order) => [order, this.endOf(x, order.high, i, 1)]);
     const [from, to] = [lower, upper].map((some) => some.filter(([, number]) => !Number.isNaN(number)));
     if (!from.length && !to.length) return null;
     const share = Math.min(...[...from, ...to].map(([order]) => order.share));
     return { low: Math.max(-Infinity, ...from.map(([, number]) => number)), high: Math.min(Infinity, ...to.map(([, number]) => number)), share };
+  }
+
+  /* Where column `other` bounds column i from below (0) or above (1): at its number, or at the end that it has. */
+  endOf(x, other, i, above) {
+    const number = this.shownOrNamed(x, other), { ends, width } = this.quantities[other];
+    const coarse = SAME * Math.max(this.quantities[i].width - width, 0);
+    return (Number.isNaN(number) ? ends[above] ?? NaN : number) + (above ? -coarse : coarse);
   }
 
   /* The number of table column i, or where it is hidden what rules name for it. */
@@ -208,7 +219,9 @@ class Rules {
     if (sign * (value - point) > SAME * width) point += sign * width;
     const edge = point - lattice.offset - (sign * width) / 2;
     if (edge <= low) return -Infinity;
-    return edge >= high ? Infinity : Math.fround(map.withLogSlope(edge)[0] - sign * SLACK);
+    if (edge >= high) return Infinity;
+    const [t, logSlope] = map.withLogSlope(edge), cell = Math.exp(logSlope) * width;
+    return Math.fround(cell < FINE ? t - sign * Math.min(SLACK, cell / 4) : t);
   }
 
   /* The cell of the value that rules name for real column j, [low, high, X], and how likely it is; null for none. */

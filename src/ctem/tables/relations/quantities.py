@@ -29,7 +29,7 @@ Vector = NDArray[np.float64]
 MOMENT_PARTS = ("year", "month", "day", "weekday", "hour", "minute")
 NUMBER_PARTS = ("hundreds", "rest of 100")
 LONGEST = 3.6e6  # days since 1970 that are within the calendar of years with four digits
-SLACK = 1e-6  # of an encoded number, which is a float32
+SLACK, FINE = 1e-6, 1e-4  # of an encoded number, which is a float32, where its cell is not far wider
 ALIKE = 0.25  # of a cell, within which two numbers are the same
 
 
@@ -61,6 +61,20 @@ class Quantity:
         assert isinstance(self.codec, Numbers)
         shift = self.codec.lattice.shift / self.codec.lattice.per
         return np.array([np.nan, *self.codec.atoms, *[np.nan] * self.codec.state]) + shift
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """The least and the greatest number that it can hold; nan for no end.
+
+        >>> quantity_of(Labels("int", (3, 5), (0, 1), (1.0, 1.0)), (0,)).extent
+        (3.0, 5.0)
+        """
+        if isinstance(self.codec, Labels):
+            return float(self.listed.min()), float(self.listed.max())
+        transform, shift = self.codec.transform, self.codec.lattice.shift / self.codec.lattice.per
+        low, high = transform.edges if isinstance(transform, Bounded) else (-math.inf, math.inf)
+        ends = low + self.width / 2 + shift, high - self.width / 2 + shift
+        return ends[0] if math.isfinite(low) else math.nan, ends[1] if math.isfinite(high) else math.nan
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -128,8 +142,11 @@ class Quantity:
         point = np.where(sign * (value - point) > ALIKE * width, point + sign * width, point)
         edge = point - shift - sign * width / 2
         inside = (edge > low) & (edge < high)
-        x = transform(torch.from_numpy(np.where(inside, edge, transform.location))).numpy()
-        x = np.where(inside, x - sign * SLACK, np.where(edge <= low, -math.inf, math.inf))
+        at = torch.from_numpy(np.where(inside, edge, transform.location))
+        x, log_slope = (part.numpy() for part in transform.with_log_slope(at))
+        cell = np.exp(log_slope) * width
+        slack = np.where(cell < FINE, np.minimum(SLACK, cell / 4), 0.0)
+        x = np.where(inside, x - sign * slack, np.where(edge <= low, -math.inf, math.inf))
         return np.where(np.isnan(value), np.nan, x)
 
     @cached_property

@@ -166,11 +166,18 @@ class RuleKeeper:
         return _intersection(spans, len(numbers.x))
 
     def _span_by_orders(self, name: str, numbers: _Numbers) -> _Span | None:
-        """What its own orders leave for a column; another that is hidden counts as what rules name for it."""
+        """What its own orders leave for a column.
+
+        Another that is hidden counts as what rules name for it, or as the end that it has. Cells that are alike are
+        those of the finer column of the two.
+        """
         none, spans = np.full(len(numbers.x), np.nan), list[_Span | None]()
         for order in (*self.above.get(name, ()), *self.below.get(name, ())):
             lower = order.low == name
-            end = self._shown_or_named(order.high if lower else order.low, numbers)
+            other, width = order.high if lower else order.low, self.quantities[name].width
+            end, last = self._shown_or_named(other, numbers), self.quantities[other].extent[lower]
+            coarse = ALIKE * max(width - self.quantities[other].width, 0.0)
+            end = np.where(np.isnan(end), last, end) + (-coarse if lower else coarse)
             share = np.where(np.isnan(end), np.nan, order.share)
             spans.append(_Span(none, end, share) if lower else _Span(end, none, share))
         return _intersection(spans, len(none))
