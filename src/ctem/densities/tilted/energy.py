@@ -176,6 +176,14 @@ class Plan(NamedTuple):
         steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
 
+    def learns(self, rows: int) -> bool:
+        """Whether so many rows and its trees are enough to learn anything.
+
+        >>> Plan().learns(200), Plan().within(0.1, Pace(1e-3, 1.0), columns=10).learns(1000)
+        (False, False)
+        """
+        return min(self.most, rows) >= FEWEST and self.trees >= FEWEST_TREES
+
     @property
     def _all_rounds(self) -> int:
         """Those of trees, and that of networks."""
@@ -363,12 +371,12 @@ def fit_energy(
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
     plan = plan.sized(len(sizes))
-    if until is not None and time.perf_counter() >= until:
+    if not plan.learns(len(rows)) or (until is not None and time.perf_counter() >= until):
         return None
     if until is not None:
         pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
         plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
-    if min(plan.most, len(rows)) < FEWEST or plan.trees < FEWEST_TREES:
+    if not plan.learns(len(rows)):
         return None
     return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
 
