@@ -167,8 +167,8 @@ class _Budget:
 
     def _of_energy(self, pace: Pace, most: float) -> float:
         """About how long it takes to learn an energy, at most so long; 0 where that is too short."""
-        plan = None if self.plan is None else self.plan.sized(self.columns)
-        if plan is None or not plan.within(most, pace, self.columns).learns(self.rows):
+        plan = None if self.plan is None else self.plan.sized(self.columns, self.rows)
+        if plan is None or not plan.within(most, pace, self.columns).learns:
             return 0.0
         return min(plan.seconds(self.rows, pace, self.columns), most)
 
