@@ -1,12 +1,16 @@
 """What comes after the training is planned: it takes a share of the training's work, and ends by ``max_time``."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from small import SMALL
 
 from ctem import CTEM
+from ctem.densities.tilted import Plan
 from ctem.densities.tilted.energy import FEW_TIMED, TIMED, Pace
+from ctem.fitting import learning
 from ctem.tables.answers import heldout
 from ctem.tables.answers.density import FEW, OF_ONE_PASSES, TYPICAL, TYPICAL_PASSES, TableDensity
 from ctem.tables.answers.heldout import LEARNING, SHARE, check_held_out, judged_rows
@@ -44,7 +48,7 @@ def test_scoring_ends_by_the_clock_whatever_the_held_out_rows(wide, held_out, mo
         clock.now, clock.scored = 0.0, []
         found = check_held_out(table, frame, model.seed_, kept, until=seconds)
         assert found.rows == sum(clock.scored)
-        assert seconds < found.rows <= seconds + max(clock.scored)
+        assert seconds - max(clock.scored) < found.rows <= max(seconds, clock.scored[0])
         few = heldout.PIECE // (table if held_out else table.of_member(0)).passes
         assert max(clock.scored) <= max(1, few)
 
@@ -106,3 +110,20 @@ def test_the_pace_of_a_slow_density_is_measured_by_few_draws(monkeypatch):
     assert Pace.of(Slow(0.1), torch.Generator()).draw == pytest.approx(0.1)
     assert Pace.of(Slow(1e-4), torch.Generator()).draw == pytest.approx(1e-4)
     assert drawn == [FEW_TIMED, FEW_TIMED, TIMED]
+
+
+@pytest.mark.parametrize("draw", [1e-4, 0.02, 0.2])
+def test_of_the_seconds_of_a_fit_so_many_are_left_as_what_comes_after_the_networks_needs(draw, monkeypatch):
+    """Judging is given the least that it takes, and an energy a share, or nothing where that is too short."""
+    monkeypatch.setattr(learning.Pace, "of", lambda *about: Pace(draw, 1.0))
+    monkeypatch.setattr(learning.time, "perf_counter", lambda: 0.0)
+    budget = learning._Budget(100.0, 300, Plan(), 2000, seed=0)
+    before, left = (
+        budget.learning,
+        budget.leaving(SimpleNamespace(base=SimpleNamespace(log_table=torch.zeros(1)))),
+    )
+    assert budget.until == budget.learning == min(before, 100.0 - learning.JUDGED * draw)
+    energy = left - (before - budget.learning)
+    plan = Plan().sized(300, 2000).within(30.0, Pace(draw, 1.0), 300)
+    assert (energy > 0) == plan.learns == (draw < 0.1)
+    assert energy <= 30.0

@@ -367,7 +367,12 @@ def test_bad_questions_are_named(mixed):
 
 def test_of_all_steps_only_those_are_planned_that_fit_in_max_time():
     X = np.random.default_rng(0).normal(size=(300, 2))
-    with pytest.warns(UserWarning, match="max_time: still improving: .* would help"):
+    with (
+        pytest.warns(UserWarning, match="max_time: still improving: .* would help"),
+        pytest.warns(
+            UserWarning, match=r"max_time: the fit took .* to read the columns, .* to train, .* to judge"
+        ),
+    ):
         assert fitted(X, max_steps=100_000, max_time=1e-6).density_.history.step[-1] <= 2  # one of each phase
     with pytest.warns(UserWarning, match="max_time: still improving"):
         model = fitted(X, max_steps=10, max_time=1e6)

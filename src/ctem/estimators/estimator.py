@@ -50,7 +50,7 @@ from ctem.tables.io.recognition import read_written
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
-from ctem.training.cut import still_improving
+from ctem.training.cut import overrun, still_improving
 from ctem.training.devices import single_thread_after_fork
 from ctem.training.processes import team
 
@@ -214,19 +214,20 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as data:
             for text in data.remarks:
                 warnings.warn(text, UserWarning, stacklevel=3)
+            read = time.perf_counter()
             if self.max_time is not None:
-                arguments["max_time"] = max(arguments["max_time"] - (time.perf_counter() - began), 0.0)
+                arguments["max_time"] = max(arguments["max_time"] - (read - began), 0.0)
             rows = data.x, data.weights, data.held_out
             with in_float32(), claimed(self.checkpoint if team().first else None):
                 density = fit_density(
                     arguments, data.schema, data.settings, *rows, seed, refresh=data.refresh
                 )
-        table = TableDensity(data.schema, density)
+        trained, table = time.perf_counter(), TableDensity(data.schema, density)
         weights = None if data.weights is None else data.weights.double().cpu().numpy()
         independent = float(np.average(table.independent(data.frame), weights=weights))
         end = None if self.max_time is None else began + self.max_time
-        trained = data.settings.passes(density.history.step[-1] if density.history.step else 0)
-        judged = check_held_out(table, data.frame, seed, data.kept, end, weights, trained)
+        passes = data.settings.passes(density.history.step[-1] if density.history.step else 0)
+        judged = check_held_out(table, data.frame, seed, data.kept, end, weights, passes)
         holes = self._learn_gaps(data, seed, end)
         validate_data(self, data.table, skip_check_array=True)
         self.schema_, self.settings_, self.seed_ = data.schema, data.settings, seed
@@ -238,6 +239,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
             text = f"fitted on {data.rows} rows: below about {FEW}, little can be learned beyond independent columns."
             warnings.warn(text, UserWarning, stacklevel=3)
         if text := self._cut():
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
+        seconds = read - began, trained - read, time.perf_counter() - trained
+        if self.max_time is not None and (text := overrun(self.max_time, *seconds)):
             warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
         return data
 

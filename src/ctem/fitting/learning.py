@@ -32,6 +32,7 @@ PLANS = {
     "default": Plan(),
     "best": Plan(rounds=2, trees=1500, steps=3000),
 }
+JUDGED = 150.0  # draws that take as long as judging the fewest rows of many columns
 NETWORKS = 2  # of an energy that has any
 REQUESTED = ("width", "blocks", "members", "orders", "batch_size", "learning_rate", "weight_decay")
 
@@ -105,36 +106,71 @@ def fit_density(
     """
     how: dict[str, Any] = {"checkpoint": arguments["checkpoint"], "progress": bool(arguments["verbose"])}
     about: dict[str, Any] = {"weights": weights, "held_out": held_out}
-    began, max_time, tilted = time.perf_counter(), arguments["max_time"], arguments["energy"] is not None
-    ending = _ending(schema.space.dim)
-    limits = {"parents": schema.parents, "max_time": max_time and ending * max_time, "refresh": refresh}
-    limits |= {"jitter": schema.preparation, "ties": schema.ties, "rules": schema.keeper}
-    plan = _plan(arguments["effort"], arguments["energy"])
-    if tilted and max_time:  # else there is no time for an energy, nor to see how long one would take
-        limits["leaving"] = lambda density: min(
-            _energy_seconds(plan, density, len(x), seed), WEIGHED * max_time
-        )
+    tilted, plan = arguments["energy"] is not None, _plan(arguments["effort"], arguments["energy"])
+    limits: dict[str, Any] = {"parents": schema.parents, "jitter": schema.preparation, "refresh": refresh}
+    limits |= {"ties": schema.ties, "rules": schema.keeper}
+    budget = _Budget(arguments["max_time"], schema.space.dim, plan if tilted else None, len(x), seed)
+    if budget.max_time is not None:
+        limits["max_time"] = budget.learning
+        if budget.max_time:  # else there is no time for an energy, nor to see how long one would take
+            limits["leaving"] = budget.leaving
     with threads_that_help():
         density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
         if tilted and not density.history.interrupted:
-            until = None if max_time is None else began + ending * max_time
-            density = _tilted(density, schema, x, weights, held_out, seed, plan, until)
+            density = _tilted(density, schema, x, weights, held_out, seed, plan, budget.until)
     return density
 
 
-def _ending(columns: int) -> float:
-    """The share of ``max_time`` after which the density should have been learned: many columns take long to score.
+class _Budget:
+    """The seconds of a fit, and how many of them are for what comes after the networks.
 
-    >>> _ending(columns=10), _ending(columns=500)
-    (0.95, 0.85)
+    Arguments:
+        max_time: seconds, or None for no limit.
+        columns: of encoded rows.
+        plan: of the energy, if there is to be one.
+        rows: of the data.
+        seed: of draws by which the speed is measured.
+
+    >>> _Budget(100.0, 10, None, 1000, 0).learning, _Budget(100.0, 500, None, 1000, 0).learning
+    (95.0, 85.0)
     """
-    return round(1 - min(CHECK + columns / 1000, MOST_CHECK), 3)
 
+    def __init__(self, max_time: float | None, columns: int, plan: Plan | None, rows: int, seed: int):
+        self.began, self.max_time, self.columns, self.rows, self.seed = (
+            time.perf_counter(),
+            max_time,
+            columns,
+            rows,
+            seed,
+        )
+        self.plan, self.judging = plan, 0.0
 
-def _energy_seconds(plan: Plan, density: AnyOrderDensity, rows: int, seed: int) -> float:
-    """About how long it takes to learn an energy on top of a density."""
-    pace = Pace.of(density, torch.Generator(density.base.log_table.device).manual_seed(seed))
-    return plan.sized(density.space.dim).seconds(rows, pace, density.space.dim)
+    @property
+    def learning(self) -> float:
+        """Seconds in which the density should be learned: many columns take long to score."""
+        assert self.max_time is not None
+        share = round(1 - min(CHECK + self.columns / 1000, MOST_CHECK), 3)
+        return min(share * self.max_time, max(0.0, self.max_time - self.judging))
+
+    @property
+    def until(self) -> float | None:
+        """The moment at which it should be learned."""
+        return None if self.max_time is None else self.began + self.learning
+
+    def leaving(self, density: AnyOrderDensity) -> float:
+        """How many of these seconds are not for networks, by an untrained density of the same speed."""
+        assert self.max_time is not None
+        generator = torch.Generator(density.base.log_table.device).manual_seed(self.seed)
+        planned, pace = self.learning, Pace.of(density, generator)
+        self.judging = JUDGED * pace.draw
+        return planned - self.learning + self._of_energy(pace, WEIGHED * self.max_time)
+
+    def _of_energy(self, pace: Pace, most: float) -> float:
+        """About how long it takes to learn an energy, at most so long; 0 where that is too short."""
+        plan = None if self.plan is None else self.plan.sized(self.columns, self.rows)
+        if plan is None or not plan.within(most, pace, self.columns).learns:
+            return 0.0
+        return min(plan.seconds(self.rows, pace, self.columns), most)
 
 
 def _plan(effort: str, energy: str | None) -> Plan:

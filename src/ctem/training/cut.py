@@ -1,12 +1,13 @@
-"""Whether a training was cut while it still improved, in a sentence."""
+"""Whether a training was cut while it still improved, and whether a fit took too long, in a sentence."""
 
 from __future__ import annotations
 
 from ctem.training.recipe import History
 
-__all__ = ["still_improving"]
+__all__ = ["overrun", "still_improving"]
 
 RECENT = 0.9  # the best step is beyond this share of all steps
+LATE = 1.1  # times ``max_time``
 
 
 def still_improving(history: History) -> str:
@@ -26,4 +27,21 @@ def still_improving(history: History) -> str:
     return (
         "still improving: training ended at its limit while held-out rows still gained; "
         f"about {count} more {unit}{'s' * (count != 1)} would help"
+    )
+
+
+def overrun(max_time: float, read: float, trained: float, judged: float) -> str:
+    """A remark on a fit that took more than a tenth longer than it should, and where the seconds went; none on others.
+
+    >>> overrun(10.0, read=7.0, trained=3.0, judged=6.0)
+    'the fit took 16 seconds and not 10: 7 to read the columns, 3 to train, 6 to judge; fewer columns take less'
+    >>> overrun(10.0, read=1.0, trained=8.0, judged=1.5)
+    ''
+    """
+    total = read + trained + judged
+    if total <= LATE * max_time:
+        return ""
+    return (
+        f"the fit took {total:.3g} seconds and not {max_time:.3g}: {read:.3g} to read the columns, "
+        f"{trained:.3g} to train, {judged:.3g} to judge; fewer columns take less"
     )

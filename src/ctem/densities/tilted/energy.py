@@ -132,19 +132,19 @@ class Plan(NamedTuple):
     networks: int = 0  # in a last round, which is learned by the paper's loss
     steps: int = 1500  # of their training
 
-    def sized(self, columns: int) -> Plan:
+    def sized(self, columns: int, rows: int = 10**9) -> Plan:
         """A plan for so many columns: each costs a pass through the networks for every draw, and memory for all.
 
-        >>> Plan().sized(columns=15) == Plan(), Plan().sized(columns=1000).most
-        (True, 22369)
+        >>> Plan().sized(columns=15) == Plan(), Plan().sized(columns=1000).most, Plan().sized(15, rows=500).most
+        (True, 22369, 500)
         """
-        plan = self._replace(most=min(self.most, int(CELLS / (columns * (1 + self.draws)))))
+        plan = self._replace(most=min(self.most, rows, int(CELLS / (columns * (1 + self.draws)))))
         if columns <= MANY:
             return plan
         plan = plan._replace(
             rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW)
         )
-        return plan._replace(most=min(self.most, int(CELLS / (columns * (1 + plan.draws)))))
+        return plan._replace(most=min(self.most, rows, int(CELLS / (columns * (1 + plan.draws)))))
 
     def freshest(self, columns: int) -> int:
         """Fresh draws to which their number may grow until log Z is precise.
@@ -185,6 +185,15 @@ class Plan(NamedTuple):
         fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
         steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
+
+    @property
+    def learns(self) -> bool:
+        """Whether its rows and trees are enough to learn anything.
+
+        >>> Plan().sized(10, rows=200).learns, Plan().within(0.1, Pace(1e-3, 1.0), columns=10).learns
+        (False, False)
+        """
+        return self.most >= FEWEST and self.trees >= FEWEST_TREES
 
     @property
     def _all_rounds(self) -> int:
@@ -372,13 +381,13 @@ def fit_energy(
     True
     """
     about = dict(parents or {}), dict(atoms or {}), groups, weights, snap, recut
-    plan = plan.sized(len(sizes))
-    if until is not None and time.perf_counter() >= until:
+    plan = plan.sized(len(sizes), len(rows))
+    if not plan.learns or (until is not None and time.perf_counter() >= until):
         return None
     if until is not None:
         pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
         plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
-    if min(plan.most, len(rows)) < FEWEST or plan.trees < FEWEST_TREES:
+    if not plan.learns:
         return None
     return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
 

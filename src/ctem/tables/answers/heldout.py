@@ -294,13 +294,16 @@ def _judged(table: TableDensity, parts: Sequence[tuple[int, Frame]], until: floa
         few = max(1, min(AT_A_TIME, PIECE // table.of_member(parts[0][0]).passes))
         pieces = [[(member, piece) for piece in chunks(part, few)] for member, part in parts]
         parts = [piece for turn in zip_longest(*pieces) for piece in turn if piece is not None]
+    took = 0.0  # for the rows before
     for member, part in parts:
-        if scores and until is not None and time.perf_counter() > until:
+        began = time.perf_counter()
+        if scores and until is not None and began + took > until:
             break
         log_p, score = table.of_member(member).log_prob_and_surprise(part)
         log_density.append(log_p)
         independent.append(table.independent(part))
         scores.append(score)
+        took = time.perf_counter() - began
     scored = parts[: len(scores)]
     if until is None or time.perf_counter() < until:
         scores = _repeated_alike(table, scored, scores)
