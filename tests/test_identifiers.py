@@ -87,7 +87,7 @@ def test_few_rows_and_arrays_have_no_identifiers():
 def test_the_user_may_insist():
     schema = Schema.fit(read_frame(people()), {"name": "category", "passenger_id": "real"})
     assert schema.left_out == ("note",)
-    with pytest.raises(ValueError, match=r"'id' is left out: kinds=\{'id': 'category'\} insists"):
+    with pytest.raises(ValueError, match=r"'id' is left out: kinds=\{'id': 'category'\} takes it in"):
         Schema.fit(read_frame(pd.DataFrame({"id": np.arange(N)})))
 
 
@@ -97,7 +97,7 @@ def test_a_fit_says_what_it_leaves_out():
         CTEM(**BRIEF).fit(X)
     assert [str(each.message) for each in caught] == [
         "'passenger_id', 'name', 'note' name the rows or are free text: left out of the density; "
-        "kinds={'passenger_id': 'category'} insists."
+        "kinds={'passenger_id': 'category'} takes it in."
     ]
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
@@ -247,7 +247,7 @@ def test_the_command_line_leaves_them_out_and_copies_them(tmp_path, monkeypatch)
 def test_nothing_is_predicted_of_a_column_that_is_left_out_or_was_always_missing():
     X = people()[["passenger_id", "city", "height"]].assign(nothing=np.nan)
     model = CTEM(**BRIEF).fit(X)
-    words = r"'passenger_id' is left out of the density .*kinds=\{'passenger_id': 'category'\} insists"
+    words = r"'passenger_id' is left out of the density .*kinds=\{'passenger_id': 'category'\} takes it in"
     for ask in (model.predict, model.predict_proba, model.conditional):
         with pytest.raises(ValueError, match=words):
             ask(X[:2], "passenger_id")

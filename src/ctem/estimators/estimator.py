@@ -664,7 +664,7 @@ def _answered_position(schema: Schema, table_type: TableType, column: str | int 
     if isinstance(inferred.codec, LeftOut):
         raise ValueError(
             f"column {name!r} is left out of the density ({inferred.reason}), so that nothing is known of it; "
-            f"kinds={{{name!r}: 'category'}} insists."
+            f"kinds={{{name!r}: 'category'}} takes it in."
         )
     if isinstance(inferred.codec, Constant) and not inferred.codec.values:
         raise ValueError(f"column {name!r} was always missing in fit, so that nothing is known of it.")

@@ -133,7 +133,9 @@ class Schema:
         }
         if not any(inferred.codec.columns(name) for name, inferred in columns.items()):
             kept = [name for name, inferred in columns.items() if isinstance(inferred.codec, LeftOut)]
-            insist = f" {kept[0]!r} is left out: kinds={{{kept[0]!r}: 'category'}} insists." if kept else ""
+            insist = (
+                f" {kept[0]!r} is left out: kinds={{{kept[0]!r}: 'category'}} takes it in." if kept else ""
+            )
             raise ValueError(
                 f"X: expected a column that varies; all {len(columns)} hold one value over {len(frame)} sample(s)."
                 + insist

@@ -13,6 +13,7 @@ from ctem.tables.io.cells import Cells
 __all__ = ["left_out"]
 
 FEWEST = 20  # rows, below which all values may differ by chance
+COUNTED = 300  # rows from which whole numbers without a gap are counts, and no years, wherever they begin
 UNIQUE = 0.9  # distinct values a row, from which text names its rows
 PROSE, WORDS = 0.5, 4  # distinct values a row, and words in each on average, from which text is prose
 NAMED = re.compile(
@@ -46,6 +47,10 @@ def left_out(name: str, cells: Cells, distinct: NDArray[Any]) -> tuple[str, str]
     >>> keys = np.arange(1, 41)
     >>> left_out("order_id", Cells("int", keys, np.zeros(40, bool)), keys)
     ('identifier', 'whole numbers that differ in every row, and its name: they name the rows; left out')
+    >>> left_out("year", Cells("int", 1980 + keys, np.zeros(40, bool)), 1980 + keys)
+    >>> bookings = np.arange(10_000, 10_500)
+    >>> left_out("booking", Cells("int", bookings, np.zeros(500, bool)), bookings)
+    ('identifier', 'counts the rows from 10000 to 10499; left out')
     """
     n = int((~cells.missing).sum())
     if n < FEWEST:
@@ -81,6 +86,7 @@ def _numbers(name: str, distinct: NDArray[Any], n: int) -> tuple[str, str] | Non
     if NAMED.search(name) or CAMEL.search(name):
         words = "whole numbers that differ in every row, and its name: they name the rows; left out"
         return "identifier", words
-    if int(distinct[0]) in (0, 1) and int(distinct[-1]) - int(distinct[0]) == n - 1:
-        return "identifier", f"counts the rows from {int(distinct[0])} to {int(distinct[-1])}; left out"
+    first, last = int(distinct[0]), int(distinct[-1])
+    if last - first == n - 1 and (first in (0, 1) or n >= COUNTED):
+        return "identifier", f"counts the rows from {first} to {last}; left out"
     return None

@@ -134,7 +134,7 @@ def _apart(names: list[str]) -> Iterator[str]:
     """One sentence on the columns that are left out of the density."""
     if names:
         what = "names the rows or is free text" if len(names) == 1 else "name the rows or are free text"
-        advice = f"left out of the density; kinds={{{names[0]!r}: 'category'}} insists."
+        advice = f"left out of the density; kinds={{{names[0]!r}: 'category'}} takes it in."
         yield f"{', '.join(map(repr, names[:3]))}{', …' * (len(names) > 3)} {what}: {advice}"
 
 
@@ -144,7 +144,7 @@ def _about(name: str, cells: Cells, kind: str) -> Iterator[Suspicion]:
     if kind in ("identifier", "text"):
         mixed = list(_mixed(name, cells, distinct, counts, kind))
         what = "names its rows" if kind == "identifier" else "is free text"
-        advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} insists"
+        advice = f"it is left out of the density; kinds={{{name!r}: 'category'}} takes it in"
         yield from mixed or [Suspicion("left out", (name,), f"{name!r} {what}", advice)]
         return
     if len(distinct) < 2:
