@@ -97,6 +97,16 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_a_file_and_then_its_folder_are_synced_around_the_moment_when_it_takes_its_name(
+    tmp_path, monkeypatch
+):
+    done, sync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda n: (done.append(stat.S_IFMT(os.fstat(n).st_mode)), sync(n))[1])
+    monkeypatch.setattr(os, "replace", lambda *how: (done.append("named"), replace(*how))[1])
+    write(tmp_path / "a")
+    assert done == [stat.S_IFREG, "named", stat.S_IFDIR]
+
+
 def test_parts_of_the_dead_go_and_parts_of_the_living_stay(tmp_path):
     (tmp_path / ".a.0123abcd.part").write_bytes(b"of a process that was killed")
     (tmp_path / ".a.note.part").write_bytes(b"not ours")

@@ -16,6 +16,7 @@ COUNTS = {
     "crafted files": ("test_model_files", lambda m: m.CRAFTED),
     "of them made to exhaust": ("test_model_files", lambda m: len(m.BOMBS)),
     "hostile names": ("test_names", lambda m: len(m.NAMES)),
+    "tables with relations and gaps": ("test_events", lambda m: m.FEW),
     "kinds of input": ("test_inputs", lambda m: len(m.FITTED) + len(m.REFUSED)),
     "well-formed ugly files": ("test_ugly_csv", lambda m: m.WELL_FORMED),
     "spoiled files": ("test_ugly_csv", lambda m: m.MALFORMED),
