@@ -15,6 +15,7 @@ from test_cli import ctem, rows, table
 from ctem import CTEM
 from ctem.densities.anyorder import Settings
 from ctem.densities.anyorder.objective import HiddenColumns
+from ctem.report.findings import examine
 from ctem.report.privacy import audit
 from ctem.tables.answers.realism import realism
 
@@ -192,6 +193,18 @@ def test_samples_of_a_model_pass_better_than_independent_columns():
     assert realism(real, mixed).samples < found.samples <= 1
     assert found.ceiling > 0.7
     assert model.realism(X[:20]) is None
+
+
+def test_gaps_alone_do_not_tell_samples_from_real_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    X[rng.random(300) < 0.6, 1] = np.nan
+    model = CTEM(**{**SMALL, "max_steps": 100}).fit(X)
+    assert model.realism(X, random_state=0).samples > 0.6  # samples without gaps have 0.4 at most
+    assert (
+        model.realism(X[~np.isnan(X[:, 1])], random_state=0).samples > 0.6
+    )  # and with gaps, beside whole rows
+    assert examine(model, X, None, 300, seed=0).realism.samples > 0.6
 
 
 @pytest.mark.parametrize("flags", [["-n", 5], ["--alpha", 0.05], ["--alpha", 0.05, "-n", 2]], ids=str)

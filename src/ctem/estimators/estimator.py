@@ -510,11 +510,15 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def realism(self, X: Any, random_state: Any = None) -> Realism | None:
         """How well sampled rows pass for those of X (``ctem.tables.answers.realism``); None for too few rows of X.
 
-        1 if boosted trees cannot separate them, 0 if always; beside it the same of real rows among themselves.
+        1 if boosted trees cannot separate them, 0 if always; beside it the same of real rows among themselves. Sampled
+        rows have gaps in the columns in which those of X have some.
         """
         frame, rows = self.as_frame(X), rows_to_compare(self.schema_.space.dim)
         real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * rows])
-        sampled = Frame(frame.table_type, self._table.sample(rows, self._generator(random_state)))
+        generator = self._generator(random_state)
+        sampled = Frame(frame.table_type, self._table.sample(rows, generator))
+        if self.missingness_ is not None:
+            sampled = self.missingness_.as_in(real, sampled, generator)
         x, drawn = (self.schema_.encode(each).x.numpy() for each in (real, sampled))
         return realism(x, drawn)
 

@@ -172,7 +172,7 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         outliers=_outliers(model, table, frame, chosen),
         history=model.density_.history,
         judged=model.held_out_,
-        realism=_realism(table, frame, Frame(model.table_type_, sampled), seed),
+        realism=_realism(model, frame, Frame(model.table_type_, sampled), generator, seed),
         patterns=_patterns(whole),
         gaps_are_values=model.missing == "state",
         privacy=_privacy(model, X, held_out, seed) if same else None,
@@ -188,8 +188,12 @@ def _chosen(frame: Frame, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(n, LARGEST, replace=False))
 
 
-def _realism(table: TableDensity, frame: Frame, sampled: Frame, seed: int) -> Realism | None:
-    real, drawn = (table.encode(rows)[0].cpu().numpy() for rows in (frame, sampled))
+def _realism(
+    model: CTEM, frame: Frame, sampled: Frame, generator: torch.Generator, seed: int
+) -> Realism | None:
+    if model.missingness_ is not None:
+        sampled = model.missingness_.as_in(frame, sampled, generator)
+    real, drawn = (model.schema_.encode(rows).x.numpy() for rows in (frame, sampled))
     return realism(real, drawn, seed)
 
 

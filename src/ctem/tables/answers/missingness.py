@@ -117,6 +117,11 @@ class Missingness:
                 out[name] = replace(out[name], missing=out[name].missing | gone)
         return out
 
+    def as_in(self, frame: Frame, drawn: Frame, generator: torch.Generator) -> Frame:
+        """Drawn rows with gaps in the columns in which a table has some, to compare them with it."""
+        whole = [name for name, cells in frame.columns.items() if not cells.missing.any()]
+        return Frame(drawn.table_type, self.applied(drawn.table_type, drawn.columns, generator, whole))
+
     def _draw(self, x: Tensor, generator: torch.Generator, kept: Collection[str]) -> Tensor:
         """Which groups are missing, one after the other, (n, k)."""
         owner = dict(zip(self.schema.columns, self.schema.owner, strict=True))
