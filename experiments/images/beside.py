@@ -1,6 +1,6 @@
 """Rows of an image, a label and a number: what independent parts and one joint energy make of them.
 
-    python -m experiments.images.beside            two cores, 10 minutes
+    python -m experiments.images.beside            one core, 8 minutes
     python -m experiments.images.beside --quick    a small run, to see that it works
 
 A row is an 8 × 8 digit in black and white, its label, and a number that is the digit plus noise of two digits. Each
@@ -55,7 +55,7 @@ class Size(NamedTuple):
     images: int  # draws of the image, for the label given the number
 
 
-WHOLE = Size(steps=4000, image_steps=1200, draws=8000, grid=41, images=300)
+WHOLE = Size(steps=3000, image_steps=1200, draws=30_000, grid=41, images=300)
 QUICK = Size(steps=60, image_steps=40, draws=400, grid=9, images=20)
 
 

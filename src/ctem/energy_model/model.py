@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ctem.bases import FittedBase, Pool
 from ctem.energies import LogPotential, grad_log_density
-from ctem.energy_model.constants import Box, box_around, compute_log_z
+from ctem.energy_model.constants import Box, best_method, box_around, compute_log_z
 from ctem.energy_model.defaults import checked_recipe, default_kernel, default_net, find_rule
 from ctem.energy_model.drawing import BATCH, Draws, draw_rows
 from ctem.energy_model.files import load, save
@@ -73,8 +73,8 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
             rival's loss of its own kind (``ctem.matching.rivals``), which needs no kernel.
         scale: c of the paper's ε = c·σ̄, for kernel=None; None is 0.5 in up to three real columns, 0.2/√d beyond.
         comparisons: m for each row and step; on real columns in antithetic pairs.
-        draws: of a base that is slow to draw from, made once for all comparisons, and as many fresh ones for log Z;
-            None draws anew at every step.
+        draws: of a base that is slow to draw from, made once for all comparisons, and as many fresh ones for log Z,
+            which is not annealed then; None draws anew at every step.
         recipe: how long and how fast, a ``ctem.Recipe``; None is the paper's, with early stopping.
         validation_fraction: of the rows, held out to stop by if there are no others; 0 trains to the end.
         folds: more than 1 cross-fits: so many networks, each blind to one part of the rows, which stops it; the density
@@ -357,7 +357,9 @@ class EnergyModel(BaseEstimator):  # type: ignore[misc]
 
     def _log_zs(self, **how: Any) -> list[LogZ]:
         generator = self._generator(self.seed_)
-        how = how if self.draws is None else {"draws": self.draws} | how
+        if self.draws is not None:  # of a base that is slow: its chains would take hours
+            method = "importance" if best_method(self.space) == "importance" else "auto"
+            how = {"draws": self.draws, "method": method} | how
         potentials = [self.potential(k) for k in range(len(self.nets_))]
         return [compute_log_z(f, self.space, self.base_, self.box_, generator, **how) for f in potentials]
 
