@@ -208,6 +208,21 @@ def test_with_a_base_comparisons_are_drawn_from_it_and_log_z_is_that_of_the_tilt
     assert draws.X.std(0) == pytest.approx([1 / math.sqrt(a)] * 2, abs=5 * 0.5 / math.sqrt(1000))
 
 
+@pytest.mark.filterwarnings("ignore:log Z rests on")
+def test_a_base_that_is_slow_is_drawn_from_no_more_than_it_was_told():
+    rows, drawn = np.random.default_rng(0).integers(2, size=(200, 1)).repeat(40, 1), []
+
+    class Slow(ProductBase):
+        def sample(self, n, generator):
+            drawn.append(n)
+            return super().sample(n, generator)
+
+    space = Space([Category(2)] * 40)
+    fitted = quick(space, rows, base=Slow(space), draws=500)
+    assert drawn == [500, 500]
+    assert (fitted.log_z().method, fitted.log_z().ess < 50) == ("importance", True)  # else it would be annealed
+
+
 def test_the_loss_of_draws_is_that_of_pairs_whose_kernel_is_the_base():
     base = ProductBase(BITS, [torch.tensor([0.3, 0.7])] * 4)
     x, g = torch.as_tensor(bit_rows(), dtype=torch.float32), MLP(BITS, width=8)
