@@ -152,6 +152,10 @@ PAGES = (
         pictures=("labelled-mnist.png", "labelled-digits.png"),
     ),
     Page(
+        "beside",
+        {"labelled-beside": "draws and steps after one run had too few effective draws for log Z; one run"},
+    ),
+    Page(
         "images",
         {
             "mnist-slopes": "defaults; the second run followed a look at top-1",

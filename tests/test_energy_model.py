@@ -220,7 +220,10 @@ def test_a_base_that_is_slow_is_drawn_from_no_more_than_it_was_told():
     space = Space([Category(2)] * 40)
     fitted = quick(space, rows, base=Slow(space), draws=500)
     assert drawn == [500, 500]
-    assert (fitted.log_z().method, fitted.log_z().ess < 50) == ("importance", True)  # else it would be annealed
+    assert (fitted.log_z().method, fitted.log_z().ess < 50) == (
+        "importance",
+        True,
+    )  # else it would be annealed
 
 
 def test_the_loss_of_draws_is_that_of_pairs_whose_kernel_is_the_base():
