@@ -175,7 +175,8 @@ def load(path: Path) -> Result:
     missing = [key for key in KEYS if key not in result]
     if missing:
         raise ValueError(f"{path.name}: expected the keys of results.write; missing {', '.join(missing)}.")
-    return result | {"name": path.stem}
+    records = [{"paper": None, **record} for record in result["records"]]
+    return result | {"name": path.stem, "records": records}
 
 
 def results_of(folder: Path) -> list[tuple[Page, list[Result]]]:

@@ -143,9 +143,13 @@ def write(
 
 
 def text_of(content: Mapping[str, Any]) -> str:
-    """The content of a result as JSON, a line a record; a path or a dtype goes in as text, for reading."""
+    """The content of a result as JSON, a line a record; a path or a dtype goes in as text, for reading.
+
+    A record without a published number does not mention it.
+    """
     dumps = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=str)
-    records = ",\n  ".join(dumps(record) for record in content["records"])
+    brief = [{k: v for k, v in r.items() if (k, v) != ("paper", None)} for r in content["records"]]
+    records = ",\n  ".join(map(dumps, brief))
     whole = dumps({**content, "records": []}, indent=1)
     return whole.replace('"records": []', f'"records": [\n  {records}\n ]', 1) + "\n"
 

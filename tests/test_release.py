@@ -82,7 +82,7 @@ def best(name, dataset, system, metric):
     """One number of a result, and the published one beside it."""
     records = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text("utf-8"))["records"]
     (found,) = [r for r in records if (r["dataset"], r["system"], r["metric"]) == (dataset, system, metric)]
-    return found["mean"], found["paper"]
+    return found["mean"], found.get("paper")
 
 
 OURS, ISE, FISHER = "ours, plain, 8 folds", "ISE ×1e-2", "Fisher divergence"
