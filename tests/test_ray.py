@@ -11,6 +11,7 @@ import pytest
 from small import SMALL
 
 from ctem import CTEM
+from ctem.cli import parts
 from ctem.cli.parts import Crew, answer_parts, imputed, sample_parts, scored, strange
 from ctem.estimators.ray import score, spread
 from ctem.tables.io.large import open_large
@@ -106,6 +107,23 @@ def test_a_part_that_cannot_be_answered_leaves_a_folder_as_it_was(folder, tmp_pa
     damaged(tmp_path, output, HERE)
     assert output.exists() == there
     assert not there or not list(output.iterdir())
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["a worker that ends", "a worker that does not"])
+def test_an_error_waits_for_workers_that_are_still_writing(tmp_path, monkeypatch, ends):
+    output = tmp_path / "out"
+    monkeypatch.setattr(parts, "WAIT", 1e9 if ends else 0.0)
+    monkeypatch.setattr(parts.time, "sleep", lambda seconds: (output / "unfinished").unlink())
+
+    def fail():
+        with parts._filled(str(output), 2) as there:
+            (there / "unfinished").write_text("")
+            raise ValueError("the first error")
+
+    with pytest.raises(ValueError, match="the first error") as caught:
+        fail()
+    assert output.exists() != ends
+    assert ends or "holds parts" in caught.value.__notes__[0]
 
 
 def test_a_cell_that_cannot_be_read_is_named_with_its_file_and_row(folder, tmp_path):

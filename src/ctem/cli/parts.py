@@ -6,7 +6,8 @@ however often, the file is the same. The names of the files keep the order of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +39,7 @@ from ctem.tables.io.terminal import note
 __all__ = ["Crew"]
 
 PART = 2**18  # rows of a part, about
+WAIT = 30.0  # seconds for workers that are still writing after an error
 
 
 @dataclass(frozen=True)
@@ -148,15 +150,28 @@ def _filled(output: str, count: int) -> Iterator[Path]:
     files = [_named(folder, number) for number in range(count)]
     try:
         yield folder
-    except BaseException:
-        for file in files:
-            file.unlink(missing_ok=True)
-            forget_parts(file)
-        if new:
-            folder.rmdir()
+    except BaseException as error:
+        until = time.monotonic() + WAIT
+        while not _emptied(folder, files, new) and time.monotonic() < until:
+            time.sleep(0.1)
+        if new and folder.exists():
+            error.add_note(f"{folder}: holds parts that workers wrote after the error.")
         raise
     for file in files:
         forget_parts(file)  # what a killed worker has begun
+
+
+def _emptied(folder: Path, files: Sequence[Path], new: bool) -> bool:
+    """Whether the parts could be removed, and the folder if it is new: a worker that is ending may still write one."""
+    for file in files:
+        file.unlink(missing_ok=True)
+        forget_parts(file)
+    try:
+        if new:
+            folder.rmdir()
+        return new or not any(folder.iterdir())
+    except OSError:  # not empty
+        return False
 
 
 def _answering(

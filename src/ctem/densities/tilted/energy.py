@@ -157,17 +157,18 @@ class Plan(NamedTuple):
     def within(self, seconds: float, pace: Pace, columns: int) -> Plan:
         """A plan for about so many seconds: of fewer rows, and trees if they take more than half of it.
 
-        Where too few rows would be left, it has one round, and half as many draws.
+        Where too few rows would be left, it has one round, and half as many draws, or a quarter.
 
         >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most < 2000
         True
-        >>> Plan(rounds=2).within(1.0, Pace(1e-3, 1.0), columns=10)[:2]
+        >>> Plan(rounds=2).within(2.0, Pace(1e-3, 1.0), columns=10)[:2]
         (1, 2.0)
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
         most = min(self.most, int(seconds / (drawing + min(drawing, growing))))
-        if most < FEWEST and self.rounds > 1:
-            return self._replace(rounds=1, draws=self.draws / 2).within(seconds, pace, columns)
+        if most < FEWEST and (self.rounds > 1 or self.draws > 1):
+            fewer = self._replace(rounds=min(self.rounds, 1), draws=max(self.draws / 2, 1.0))
+            return fewer.within(seconds, pace, columns)
         growing = most * growing + (self.rounds + 1) * self.trees * TREE * pace.load
         trees = min(self.trees, int(self.trees * seconds / (2 * growing)))
         fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self._all_rounds))
