@@ -136,14 +136,8 @@ class _Budget:
     """
 
     def __init__(self, max_time: float | None, columns: int, plan: Plan | None, rows: int, seed: int):
-        self.began, self.max_time, self.columns, self.rows, self.seed = (
-            time.perf_counter(),
-            max_time,
-            columns,
-            rows,
-            seed,
-        )
-        self.plan, self.judging = plan, 0.0
+        self.began, self.max_time, self.judging = time.perf_counter(), max_time, 0.0
+        self.columns, self.plan, self.rows, self.seed = columns, plan, rows, seed
 
     @property
     def learning(self) -> float:
