@@ -30,7 +30,7 @@ CHECK, MOST_CHECK = 0.04, 0.15  # share of ``max_time`` for what comes after, of
 PLANS = {
     "quick": Plan(draws=2.0, rate=0.1, trees=800, patience=30, steps=500),
     "default": Plan(),
-    "best": Plan(rounds=2, trees=1500, steps=3000),
+    "best": Plan(rounds=2, steps=3000),
 }
 JUDGED = 150.0  # draws that take as long as judging the fewest rows of many columns
 NETWORKS = 2  # of an energy that has any
