@@ -214,6 +214,17 @@ def test_codes_that_an_order_allows_never_lose_mass():
     assert by_rules[some].numpy() == pytest.approx(torch.maximum(before, share)[some].numpy(), abs=1e-5)
 
 
+@pytest.mark.parametrize("rule", [False, True])
+def test_no_code_is_impossible_or_undefined_where_rounded_probabilities_of_what_is_allowed_sum_to_more_than_one(rule):
+    generator = torch.Generator().manual_seed(0)
+    log_p = (20 * torch.randn(500, 40, generator=generator)).sort(1, descending=True)[0].log_softmax(1)
+    within = Within((torch.arange(40) < 30).expand(500, 40), torch.full((500,), 0.999))
+    assert ((log_p.double().exp() * within.allowed).sum(1) > 1).any()
+    kept = keep_labels(log_p, [within], None) if rule else keep_labels(log_p, [], None, within)
+    assert kept.isfinite().all()
+    assert kept.double().exp().sum(1).numpy() == pytest.approx(1, abs=1e-5)
+
+
 def test_no_row_that_an_order_allows_is_less_likely_with_it():
     """Thirty rows have a part; none of them lacks the whole, of which a short fit knows more than thirty rows tell."""
     rng, n = np.random.default_rng(0), 3000

@@ -332,9 +332,13 @@ class _Run:
         if value < history.best_loss:
             history.best_loss, history.best_step = value, self.step
             self.best = {k: v.detach().clone() for k, v in self.current.state_dict().items()}
-        patience = self.recipe.patience
-        since = (self.step - history.best_step) // self.recipe.evaluate_every
-        history.stopped_early = (patience is not None and since >= patience) or self._gains_little()
+        history.stopped_early = self._out_of_patience() or self._gains_little()
+
+    def _out_of_patience(self) -> bool:
+        """Whether the held-out loss has not been better for long, and does not come down again, as after a bad step."""
+        held, patience = self.history.held_out, self.recipe.patience
+        since = (self.step - self.history.best_step) // self.recipe.evaluate_every
+        return patience is not None and since >= patience and held[-1] >= held[-2]
 
     def _gains_little(self) -> bool:
         held, worthwhile = self.history.held_out, self.recipe.worthwhile

@@ -23,7 +23,7 @@ class Recipe:
         ema: decay of the averaged weights that are evaluated and returned; 0 turns averaging off.
         clip: largest gradient norm, or None.
         evaluate_every: steps between held-out evaluations, checkpoints and history rows.
-        patience: stop after this many evaluations without a better held-out loss, or None.
+        patience: stop after this many evaluations without a better held-out loss, once it falls no more, or None.
         worthwhile: stop when the later half of the steps has lowered the held-out loss by less than this, or None.
         seed: of batches and comparisons.
         shards: parts of a batch, each with random numbers of its own; several processes share them evenly, and the same

@@ -105,32 +105,35 @@ def keep_labels(
     """
     kept = log_p
     for some in within:
-        kept = _kept_within(kept, some, torch.maximum(some.share.double(), _mass(kept, some)))
+        kept = _kept_within(kept, some, torch.minimum(1 - some.share.double(), _beyond(kept, some)))
     if named is not None:
         chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
-        kept = torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, named.share), kept)
+        kept = torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, 1 - named.share.double()), kept)
     if ordered is None:
         return kept
-    return _kept_within(kept, ordered, 1 - (1 - _mass(kept, ordered)) * (1 - ordered.share.double()))
+    return _kept_within(kept, ordered, _beyond(kept, ordered) * (1 - ordered.share.double()))
 
 
-def _mass(log_p: Tensor, within: Within) -> Tensor:
-    return (log_p.double().exp() * within.allowed).sum(1)
+def _beyond(log_p: Tensor, within: Within) -> Tensor:
+    """The share of the mass outside of what is allowed, (n,): rounded probabilities may sum to more than 1."""
+    p = log_p.double().exp()
+    return (p * ~within.allowed).sum(1) / p.sum(1)
 
 
-def _kept_within(log_p: Tensor, within: Within, share: Tensor) -> Tensor:
-    weighed = _weighed(log_p, within.allowed, share.nan_to_num())
-    return torch.where(share.isnan().unsqueeze(1), log_p, weighed)
+def _kept_within(log_p: Tensor, within: Within, beyond: Tensor) -> Tensor:
+    """With this mass outside of what is allowed; unchanged where nothing is known, nan."""
+    weighed = _weighed(log_p, within.allowed, beyond.nan_to_num())
+    return torch.where(within.share.isnan().unsqueeze(1), log_p, weighed)
 
 
-def _weighed(log_p: Tensor, chosen: Tensor, share: Tensor) -> Tensor:
-    """s ρ(· | chosen) + (1 − s) ρ(· | others), even where ρ has nothing there; ρ if there are no others or none."""
-    p, share = log_p.double().exp(), share.double().unsqueeze(1)
+def _weighed(log_p: Tensor, chosen: Tensor, beyond: Tensor) -> Tensor:
+    """(1 − b) ρ(· | chosen) + b ρ(· | others), even where ρ has nothing there; ρ if there are no others or none."""
+    p, beyond = log_p.double().exp(), beyond.unsqueeze(1)
     parts = []
     for part in (chosen, ~chosen):
         mass, size = (p * part).sum(1, keepdim=True), part.sum(1, keepdim=True).clamp_min(1)
         parts.append(torch.where(mass > LEAST, p * part / mass.clamp_min(LEAST), part / size))
-    out = share * parts[0] + (1 - share) * parts[1]
+    out = (1 - beyond) * parts[0] + beyond * parts[1]
     some = chosen.any(1, keepdim=True) & ~chosen.all(1, keepdim=True)
     return torch.where(some, out, p).log().to(log_p.dtype)
 

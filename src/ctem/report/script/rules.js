@@ -43,7 +43,7 @@ const byRules = (share, mass) => Math.max(share, mass), byOrders = (share, mass)
 function weighed(p, chosen, odds, by = (share) => share) {
   const size = chosen.filter(Boolean).length;
   if (!size || size === p.length) return p;
-  const masses = [true, false].map((side) => sum(p.map((value, i) => (chosen[i] === side ? value : 0)))), share = by(odds, masses[0]);
+  const masses = [true, false].map((side) => sum(p.map((value, i) => (chosen[i] === side ? value : 0)))), share = by(odds, masses[0] / (masses[0] + masses[1]));
   const within = (value, mass, count) => (mass > LIGHT ? value / mass : 1 / count);
   return p.map((value, i) => (chosen[i] ? share * within(value, masses[0], size) : (1 - share) * within(value, masses[1], p.length - size)));
 }
