@@ -15,6 +15,7 @@ NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficien
 FEWEST = 64  # rows of a batch that are too few to be made fewer
 SMALL = 5000  # rows below which one network overfits
 LONGEST = 450_000  # steps times real columns, at most
+CLIP = 1.0  # norm of a gradient: several times the usual one, so that it only stops a step that would undo many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Settings:
     def recipe(self, seed: int) -> Recipe:
         """The training of ``ctem.training``."""
         shared = {f.name for f in fields(Recipe)} & {f.name for f in fields(self)}
-        return Recipe(seed=seed, **{key: getattr(self, key) for key in shared})
+        return Recipe(seed=seed, clip=CLIP, **{key: getattr(self, key) for key in shared})
 
     @classmethod
     def suited(cls, rows: int, columns: int, effort: Effort = "default", *, reals: int = 0) -> Settings:
