@@ -26,6 +26,8 @@ from ctem.densities.tilted.trees import BINS, LEAVES, Split, Trees
 
 __all__ = ["Boosting", "free_threads"]
 
+STEADY, HIGHEST = 400, 0.2  # trees at one rate before it doubles, and what it becomes at most
+
 Matrix = NDArray[np.float64]
 
 
@@ -35,7 +37,7 @@ class Boosting:
 
     Arguments:
         sizes: of the columns: how many codes each has, 0 for numbers.
-        rate: of learning.
+        rate: of learning, at first: what is left to learn after hundreds of trees is learned at twice the rate, and so on.
         trees: at most so many.
         rows: of a leaf, at least.
         patience: trees without a better held-out loss after which it ends.
@@ -78,6 +80,20 @@ class Boosting:
         """h ≈ log E[weight | row] for rows (n, d) with nan where a cell is hidden."""
         return self._learned(HistGradientBoostingRegressor, rows, weight, None, loss="poisson")
 
+    def stages(self) -> list[tuple[float, int]]:
+        """Rates, and the number of trees up to which each holds.
+
+        >>> Boosting([0], rate=0.05, trees=1600).stages()
+        [(0.05, 400), (0.1, 800), (0.2, 1600)]
+        >>> Boosting([0], trees=300).stages()
+        [(0.1, 300)]
+        >>> Boosting([0], rate=0.1, trees=1600).stages()
+        [(0.1, 400), (0.2, 1600)]
+        """
+        ends = [*range(STEADY, self.trees, STEADY), self.trees]
+        rates = [max(min(self.rate * 2.0**k, HIGHEST), self.rate) for k in range(len(ends))]
+        return sorted(dict(zip(rates, ends, strict=True)).items())
+
     def _learned(self, kind: Any, rows: Matrix, target: Matrix, weight: Matrix | None, **how: Any) -> Trees:
         coded = [j for j, size in enumerate(self.sizes) if 0 < size < BINS]
         order = [
@@ -91,8 +107,7 @@ class Boosting:
             inputs[there, place] = np.searchsorted(known[j], inputs[there, place])
         mixed = np.random.default_rng(self.seed).permutation(len(rows))
         model = kind(
-            learning_rate=self.rate,
-            max_iter=self.trees,
+            warm_start=True,
             max_leaf_nodes=LEAVES,
             min_samples_leaf=self.rows,
             l2_regularization=1.0,
@@ -103,8 +118,13 @@ class Boosting:
             random_state=self.seed,
             **how,
         )
+        inputs, target, weight = inputs[mixed], target[mixed], None if weight is None else weight[mixed]
         with threadpool_limits(free_threads(), user_api="openmp"):
-            model.fit(inputs[mixed], target[mixed], None if weight is None else weight[mixed])
+            for rate, end in self.stages():
+                model.set_params(learning_rate=rate, max_iter=end)
+                model.fit(inputs, target, weight)
+                if model.n_iter_ < end:
+                    break
         return _extracted(model, order, known)
 
 

@@ -124,7 +124,7 @@ class Plan(NamedTuple):
 
     rounds: int = 1
     draws: float = 4.0  # of b in each round, for every row of the data
-    rate: float = 0.05  # of the boosting
+    rate: float = 0.05  # of the boosting, at first
     trees: int = 1600  # of a round, at most
     patience: int = 50  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
