@@ -16,7 +16,7 @@ from experiments.images.labelled import (
     matched_labels,
     some_labels,
 )
-from experiments.text.energy import mdlm_loss, ranked, sedd_loss
+from experiments.text.energy import bound, entropy_of, mdlm_loss, nats_of, ranked, sedd_loss
 from experiments.text.settings import MADE_UP, load_text
 
 
@@ -51,6 +51,20 @@ def test_score_entropy_is_no_less_than_the_nats_of_its_normalised_ratios(masked)
     x = torch.randint(3, (2000, 4), generator=torch.Generator().manual_seed(2)).float()
     entropy, nats = (loss(masked, x, torch.Generator().manual_seed(3)) for loss in (sedd_loss, mdlm_loss))
     assert float(entropy) >= float(nats)
+
+
+def test_the_bound_of_every_row_is_its_mean_over_all_orders(masked):
+    x = masked.space.states()[::5]
+    orders = torch.cartesian_prod(*[torch.arange(4)] * 4)
+    orders = orders[(orders.sort(1).values == torch.arange(4)).all(1)]
+    exact = torch.zeros(len(x), dtype=torch.float64)
+    for order in orders:
+        masked.orders = order.unsqueeze(0)
+        exact -= masked.log_prob(x) / 4 / len(orders)
+    found = bound(masked, x, sets=4000)
+    deviation = (found.mean(0) - exact) / (found.std(0) / math.sqrt(len(found)))
+    assert float(deviation.abs().max()) < 4
+    assert bool((bound(masked, x, entropy_of, sets=100) >= bound(masked, x, nats_of, sets=100) - 1e-6).all())
 
 
 def test_the_share_of_pairs_that_are_ranked_rightly():
