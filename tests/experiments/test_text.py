@@ -17,6 +17,7 @@ from experiments.images.labelled import (
     some_labels,
 )
 from experiments.text.energy import bound, entropy_of, mdlm_loss, nats_of, ranked, sedd_loss
+from experiments.text.samplers import apart, effective
 from experiments.text.settings import MADE_UP, load_text
 
 
@@ -69,6 +70,17 @@ def test_the_bound_of_every_row_is_its_mean_over_all_orders(masked):
 
 def test_the_share_of_pairs_that_are_ranked_rightly():
     assert ranked(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 2.0])) == 0.75
+
+
+def test_chains_that_stand_still_count_as_one_and_independent_draws_as_all():
+    generator = torch.Generator().manual_seed(0)
+    still = torch.randn(1, 50, generator=generator).expand(200, 50)
+    assert effective(still) == pytest.approx(1, abs=0.01)
+    assert effective(torch.randn(200, 500, generator=generator)) == pytest.approx(200, rel=0.1)
+    x = torch.randint(3, (200, 30), generator=generator).float()
+    y = torch.randint(3, (200, 30), generator=generator).float()
+    assert apart(x, x) == 0
+    assert apart(x, y) == pytest.approx(1, abs=0.05)
 
 
 @pytest.fixture(scope="module")
