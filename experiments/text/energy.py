@@ -64,7 +64,7 @@ SETS = 64  # hidden sets of each chunk, for the bound
 NANOGPT = "2.12 (nanoGPT, chunks of 256)"  # 1.47 nats
 SCALES = torch.linspace(0.0, 3.0, 121, dtype=torch.float64)  # of an energy, looked at on validation text
 HELD = 512  # chunks of validation text that training looks at, at most
-SHOWN = 6  # texts before and after
+SHOWN = 4  # texts before and after
 LIVELY = 64  # draws from which one is chosen by its weight, for each text that is shown
 
 Loss = Callable[[Any, Tensor, torch.Generator], Tensor]

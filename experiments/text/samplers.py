@@ -16,8 +16,9 @@ Half of the seconds are for training, the rest for the samplers in equal parts. 
     langevin       discrete Langevin, all positions at once; its step follows the acceptance, and is then held
     flips          Metropolis with one uniformly drawn change a step
 
-Effective samples of chains are those of a random projection of the one-hot rows: about the mean of all chains, by which
-one that hardly moves counts as one; and by DISCS, about the mean of each chain, by which it counts as about three.
+Effective samples of chains are those of a random projection of the one-hot rows: about the mean of all chains, beyond
+the one that a chain begins with, so that standing still is worth none; and by DISCS, about the mean of each chain, by
+which a chain that hardly moves counts as about three.
 Evaluations are those that a sampler needs if nothing is asked twice, a gradient being one more. Chains of text begin at
 draws of the base chosen by their weights, those of digits at the end of informed annealed chains; all have a quarter of
 their time to settle.
@@ -235,9 +236,9 @@ def apart(x: Tensor, y: Tensor) -> float:
 
 
 def effective(values: Tensor) -> float:
-    """Effective samples of a chain, from values (steps, chains) whose mean and variance are those of all chains.
+    """Effective samples of a chain beyond its first, of values (steps, chains) about the mean of all chains.
 
-    N/(1 + 2 Σ_k (1 − k/N) ρ_k), with the autocorrelation ρ of all chains together, cut where it first falls below 0.
+    One less than N/(1 + 2 Σ_k (1 − k/N) ρ_k), with the autocorrelation ρ of all chains together, cut where it first falls below 0.
     """
     n, centred = len(values), values - values.mean()
     spectrum = torch.fft.rfft(centred, 2 * n, dim=0).abs().square()
@@ -245,7 +246,7 @@ def effective(values: Tensor) -> float:
     if float(covariance[0]) <= 0:
         return 0.0
     rho = covariance / covariance[0]
-    return float(n / (2 * (rho * (rho >= 0).cummin(0).values).sum() - 1))
+    return max(0.0, float(n / (2 * (rho * (rho >= 0).cummin(0).values).sum() - 1)) - 1)
 
 
 class TextBench(Bench):

@@ -72,10 +72,10 @@ def test_the_share_of_pairs_that_are_ranked_rightly():
     assert ranked(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 2.0])) == 0.75
 
 
-def test_chains_that_stand_still_count_as_one_and_independent_draws_as_all():
+def test_chains_that_stand_still_are_worth_nothing_and_independent_draws_all():
     generator = torch.Generator().manual_seed(0)
     still = torch.randn(1, 50, generator=generator).expand(200, 50)
-    assert effective(still) == pytest.approx(1, abs=0.01)
+    assert effective(still) == pytest.approx(0, abs=0.01)
     assert effective(torch.randn(200, 500, generator=generator)) == pytest.approx(200, rel=0.1)
     x = torch.randint(3, (200, 30), generator=generator).float()
     y = torch.randint(3, (200, 30), generator=generator).float()
