@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -238,7 +239,7 @@ def apart(x: Tensor, y: Tensor) -> float:
 def effective(values: Tensor) -> float:
     """Effective samples of a chain beyond its first, of values (steps, chains) about the mean of all chains.
 
-    One less than N/(1 + 2 Σ_k (1 − k/N) ρ_k), with the autocorrelation ρ of all chains together, cut where it first falls below 0.
+    N/(1 + 2 Σ_k (1 − k/N) ρ_k) − 1, with the autocorrelation ρ of all chains together, cut where it falls below 0.
     """
     n, centred = len(values), values - values.mean()
     spectrum = torch.fft.rfft(centred, 2 * n, dim=0).abs().square()
@@ -369,27 +370,20 @@ def text_bench(args: Any, seconds: float, each: float) -> tuple[TextBench, dict[
 
 def digits_bench(args: Any, seconds: float, each: float) -> tuple[BitBench, dict[str, Any]]:
     """An energy of digits at all levels, and a causal transformer to draw from."""
-    cuda, began = args.device.startswith("cuda"), time.perf_counter()
     bits = load_images(SIDE, None, args.device).bits["threshold"]
-    space = Space.sequence(2, SIDE**2)
+    space, began = Space.sequence(2, SIDE**2), time.perf_counter()
     noise = ProductBase.fit(space, bits.train).to(args.device)
     net = ImageNet(noise, (SIDE, SIDE), (4, 8) if args.quick else (16, 32)).to(args.device)
     loss = LevelFlips(Noise(noise).to(args.device), LEVELS, comparisons=2, reach=1 / SIDE)
     options = {"width": 32, "depth": 2, "heads": 2} if args.quick else {"width": 128, "depth": 4, "heads": 4}
     base = CausalDensity(space, **options).to(args.device)
-    found: dict[str, Any] = {}
+    jobs = {"energy": (net, loss, 0.7), "base": (base, sequence_loss, 1.0)}
     recipe = replace(SMALL, steps=20_000, evaluate_every=50, ema=0.0)
-    for k, (name, f, cost) in enumerate((("energy", net, loss), ("base", base, sequence_loss))):
-        until = began + (0.7, 1.0)[k] * seconds
-        history = train(
-            f,
-            cost,
-            bits.train,
-            recipe,
-            held_out=bits.valid,
-            deadline=until,
-            cuda_graph=cuda and not args.no_capture,
-        )
+    capture = args.device.startswith("cuda") and not args.no_capture
+    found: dict[str, Any] = {}
+    for name, (f, cost, share) in jobs.items():
+        end = began + share * seconds
+        history = train(f, cost, bits.train, recipe, held_out=bits.valid, deadline=end, cuda_graph=capture)
         f.eval().requires_grad_(False)
         found[name] = {
             "steps": history.step[-1],
@@ -397,21 +391,20 @@ def digits_bench(args: Any, seconds: float, each: float) -> tuple[BitBench, dict
             "held-out": history.best_loss,
         }
     print(f"  digits: {found}", flush=True)
+    return BitBench(digits_target(net, base, args), each, args.device, net), found
+
+
+def digits_target(net: ImageNet, base: CausalDensity, args: Any) -> Target:
+    """The energy at its smallest level, and a base to draw from."""
 
     def log_density(x: Tensor) -> Tensor:
         return net.log_density(x, torch.full_like(x[:, 0], LEVELS.low))
 
-    chains = 16 if args.quick else 64
-    target = Target(
-        f"samplers on {SIDE} × {SIDE} binary digits",
-        space,
-        log_density,
-        base,
-        lambda x: log_density(x) - base.log_prob(x).float(),
-        chains,
-        piece(args),
-    )
-    return BitBench(target, each, args.device, net), found
+    def log_weight(x: Tensor) -> Tensor:
+        return log_density(x) - base.log_prob(x).float()
+
+    name, chains = f"samplers on {SIDE} × {SIDE} binary digits", 16 if args.quick else 64
+    return Target(name, base.space, log_density, base, log_weight, chains, piece(args))
 
 
 def save(records: list[Record], settings: dict[str, Any], args: Any, began: float, out: Path) -> None:
@@ -447,15 +440,24 @@ def main() -> None:
     records: list[Record] = []
     settings: dict[str, Any] = {"seconds of a sampler": round(each, 2)}
     makers = {"text": (text_bench, TEXT), "digits": (digits_bench, 1 - TEXT)}
+    failed: list[str] = []
     with staged(args.out) as out:
         for name, (make, share) in makers.items():
             bench, settings[name] = make(args, share * TRAINING * args.seconds, each)
+            settings["chains"] = bench.target.chains
             for system, measure in bench.systems().items():
-                for metric, value in measure().items():
+                try:
+                    found = measure()
+                except Exception:  # the others are measured all the same
+                    traceback.print_exc()
+                    failed.append(f"{name}: {system}")
+                    continue
+                for metric, value in found.items():
                     print(f"    {name}: {system}: {metric}: {value:.4f}", flush=True)
                     records.append(summarise(bench.target.name, SYSTEMS[system], metric, [value]))
-                settings["chains"] = bench.target.chains
                 save(records, settings, args, began, out)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
