@@ -138,7 +138,10 @@ PAGES = (
     ),
     Page(
         "text",
-        {"text-*": "sizes and rates before any run; the scale of an energy on validation text; one run"},
+        {
+            "text-t*": "sizes and rates before any run; the scale of an energy on validation text; one run",
+            "text-samplers": "defaults; nothing was chosen on them; one run",
+        },
         split="dataset",
     ),
     Page(

@@ -9,8 +9,17 @@ from scipy import stats
 from ctem import Category, EnergyModel, Real, Recipe, Space, train
 from ctem.bases import Pool
 from ctem.densities.sequences import CausalDensity, MaskedDensity, SequenceNet, sequence_loss
+from ctem.matching.kernels import HammingOne
 from ctem.matching.losses import brier, tilt_loss
 from ctem.partition import tilt_bracket
+from ctem.samplers import (
+    DiscreteLangevin,
+    Gibbs,
+    GibbsWithGradients,
+    Independence,
+    MetropolisHastings,
+    run,
+)
 
 SPACE = Space.sequence(tokens=3, length=4)
 STATES = SPACE.states()
@@ -134,6 +143,50 @@ def test_both_sides_hold_the_constant_between_them(weak):
     low, high = tilt_bracket(g, draws, own)
     assert low.value - 3 * low.stderr < truth < high.value + 3 * high.stderr
     assert abs(low.value - high.value) < 4 * math.hypot(low.stderr, high.stderr)
+
+
+def test_features_give_what_codes_give(weak):
+    h = SPACE.features(STATES)
+    assert torch.allclose(weak.nets_[0].net.on_features(h), weak.nets_[0](STATES), atol=1e-5)
+    assert torch.allclose(weak.base_.on_features(h).double(), weak.base_.log_prob(STATES), atol=1e-5)
+
+
+class Product:
+    """b e^g, and its gradient in the features."""
+
+    def __init__(self, base, g):
+        self.space, self.base, self.g = SPACE, base, g
+
+    def __call__(self, x):
+        return self.base.log_prob(x) + self.g(x)
+
+    def on_features(self, h):
+        return self.base.on_features(h) + self.g.on_features(h)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Gibbs(SPACE),
+        GibbsWithGradients(SPACE),
+        DiscreteLangevin(SPACE, 0.5),
+        MetropolisHastings(HammingOne(SPACE)),
+    ],
+)
+def test_samplers_leave_a_tilted_density_of_sequences_invariant(weak, sampler):
+    f, generator = Product(weak.base_, weak.nets_[0].net), torch.Generator().manual_seed(4)
+    p = weak.log_prob(STATES).exp().detach()
+    start = STATES[torch.multinomial(p, 2000, True, generator=generator)]
+    assert passes(run(sampler, f, start, 20, generator).x, p / p.sum())
+
+
+def test_draws_of_the_base_that_the_energy_accepts_follow_the_tilted_density(weak):
+    base, generator = weak.base_, torch.Generator().manual_seed(5)
+    p = weak.log_prob(STATES).exp().detach()
+    start = STATES[torch.multinomial(p, 2000, True, generator=generator)]
+    moved = run(Independence(base), weak.potential(), start, 10, generator).x
+    assert passes(moved, p / p.sum())
+    assert not passes(base.sample(2000, generator), p / p.sum())  # the law can be told from its base
 
 
 def test_every_row_is_compared_with_every_draw_on_request(weak):

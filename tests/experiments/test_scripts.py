@@ -39,6 +39,7 @@ SCRIPTS = [
     "tables.samples --titanic",
     *(["tables.samples --systems CTEM"] if find_spec("xgboost") else []),  # an extra that tests do without
     "text.energy",
+    "text.samplers",
 ]
 
 

@@ -16,7 +16,8 @@ from experiments.images.labelled import (
     matched_labels,
     some_labels,
 )
-from experiments.text.energy import mdlm_loss, ranked, sedd_loss
+from experiments.text.energy import bound, entropy_of, mdlm_loss, nats_of, ranked, sedd_loss
+from experiments.text.samplers import apart, effective
 from experiments.text.settings import MADE_UP, load_text
 
 
@@ -53,8 +54,33 @@ def test_score_entropy_is_no_less_than_the_nats_of_its_normalised_ratios(masked)
     assert float(entropy) >= float(nats)
 
 
+def test_the_bound_of_every_row_is_its_mean_over_all_orders(masked):
+    x = masked.space.states()[::5]
+    orders = torch.cartesian_prod(*[torch.arange(4)] * 4)
+    orders = orders[(orders.sort(1).values == torch.arange(4)).all(1)]
+    exact = torch.zeros(len(x), dtype=torch.float64)
+    for order in orders:
+        masked.orders = order.unsqueeze(0)
+        exact -= masked.log_prob(x) / 4 / len(orders)
+    found = bound(masked, x, sets=4000)
+    deviation = (found.mean(0) - exact) / (found.std(0) / math.sqrt(len(found)))
+    assert float(deviation.abs().max()) < 4
+    assert bool((bound(masked, x, entropy_of, sets=100) >= bound(masked, x, nats_of, sets=100) - 1e-6).all())
+
+
 def test_the_share_of_pairs_that_are_ranked_rightly():
     assert ranked(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 2.0])) == 0.75
+
+
+def test_chains_that_stand_still_are_worth_nothing_and_independent_draws_all():
+    generator = torch.Generator().manual_seed(0)
+    still = torch.randn(1, 50, generator=generator).expand(200, 50)
+    assert effective(still) == pytest.approx(0, abs=0.01)
+    assert effective(torch.randn(200, 500, generator=generator)) == pytest.approx(200, rel=0.1)
+    x = torch.randint(3, (200, 30), generator=generator).float()
+    y = torch.randint(3, (200, 30), generator=generator).float()
+    assert apart(x, x) == 0
+    assert apart(x, y) == pytest.approx(1, abs=0.05)
 
 
 @pytest.fixture(scope="module")

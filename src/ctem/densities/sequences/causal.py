@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ctem.densities.choices import choose
-from ctem.densities.sequences.transformer import Transformer, pieces, token_count
+from ctem.densities.sequences.transformer import Transformer, begun, pieces, token_count
 from ctem.spaces import Space
 
 __all__ = ["CausalDensity"]
@@ -43,8 +43,8 @@ class CausalDensity(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """Log-odds of every code at each position given those before, (n, length, tokens), float32."""
-        begun = torch.cat([torch.full_like(x[:, :1], self.tokens), x[:, :-1]], 1)
-        return self.head(self.body(begun)).float()
+        earlier = torch.cat([torch.full_like(x[:, :1], self.tokens), x[:, :-1]], 1)
+        return self.head(self.body(earlier)).float()
 
     def loss(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Mean −log b of a token; the generator is not needed."""
@@ -58,6 +58,12 @@ class CausalDensity(nn.Module):
     def _log_prob(self, x: Tensor) -> Tensor:
         log_p = self.logits(x).log_softmax(-1)
         return log_p.gather(2, x.long().unsqueeze(2)).squeeze(2).double().sum(1)
+
+    def on_features(self, h: Tensor) -> Tensor:
+        """log b as a function of ``space.features(x)``, for samplers that follow its gradient; float32 (n,)."""
+        codes = begun(h, self.tokens)
+        log_p = self.head(self.body(codes[:, :-1])).float().log_softmax(-1)
+        return (log_p * codes[:, 1:, :-1]).sum((1, 2))
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator, given: Tensor | None = None) -> Tensor:

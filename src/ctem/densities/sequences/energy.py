@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ctem.densities.sequences.causal import CausalDensity
 from ctem.densities.sequences.masked import MaskedDensity
-from ctem.densities.sequences.transformer import Transformer, pieces, token_count
+from ctem.densities.sequences.transformer import Transformer, begun, pieces, token_count
 from ctem.spaces import Space
 
 __all__ = ["SequenceNet"]
@@ -55,7 +55,13 @@ class SequenceNet(nn.Module):
         sizes = pieces(len(x), 8 * self.space.dim * self.body.width, x.device)
         return torch.cat([self._values(part) for part in x.split(sizes)])
 
+    def on_features(self, h: Tensor) -> Tensor:
+        """g as a function of ``space.features(x)``, for samplers that follow its gradient; float32 (n,)."""
+        return self._of(begun(h, self.tokens))
+
     def _values(self, x: Tensor) -> Tensor:
-        begun = torch.cat([torch.full_like(x[:, :1], self.tokens), x], 1)
-        h = self.body(begun).float()
+        return self._of(torch.cat([torch.full_like(x[:, :1], self.tokens), x], 1))
+
+    def _of(self, codes: Tensor) -> Tensor:
+        h = self.body(codes).float()
         return self.head(torch.cat([h[:, 0], h[:, 1:].mean(1)], 1)).squeeze(-1)

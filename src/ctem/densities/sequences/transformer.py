@@ -7,11 +7,11 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
+from torch.nn.functional import dropout, gelu, pad, scaled_dot_product_attention
 
 from ctem.spaces import Space
 
-__all__ = ["Precision", "Transformer", "pieces", "sequence_loss", "token_count"]
+__all__ = ["Precision", "Transformer", "begun", "pieces", "sequence_loss", "token_count"]
 
 Precision = Literal["float32", "bf16"]
 SPREAD = 0.4  # standard deviation of the initial weights, times the root of the width: GPT-2's .02 at 400
@@ -130,11 +130,15 @@ class Transformer(nn.Module):
                     nn.init.normal_(weight, std=SPREAD / math.sqrt(width * layers))
 
     def forward(self, x: Tensor, memories: list[Memory] | None = None) -> Tensor:
-        """Features (n, new, width) of codes x (n, new), which come after those that the memories hold."""
+        """Features (n, new, width) of codes x (n, new), which come after those that the memories hold.
+
+        Instead of a code, a position may have weights of all of them: x (n, new, codes).
+        """
         start = 0 if memories is None else memories[0].filled
         place = slice(start, start + x.shape[1])
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            h = self.code(x.long()) + self.place.weight[place]
+            code = self.code(x.long()) if x.ndim == 2 else x @ self.code.weight
+            h = code + self.place.weight[place]
             turn = self.turns[:, place].to(torch.bfloat16 if self.precision == "bf16" else h.dtype)
             for k, block in enumerate(self.blocks):
                 h = block(h, turn, self.causal, None if memories is None else memories[k])
@@ -143,6 +147,19 @@ class Transformer(nn.Module):
     def memories(self) -> list[Memory]:
         """An empty memory for each layer."""
         return [Memory(self.length) for _ in range(self.depth)]
+
+
+def begun(h: Tensor, tokens: int) -> Tensor:
+    """Weights (n, 1 + length, tokens + 1): the code of the beginning, then features h (n, length · tokens) of a space.
+
+    >>> begun(torch.tensor([[1.0, 0.0, 0.0, 1.0]]), 2)
+    tensor([[[0., 0., 1.],
+             [1., 0., 0.],
+             [0., 1., 0.]]])
+    """
+    weights = pad(h.unflatten(-1, (-1, tokens)), (0, 1, 1, 0))
+    weights[:, 0, tokens] = 1.0
+    return weights
 
 
 class Trained(Protocol):
