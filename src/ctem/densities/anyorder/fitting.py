@@ -55,6 +55,7 @@ COPIES = 20_000  # rows that a small table is jittered to
 GAPS = 0.05  # steps of the share of missing cells by which columns come later
 NEAR = 3.0  # factor of the chosen noise level within which the second phase stays
 PASSES = 0.25  # over held-out rows to choose orders by, for each step of training
+TRIFLE = 0.01  # of the entropy of independent labels
 
 
 def fit_anyorder(
@@ -116,7 +117,8 @@ def fit_anyorder(
     )
     net = network(base, **settings.network, **beside)
     net.believe(net.worth._replace(reach=outermost(len(x))))
-    how: dict[str, Any] = {"growth": settings.growth, "least_gain": settings.least_gain, "refresh": refresh}
+    worthwhile = least_gain(base, settings)
+    how: dict[str, Any] = {"growth": settings.growth, "least_gain": worthwhile, "refresh": refresh}
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
@@ -241,6 +243,18 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
 
     levels = torch.logspace(math.log10(objective.finest), math.log10(objective.coarsest), LEVELS).tolist()
     return max(levels, key=likelihood)
+
+
+def least_gain(base: ProductBase, settings: Settings) -> float:
+    """Nats a row that a doubling of the steps must gain: of labels alone, a hundredth of what they say at most.
+
+    >>> from ctem.spaces import Category
+    >>> round(least_gain(ProductBase(Space([Category(2)] * 2)), Settings()), 4)
+    0.0139
+    """
+    if base.space.reals:
+        return settings.least_gain
+    return min(settings.least_gain, TRIFLE * float(torch.special.entr(base.log_table.exp()).sum()))
 
 
 def split_rows(
