@@ -40,7 +40,7 @@ class TiltedDensity(AnyOrderDensity):
     >>> from ctem.spaces import Category, Space
     >>> b = AnyOrderDensity(AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8), 1e-3, [[0, 1]])
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
-    >>> energy = fit_energy(b, x[:800], x[800:], [2, 2], Plan(rate=0.1, trees=50, fresh=2000))
+    >>> energy = fit_energy(b, x[:800], x[800:], [2, 2], Plan(rate=0.1, trees=50, fresh=8000))
     >>> rho = TiltedDensity(b, energy, lambda x: x)
     >>> bool((rho.log_prob(x[:1]) - math.log(0.5)).abs() < 0.05)
     True

@@ -36,6 +36,7 @@ from torch import Tensor
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.presence import gaps
 from ctem.densities.tilted.boosting import Boosting, free_threads
+from ctem.densities.tilted.margins import levelled
 from ctem.densities.tilted.networks import Networks, compared
 from ctem.densities.tilted.trees import Trees
 from ctem.partition.log_z import LogZ, estimate
@@ -178,12 +179,12 @@ class Plan(NamedTuple):
     def seconds(self, rows: int, pace: Pace, columns: int) -> float:
         """About how long all of it takes for a table of so many rows.
 
-        >>> 30 < Plan().seconds(1000, Pace(1e-3, 1.0), columns=10) < 60
+        >>> 50 < Plan().seconds(1000, Pace(1e-3, 1.0), columns=10) < 80
         True
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
         rows = min(rows, self.most)
-        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
+        fresh = max(0.0, 2 * self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
         steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
 
@@ -436,6 +437,11 @@ class _Fit:
             last = better.mean <= gain.mean  # of the rounds of trees
             parts, gain = (parts, gain) if last else (more, better)
             took = time.perf_counter() - began
+        if any(isinstance(part, Trees) for part in parts) and self._left() > 0:
+            margins = self._levelled(data, parts, weight, generator)
+            more = [*parts, margins] if margins.count else parts
+            better = _gain(_sum(more, held), _sum(more, fresh))
+            parts, gain = (more, better) if better.mean > gain.mean else (parts, gain)
         if gain.mean <= SURE * gain.stderr:
             return None
         return self._energy(parts, gain, fresh, generator)
@@ -446,6 +452,13 @@ class _Fit:
         plan, weights = self.plan, [None if each is None else _array(each) for each in (weight, tilt)]
         boosting = Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
         return boosting.ratio(_array(data), _array(drawn), *weights).recut(self.recut)
+
+    def _levelled(
+        self, data: Tensor, parts: Sequence[Part], weight: Tensor | None, generator: torch.Generator
+    ) -> Trees:
+        """A part by which draws have the margins of the data, learned from draws that no other part has seen."""
+        drawn = self._drawn(self.plan.fresh, generator)
+        return levelled(data, drawn, _sum(parts, drawn), self.sizes, weight=weight, recut=self.recut)
 
     def _compared(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
