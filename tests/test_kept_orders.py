@@ -215,7 +215,9 @@ def test_codes_that_an_order_allows_never_lose_mass():
 
 
 @pytest.mark.parametrize("rule", [False, True])
-def test_no_code_is_impossible_or_undefined_where_rounded_probabilities_of_what_is_allowed_sum_to_more_than_one(rule):
+def test_no_code_is_impossible_or_undefined_where_rounded_probabilities_of_what_is_allowed_sum_to_more_than_one(
+    rule,
+):
     generator = torch.Generator().manual_seed(0)
     log_p = (20 * torch.randn(500, 40, generator=generator)).sort(1, descending=True)[0].log_softmax(1)
     within = Within((torch.arange(40) < 30).expand(500, 40), torch.full((500,), 0.999))

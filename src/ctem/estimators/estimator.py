@@ -38,7 +38,7 @@ from ctem.tables.answers.events import TableEvent, conditional_probability, spli
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
-from ctem.tables.answers.realism import Realism, realism, rows_to_compare
+from ctem.tables.answers.realism import Realism, realism_of_tables, rows_to_compare
 from ctem.tables.encoding.codecs import Constant, LeftOut
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.delivery import Delivers, delivered
@@ -517,10 +517,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * rows])
         generator = self._generator(random_state)
         sampled = Frame(frame.table_type, self._table.sample(rows, generator))
-        if self.missingness_ is not None:
-            sampled = self.missingness_.as_in(real, sampled, generator)
-        x, drawn = (self.schema_.encode(each).x.numpy() for each in (real, sampled))
-        return realism(x, drawn)
+        return realism_of_tables(self.schema_, self.missingness_, real, sampled, generator)
 
     def unseen(self, X: Any) -> NDArray[np.bool_]:
         """Which cells hold a value that fit never saw, shape (n, columns)."""

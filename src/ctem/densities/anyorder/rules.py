@@ -121,7 +121,7 @@ def _beyond(log_p: Tensor, within: Within) -> Tensor:
 
 
 def _kept_within(log_p: Tensor, within: Within, beyond: Tensor) -> Tensor:
-    """With this mass outside of what is allowed; unchanged where nothing is known, nan."""
+    """log_p with the mass ``beyond`` (n,) outside of what is allowed; unchanged where the share is nan."""
     weighed = _weighed(log_p, within.allowed, beyond.nan_to_num())
     return torch.where(within.share.isnan().unsqueeze(1), log_p, weighed)
 
