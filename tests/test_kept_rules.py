@@ -185,6 +185,12 @@ KINDS = {
 FITTED = [
     name for name in KINDS if name not in ("month of a stamp", "day of a stamp", "hour of a stamp", "copy")
 ]
+QUICKLY = ("label → label", "labels → number", "number → band", "clock time", "product", "sum of four")
+
+
+def some_long(kinds):
+    """The kinds as parameters, of which the first tier has only a few."""
+    return [kind if kind in QUICKLY else pytest.param(kind, marks=pytest.mark.long) for kind in kinds]
 
 
 def table(kind, n=N, seed=0, broken=0.0):
@@ -255,7 +261,7 @@ def test_every_kind_of_rule_is_found_and_said(kind):
     assert reason in [each.reason for each in inspect(X).columns]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_long(KINDS))
 def test_shuffled_columns_have_no_rule(kind):
     X = table(kind)[0]
     rng = np.random.default_rng(1)
@@ -283,7 +289,7 @@ def test_copied_rows_are_no_evidence():
 TILTED = ("label → label", "sum of four")  # also drawn with an energy
 
 
-@pytest.mark.parametrize("kind", FITTED)
+@pytest.mark.parametrize("kind", some_long(FITTED))
 def test_drawn_and_imputed_rows_keep_a_rule_that_all_rows_keep(kind):
     X, (target, _) = table(kind)
     model = CTEM(**TINY | {"energy": "trees" if kind in TILTED else None}).fit(X)
@@ -296,7 +302,10 @@ def test_drawn_and_imputed_rows_keep_a_rule_that_all_rows_keep(kind):
     assert np.mean(keeps(kind, filled.astype({target: X[target].dtype}))) >= 0.99
 
 
-@pytest.mark.parametrize("kind", ["label → label", "labels → number", "clock time", "product", "sum of four"])
+LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("labels → number", "clock time", "product")]
+
+
+@pytest.mark.parametrize("kind", ["label → label", "sum of four", *LONG])
 def test_a_rule_that_some_rows_break_is_broken_as_often(kind):
     X, (target, words) = table(kind, n=3000, broken=0.03)
     share = np.mean(keeps(kind, X))
@@ -467,7 +476,7 @@ def test_a_rule_of_a_file_that_no_fit_could_write_is_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    "kind", ["label → label", "one to one", "label → flag", "labels → label", "number → band"]
+    "kind", some_long(["label → label", "one to one", "label → flag", "labels → label", "number → band"])
 )
 def test_a_label_that_follows_from_others_is_certain_in_new_rows(kind):
     X, (target, _) = table(kind)

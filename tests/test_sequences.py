@@ -12,6 +12,7 @@ from ctem.densities.sequences import CausalDensity, MaskedDensity, SequenceNet, 
 from ctem.matching.losses import brier, tilt_loss
 from ctem.partition import tilt_bracket
 
+pytestmark = pytest.mark.long  # research; no promise rests on it
 SPACE = Space.sequence(tokens=3, length=4)
 STATES = SPACE.states()
 SMALL = {"width": 16, "depth": 2, "heads": 2}
