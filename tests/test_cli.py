@@ -222,7 +222,9 @@ def test_categories_of_a_file_need_not_hold_all_labels(folder, tmp_path):
     assert set(found) == set(rows()["city"].dropna())
 
 
-@pytest.mark.parametrize("ending", ["csv", pytest.param("parquet", marks=pytest.mark.long), "arrow"])
+@pytest.mark.parametrize(
+    "ending", ["csv", *(pytest.param(e, marks=pytest.mark.long) for e in ("parquet", "arrow"))]
+)
 def test_drawn_columns_may_have_no_value_in_a_batch(tmp_path, monkeypatch, ending):
     X = rows().assign(city=pd.Series(["Oslo", "Bergen", *[None] * 148], dtype=object))
     CTEM(max_steps=4, energy=None, device="cpu", random_state=0).fit(X).save(tmp_path / "m.ctem")

@@ -101,7 +101,7 @@ def limited(share, seed=0, tied=True):
     return plain.bounded(Bounds(low, high, torch.full((n,), share))), low, high
 
 
-@pytest.mark.parametrize("share", [0.999, 0.6, 0.001])
+@pytest.mark.parametrize("share", [0.999, pytest.param(0.6, marks=pytest.mark.long), 0.001])
 @pytest.mark.parametrize("tied", [True, False])
 def test_densities_with_bounds_integrate_to_one_and_leave_of_what_is_beyond_what_the_share_does(share, tied):
     density, low, high = limited(share, tied=tied)

@@ -126,7 +126,10 @@ def test_the_density_of_moments_with_a_rhythm_integrates_to_one(fitted):
     assert np.exp(log_density).sum() * 7 / 1440 == pytest.approx(1, abs=2e-3)
 
 
-@pytest.mark.parametrize("step", ["7h", "10h", "100min", "36h", "45min"])
+@pytest.mark.parametrize(
+    "step",
+    ["7h", "100min", "36h", *(pytest.param(step, marks=pytest.mark.long) for step in ("10h", "45min"))],
+)
 def test_regular_moments_have_a_density_whether_or_not_their_step_divides_a_day(step):
     every = pd.Series(pd.date_range("2020-01-01", periods=ROWS, freq=step))
     X = table(every.sample(frac=1, random_state=0, ignore_index=True))
