@@ -10,7 +10,7 @@ from ctem.densities.tilted import Plan
 from ctem.fitting import learning
 from ctem.tables.answers import realism
 
-SHORT = Plan(rounds=2, draws=2.0, trees=60, patience=10, fresh=2000, steps=500)
+SHORT = Plan(rounds=2, draws=2.0, trees=60, patience=10, fresh=2000, steps=200)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,7 +38,9 @@ def wide():
     return X, CTEM(**SMALL | {"max_steps": 2, "energy": None}).fit(X)
 
 
-@pytest.mark.parametrize("held_out", [False, True], ids=["folds", "X_val"])
+@pytest.mark.parametrize(
+    "held_out", [False, pytest.param(True, marks=pytest.mark.long)], ids=["folds", "X_val"]
+)
 def test_scoring_ends_by_the_clock_whatever_the_held_out_rows(wide, held_out, monkeypatch):
     X, model = wide
     table, frame = TableDensity(model.schema_, model.density_), model.as_frame(X)
@@ -83,6 +85,7 @@ def test_what_is_typical_of_many_columns_is_drawn_once_and_of_few_rows(wide, mon
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.long
 def test_draws_beside_which_rows_are_rare_take_a_bounded_number_of_passes(wide):
     _, model = wide
     for table, most in (

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from small import SMALL
+from small import EXACT
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
@@ -28,7 +28,7 @@ def rows(n=120):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("border")
     rows().to_csv(folder / "t.csv", index=False)
-    CTEM(**{**SMALL, "max_steps": 2}).fit(pa.Table.from_pandas(rows())).save(folder / "m.ctem")
+    CTEM(**{**EXACT, "max_steps": 2}).fit(pa.Table.from_pandas(rows())).save(folder / "m.ctem")
     return folder
 
 
@@ -159,7 +159,7 @@ def test_a_closed_stream_is_an_error_in_one_line(folder, monkeypatch, capsys, st
 
 def test_names_and_cells_do_not_steer_a_terminal_that_tables_are_written_to(tmp_path):
     X = rows().rename(columns={"size": EVIL}).assign(city=lambda X: X["city"] + EVIL)
-    CTEM(**{**SMALL, "max_steps": 2}).fit(pa.Table.from_pandas(X)).save(tmp_path / "m.ctem")
+    CTEM(**{**EXACT, "max_steps": 2}).fit(pa.Table.from_pandas(X)).save(tmp_path / "m.ctem")
     ours, theirs = os.openpty()
     with open(theirs, "w", encoding="utf8") as terminal, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import EXACT, SMALL
+from small import EXACT
 
 from ctem import CTEM, Real
 from ctem.tables.io.cells import Cells
@@ -123,7 +123,7 @@ def people(n=400, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X = people()
-    return X, CTEM(**SMALL).fit(X)
+    return X, CTEM(**EXACT).fit(X)
 
 
 def test_samples_keep_the_sign_the_share_and_whole_numbers_whole(fitted):
@@ -160,7 +160,7 @@ def test_a_value_beyond_an_end_is_strange_and_more_so_the_further_it_is(fitted):
     assert (np.diff(model.score_samples(far)) < 0).all()
     assert (np.diff(model.outlier_scores(far)) > 0).all()
     assert model.outlier_scores(far)[-1] > model.outlier_scores(far.assign(fare=1e6))[0]
-    strict = CTEM(**{**SMALL, "max_steps": 2}, unknown="refuse").fit(X)
+    strict = CTEM(**{**EXACT, "max_steps": 2}, unknown="refuse").fit(X)
     with pytest.raises(ValueError, match=r"column 'fare' holds -4.0 in row 0, beyond its ends 0 … inf"):
         strict.score_samples(wrong)
     with pytest.raises(ValueError, match=r"column 'fare' holds -4.0 in row 0, beyond its ends"):
@@ -187,7 +187,7 @@ def test_beyond_its_ends_a_column_has_the_reserve_in_all(fitted, name):
 def test_how_strange_a_value_beyond_an_end_is_does_not_depend_on_the_unit():
     X = people()
     scores = [
-        CTEM(**SMALL).fit(X.assign(fare=by * X["fare"])).outlier_scores(X[:2].assign(fare=[-by, -99 * by]))
+        CTEM(**EXACT).fit(X.assign(fare=by * X["fare"])).outlier_scores(X[:2].assign(fare=[-by, -99 * by]))
         for by in (1.0, 1024.0)
     ]
     assert np.allclose(*scores, rtol=0, atol=1e-3)
@@ -196,7 +196,7 @@ def test_how_strange_a_value_beyond_an_end_is_does_not_depend_on_the_unit():
 def test_ends_may_be_said(tmp_path):
     X = people()[["age", "balance"]]
     said = {"age": Real(low=-math.inf), "balance": Real(low=-9, high=9.0)}
-    model = CTEM(**{**SMALL, "max_steps": 5}, kinds=said).fit(X)
+    model = CTEM(**{**EXACT, "max_steps": 5}, kinds=said).fit(X)
     assert not isinstance(model.schema_.columns["age"].codec.transform, Bounded)
     assert model.schema_.describe()[1].reason.endswith("never beyond -9 … 9, as requested")
     assert model.sample(2000, random_state=0)["balance"].between(-9, 9).all()

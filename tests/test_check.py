@@ -88,7 +88,12 @@ GOOD = {  # a log-potential, its space, samples of it, its log Z if it is known
 LONG = ("Potts", "a network on bits")  # Gibbs sweeps, column by column
 
 
-@pytest.mark.parametrize("name", GOOD)
+LATER = (*LONG, "four Gaussians in five dimensions", "random couplings", "angles")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LATER else name for name in GOOD]
+)
 def test_a_good_energy_is_passed_without_complaint(name):
     f, space, draw, log_z = GOOD[name]
     X = None if draw is None else draw(1500)
@@ -118,7 +123,9 @@ def test_samples_of_an_unadjusted_chain_are_named():
     assert "unadjusted chain" in found.faults[0]
 
 
-@pytest.mark.parametrize("target", [TwoGaussians(), GaussianMixture(5)], ids=["two", "four"])
+@pytest.mark.parametrize(
+    "target", [TwoGaussians(), pytest.param(GaussianMixture(5), marks=pytest.mark.long)], ids=["two", "four"]
+)
 def test_samples_that_miss_a_mode_are_named(target):
     X = target.sample(4000, 0)
     X = X[target.posterior(X).argmax(1).numpy() != 0][:1200]
@@ -165,6 +172,7 @@ def test_sides_that_cross_or_lie_far_apart_are_no_bracket():
     assert judged_sides([low, high._replace(ess=3.0)])["verdict"] == "unknown"
 
 
+@pytest.mark.long
 def test_the_any_order_proposal_brackets_too():
     lattice = Ising(5, 0.2)
     budget = Budget(chains=1500, levels=40, moves=1, steps=150, draws=3000)

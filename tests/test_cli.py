@@ -222,10 +222,12 @@ def test_categories_of_a_file_need_not_hold_all_labels(folder, tmp_path):
     assert set(found) == set(rows()["city"].dropna())
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
+@pytest.mark.parametrize(
+    "ending", ["csv", *(pytest.param(e, marks=pytest.mark.long) for e in ("parquet", "arrow"))]
+)
 def test_drawn_columns_may_have_no_value_in_a_batch(tmp_path, monkeypatch, ending):
     X = rows().assign(city=pd.Series(["Oslo", "Bergen", *[None] * 148], dtype=object))
-    CTEM(max_steps=4, device="cpu", random_state=0).fit(X).save(tmp_path / "m.ctem")
+    CTEM(max_steps=4, energy=None, device="cpu", random_state=0).fit(X).save(tmp_path / "m.ctem")
     batches_of(10, monkeypatch)
     target = tmp_path / f"new.{ending}"
     ctem("sample", tmp_path / "m.ctem", "-n", 400, "--with-missing", "-o", target, "-q")
@@ -360,8 +362,8 @@ def test_what_is_said_goes_to_standard_error(folder, tmp_path):
 def test_a_fit_that_was_cut_while_it_improved_says_so_and_so_does_info(folder, tmp_path, monkeypatch):
     words = "still improving: training ended at its limit while held-out rows still gained"
     for cut in (words, ""):
-        for module in ("ctem.estimators.estimator.still_improving",):
-            monkeypatch.setattr(module, lambda history, cut=cut: cut)
+        for module in ("estimator", "record"):
+            monkeypatch.setattr(f"ctem.estimators.{module}.still_improving", lambda history, cut=cut: cut)
         _, err = ctem("fit", folder / "t.csv", "-o", tmp_path / "m.ctem", "--max-steps", 4)
         assert (words in err) == bool(cut)
         assert (words in ctem("info", tmp_path / "m.ctem")[0]) == bool(cut)

@@ -12,7 +12,7 @@ from small import EXACT, SMALL
 
 from ctem import CTEM, Ordinal
 from ctem.tables.answers.density import TableDensity
-from ctem.tables.answers.events import conditional_probability
+from ctem.tables.answers.events import TableEvent, conditional_probability
 
 BIG = 6000
 FUZZED = 50
@@ -139,18 +139,19 @@ def test_probabilities_of_numbers_are_integrals():
 
 
 def test_whole_numbers_add_up(model):
-    years = [model.probability({"age": year}, n_draws=512) for year in (39, 40, 41)]
-    together = model.probability({"age": (39, 41)}, n_draws=512)
-    listed = model.probability({"age": [39, 40, 41]}, n_draws=512)
+    years = [model.probability({"age": year}, n_draws=256) for year in (39, 40, 41)]
+    together = model.probability({"age": (39, 41)}, n_draws=256)
+    listed = model.probability({"age": [39, 40, 41]}, n_draws=256)
     noise = np.sqrt(sum(one.of_draws**2 for one in years) + together.of_draws**2)
     assert abs(sum(one.value for one in years) - together.value) < 4 * noise
     assert listed.value == pytest.approx(together.value, rel=1e-6)
 
 
 def test_the_standard_error_is_the_spread_of_repeated_estimates(model):
-    given = {"rain": (1.0, 4.0), "city": ["Oslo"]}
-    found = [model.probability(given, n_draws=256, random_state=seed) for seed in range(12)]
-    spread, said = np.std([one.value for one in found], ddof=1), np.mean([one.of_draws for one in found])
+    given, table = {"rain": (1.0, 4.0), "city": ["Oslo"]}, TableDensity(model.schema_, model.density_)
+    event = TableEvent.of(table, model.table_type_, {}, given)
+    found = [event.probability(256, torch.Generator().manual_seed(seed)) for seed in range(12)]
+    spread, said = np.std([one.value for one in found], ddof=1), np.mean([one.stderr for one in found])
     assert 0.45 < spread / said < 1.8  # five standard errors of a standard deviation of twelve
 
 
@@ -190,7 +191,7 @@ def test_rare_events_have_a_relative_error(model):
     found = model.probability({"age": (75, 80), "rain": (None, 0.5), "city": ["Bergen"]})
     assert 0 < found.value < 1e-3
     assert found.of_draws < 0.3 * found.value
-    assert len(model.sample(50, given={"age": (75, 80), "city": ["Bergen"]})) == 50
+    assert len(model.sample(20, given={"age": (75, 80), "city": ["Bergen"]})) == 20
 
 
 def test_a_seed_repeats_rows_and_probabilities(model):
@@ -312,10 +313,9 @@ def test_beyond_the_rows_of_fit_what_is_told_of_a_number_agrees_with_its_draws()
     low, high = (known.quantile(share)[0] for share in (0.05, 0.95))
     assert low <= known.typical()[0] <= high
     assert known.std()[0] == pytest.approx(drawn.std(), rel=0.3)
-    (cell,) = [
-        each for each in model.outliers(pd.DataFrame({"x": [4.5], "y": [1.0]}))[0].cells if each.name == "y"
-    ]
-    assert cell.low <= cell.expected <= cell.high
+    (strange,) = model.outliers(pd.DataFrame({"x": [4.5], "y": [1.0]}))
+    assert strange.cells
+    assert all(cell.low <= cell.expected <= cell.high for cell in strange.cells)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64", "bool"])
@@ -379,7 +379,8 @@ def test_arrays_and_series_are_lists_of_values(model):
 
 
 def test_an_end_at_infinity_is_open(model):
-    assert model.probability({"rain": (1.0, np.inf)}) == model.probability({"rain": (1.0, None)})
+    closed, opened = (model.probability({"rain": (1.0, end)}, n_draws=512) for end in (np.inf, None))
+    assert closed == opened
     assert (model.sample(9, given={"rain": (-np.inf, 0.5)}, random_state=0)["rain"] <= 0.5).all()
 
 
@@ -413,17 +414,17 @@ def test_a_constant_column_meets_a_condition_or_nothing_does():
 
 def test_the_error_of_a_probability_knows_how_far_the_networks_disagree(model):
     given = {"age": (30, 40), "city": ["Oslo"]}
-    found = model.probability(given, tolerance=0)
+    found = model.probability(given, n_draws=2048, tolerance=0)
     table, kind = TableDensity(model.schema_, model.density_), model.table_type_
     alone = [
-        conditional_probability(table.of_member(k), kind, given, {}, 8192, torch.Generator().manual_seed(k))
+        conditional_probability(table.of_member(k), kind, given, {}, 2048, torch.Generator().manual_seed(k))
         for k in range(model.settings_.members)
     ]
     spread = np.std([one.value for one in alone], ddof=1) / np.sqrt(len(alone))
     noise = np.hypot.reduce([one.of_draws for one in alone])
     assert found.stderr == pytest.approx(np.hypot(found.networks, found.of_draws))
     assert abs(found.networks - spread) < 4 * noise
-    more = model.probability(given, n_draws=32_768, tolerance=0)
+    more = model.probability(given, n_draws=6144, tolerance=0)
     assert more.of_draws < 0.8 * found.of_draws
     assert more.networks > found.networks / 3
 
@@ -440,5 +441,6 @@ def test_an_event_and_its_opposite_add_up_to_one(model):
         ({"age": (None, 40)}, {"age": (41, None)}),
         ({"city": ["Oslo"]}, {"city": ["Bergen", "Røros"]}),
     ):
-        one, two = (model.probability(said, given={"rain": (0.5, None)}) for said in (event, other))
+        rain = {"rain": (0.5, None)}
+        one, two = (model.probability(said, given=rain, n_draws=512) for said in (event, other))
         assert abs(one.value + two.value - 1) < 4 * np.hypot(one.of_draws, two.of_draws) + 1e-3

@@ -11,14 +11,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from small import SMALL
+from small import EXACT
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
 from ctem.tables.io.csv_text import CsvWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")  # numbers of rows
-QUICK = {**SMALL, "max_steps": 2, "width": 4}
+QUICK = {**EXACT, "max_steps": 2, "width": 4}
 LONG = "12345678901234567890"  # more digits than a float64 or an int64 has
 
 

@@ -195,7 +195,7 @@ def tables():
 
 
 @pytest.mark.parametrize("case", list(tables()), ids=lambda case: case[0])
-@pytest.mark.parametrize("missing", ["hidden", "state"])
+@pytest.mark.parametrize("missing", ["hidden", pytest.param("state", marks=pytest.mark.long)])
 def test_every_model_of_a_fit_loads(tmp_path, case, missing):
     _, X = case
     model = CTEM(**TINY, missing=missing).fit(X)

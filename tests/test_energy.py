@@ -56,16 +56,21 @@ def table():
 @pytest.fixture(scope="module")
 def paper():
     """The paper's networks and loss against draws of the density."""
-    return CTEM(**WEAK, energy="networks", effort="quick").fit(three_labels(3000, 0))
+    return CTEM(**WEAK, energy="networks", effort="quick").fit(three_labels(1500, 0))
 
 
 @pytest.fixture(scope="module")
 def smooth():
-    """The same on numbers, with rounded ones and atoms among them."""
-    return CTEM(**WEAK, energy="networks", effort="quick").fit(mixed(1500, 0))
+    """The same on numbers, with rounded ones and atoms among them, learned for longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(learning.PLANS, "quick", learning.PLANS["quick"]._replace(steps=500))
+        return CTEM(**WEAK, energy="networks", effort="quick").fit(mixed(1500, 0))
 
 
-@pytest.fixture(params=["labels", "table", "paper", "smooth"])
+SMOOTH = pytest.param("smooth", marks=pytest.mark.long)
+
+
+@pytest.fixture(params=["labels", "table", "paper", SMOOTH])
 def model(request):
     return request.getfixturevalue(request.param)
 
@@ -117,6 +122,7 @@ def test_an_energy_of_networks_is_learned_with_the_constant_target(monkeypatch):
     assert gaps
 
 
+@pytest.mark.long
 def test_the_gradient_is_that_of_the_density_with_an_energy_of_networks(smooth):
     X, step = mixed(20, 6), 1e-3
     found = smooth.log_density_grad(X)[:, 0]
@@ -125,6 +131,7 @@ def test_the_gradient_is_that_of_the_density_with_an_energy_of_networks(smooth):
     assert np.median(np.abs(found - slope) / (1 + np.abs(slope))) < 0.05
 
 
+@pytest.mark.long
 def test_a_rounded_number_has_one_energy_wherever_in_its_cell_it_is_scored(smooth):
     x = smooth.schema_.encode(smooth.as_frame(mixed(50, 8))).x
     moved = smooth.schema_.jitter(x, torch.Generator().manual_seed(0))
@@ -138,10 +145,11 @@ def test_independent_columns_keep_no_energy():
     X = pd.DataFrame(
         {"a": rng.normal(size=2000), "b": rng.integers(4, size=2000), "c": rng.exponential(size=2000)}
     )
-    assert not isinstance(CTEM(max_steps=200, random_state=0).fit(X).density_, TiltedDensity)
+    short = {"max_steps": 200, "width": 32, "members": 1, "orders": 1, "random_state": 0}
+    assert not isinstance(CTEM(**short).fit(X).density_, TiltedDensity)
 
 
-@pytest.mark.parametrize("kind", ["table", "smooth"])
+@pytest.mark.parametrize("kind", ["table", SMOOTH])
 def test_the_energy_keeps_the_chain_rule(kind, request):
     """log ρ/b of a, and of b given a, add up to that of both, whatever the networks say."""
     table = request.getfixturevalue(kind)
@@ -178,8 +186,8 @@ def test_probabilities_of_an_event_and_its_opposite_add_up_and_agree_with_draws(
     drawn = table.sample(n, random_state=2)
     for column, cut in (("a", 0.0), ("b", 2.0), ("c", 0.5)):
         below, above = (
-            table.probability({column: (None, cut)}),
-            table.probability({column: (np.nextafter(cut, 9), None)}),
+            table.probability({column: (None, cut)}, n_draws=2048),
+            table.probability({column: (np.nextafter(cut, 9), None)}, n_draws=2048),
         )
         assert abs(below.value + above.value - 1) < 4 * math.hypot(below.stderr, above.stderr) + 0.01
         share = (drawn[column] <= cut).mean()
@@ -189,7 +197,7 @@ def test_probabilities_of_an_event_and_its_opposite_add_up_and_agree_with_draws(
         )
 
 
-@pytest.mark.parametrize("kind", ["table", "smooth"])
+@pytest.mark.parametrize("kind", ["table", SMOOTH])
 def test_terms_of_the_columns_add_up_to_the_log_density(kind, request):
     table = request.getfixturevalue(kind)
     X = mixed(60, 4).mask(np.random.default_rng(2).random((60, 5)) < 0.2)

@@ -47,6 +47,14 @@ BITS = Space([Category(2)] * 4)
 QUICK = Recipe(steps=40, evaluate_every=20, learning_rate=1e-2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _narrow():
+    """The paper's network, but narrow: most of a short fit is log Z on a grid."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "default_net", lambda space, seed: MLP(space, width=32, seed=seed))
+        yield
+
+
 def gaussian_rows(n=300, seed=0):
     return np.random.default_rng(seed).normal(size=(n, 2)) * [1.0, 0.5]
 

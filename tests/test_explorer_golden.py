@@ -58,7 +58,7 @@ def fitted():
         return X, CTEM(**SMALL).fit(X)
 
 
-@pytest.fixture(scope="module", params=["energy", "networks"])
+@pytest.fixture(scope="module", params=["energy", pytest.param("networks", marks=pytest.mark.long)])
 def asked(request, fitted):
     """A table, a model with an energy or without it, and what the page of its report carries."""
     X, model = fitted[0], copy(fitted[1])
@@ -151,6 +151,7 @@ def page_cell(model, name, condition):
     return dict(zip(("low", "high"), condition, strict=True)) if isinstance(condition, tuple) else condition
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", ["energy"], indirect=True)  # without: test_explorer_ranges
 def test_ranges_are_as_likely_as_python_finds_them(asked, tmp_path):
     X, model, data = asked

@@ -12,6 +12,7 @@ from ctem.tables.schema import Schema
 from tests.small import SMALL, TINY
 
 N = 600
+LEARNED = {**SMALL, "max_steps": 300, "width": 32, "batch_size": 128}
 
 
 def bills(n=N, seed=0):
@@ -28,7 +29,7 @@ def bills(n=N, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**{**SMALL, "max_steps": 300, "width": 32, "batch_size": 128}).fit(bills())
+    return CTEM(**LEARNED).fit(bills())
 
 
 def test_formulas_are_found_in_both_directions_and_said():
@@ -104,6 +105,7 @@ def test_dates_that_repeat_others_are_tied():
     assert ("sent", (("made", 1),)) in {(f.target, f.terms) for f in schema.formulas}
 
 
+@pytest.mark.long
 def test_a_streamed_table_has_the_same_formulas(tmp_path):
     """A sketch adds to each column what its sample missed, so that columns differ in length."""
     X = bills(25_000)
@@ -252,7 +254,7 @@ def continuous():
     a, c = rng.normal(100, 3.7, N), rng.normal(size=N)
     b = np.where(rng.random(N) < 0.8, a, rng.normal(100, 3.7, N))
     X = pd.DataFrame({"a": a, "b": b, "c": c, "d": a + c})
-    return X, CTEM(**{**SMALL, "max_steps": 300, "width": 32, "batch_size": 128}).fit(X)
+    return X, CTEM(**LEARNED).fit(X)
 
 
 def test_copies_and_sums_of_continuous_numbers_are_drawn_to_the_last_digit(continuous):

@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from small import SMALL
+from small import EXACT
 from typer.testing import CliRunner
 
 from ctem import CTEM, inspect
@@ -18,7 +18,7 @@ from ctem.tables.schema import Schema
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out of the density")
 N = 120
-BRIEF = {**SMALL, "max_steps": 10, "width": 8}
+BRIEF = {**EXACT, "max_steps": 10, "width": 8}
 
 
 def people(n=N, seed=0):
@@ -40,7 +40,7 @@ def people(n=N, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X = people()
-    return X, CTEM(**SMALL).fit(X)
+    return X, CTEM(**EXACT).fit(X)
 
 
 LEFT_OUT = ["passenger_id", "name", "note"]

@@ -9,7 +9,7 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM, CTEMImputer
 from ctem.tables.answers.density import TableDensity
@@ -37,7 +37,7 @@ def with_gaps(X, share=0.2, seed=1):
 
 
 def small(**settings):
-    return CTEMImputer(CTEM(**SMALL), **settings)
+    return CTEMImputer(CTEM(**EXACT), **settings)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from small import SMALL
+from small import EXACT
 from typer.testing import CliRunner
 
 import ctem
@@ -165,7 +165,7 @@ def test_what_a_fit_would_take_columns_for_is_what_inspect_says():
     seen = [
         (each.name, each.kind, each.reason) for each in ctem.inspect(X, kinds={"children": "real"}).columns
     ]
-    model = CTEM(**SMALL, kinds={"children": "real"}).fit(X)
+    model = CTEM(**EXACT, kinds={"children": "real"}).fit(X)
     assert seen == [(each.name, each.kind, each.reason) for each in model.schema_.describe()]
 
 
@@ -217,7 +217,7 @@ def test_a_terminal_shows_hostile_names_and_labels_and_obeys_none(tmp_path):
 
 def test_the_report_begins_with_what_is_odd_about_the_table(tmp_path):
     X = ordinary().assign(age=pd.to_numeric(pd.Series(with_cells(AGE, [3, 9], 999))))
-    text = write_report(CTEM(**SMALL).fit(X), X, tmp_path / "r.html", n_samples=50).read_text("utf-8")
+    text = write_report(CTEM(**EXACT).fit(X), X, tmp_path / "r.html", n_samples=50).read_text("utf-8")
     main = text[text.index("<main>") :]
     assert main.startswith('<main><section id="columns">')
     assert "holds 999 in 2 rows, which looks like a code for missing" in main[: main.index("</section>")]

@@ -76,7 +76,7 @@ def test_drawn_imputed_and_conditioned_rows_keep_the_orders(model):
     holed.loc[100:, ["start", "least"]] = None
     assert kept(model.impute(holed, random_state=0)) >= 0.99
     summer = pd.Timestamp("2020-03-01"), pd.Timestamp("2020-10-01")
-    assert kept(model.sample(200, given={"end": summer, "least": (12, None)}, random_state=0)) >= 0.98
+    assert kept(model.sample(50, given={"end": summer, "least": (12, None)}, random_state=0)) >= 0.98
 
 
 def test_an_order_that_is_broken_is_unlikely_but_not_impossible(model):
@@ -101,15 +101,18 @@ def limited(share, seed=0, tied=True):
     return plain.bounded(Bounds(low, high, torch.full((n,), share))), low, high
 
 
-@pytest.mark.parametrize("share", [0.999, 0.6, 0.001])
+@pytest.mark.parametrize("share", [0.999, pytest.param(0.6, marks=pytest.mark.long), 0.001])
 @pytest.mark.parametrize("tied", [True, False])
 def test_densities_with_bounds_integrate_to_one_and_leave_of_what_is_beyond_what_the_share_does(share, tied):
     density, low, high = limited(share, tied=tied)
-    t = torch.linspace(-40, 40, 160_001, dtype=torch.float64).float().expand(5, -1)
-    p, plain = (each.at(t).exp().double() for each in (density, replace(density, limits=None)))
-    assert (p.sum(1) * 5e-4).numpy() == pytest.approx(1, abs=4e-3)
+    tail = torch.linspace(9, 40, 1001, dtype=torch.float64)
+    t = torch.cat([-tail.flip(0), torch.linspace(-9, 9, 36_001, dtype=torch.float64)[1:-1], tail])
+    width = torch.cat([t.diff().new_zeros(1), t.diff()]) / 2 + torch.cat([t.diff(), t.new_zeros(1)]) / 2
+    t = t.float().expand(5, -1)
+    p, plain = (each.at(t).exp().double() * width for each in (density, replace(density, limits=None)))
+    assert p.sum(1).numpy() == pytest.approx(1, abs=4e-3)
     allowed = (t >= low[:, None]) & (t <= high[:, None])
-    within, before = ((each * allowed).sum(1) * 5e-4 for each in (p, plain))
+    within, before = ((each * allowed).sum(1) for each in (p, plain))
     for row in (0, 1, 3):
         assert within[row].item() == pytest.approx(1 - (1 - share) * (1 - before[row].item()), abs=4e-3)
     assert (before[:2] > 0.001).all()  # so that there the networks know more than the least share
@@ -163,7 +166,7 @@ def test_an_order_holds_where_a_rule_names_the_value_and_so_does_the_rule():
     assert {"length", "total"} <= {rule.target for rule in model.schema_.rules if rule.leads}
     holed = X.astype({"length": float, "item": object})
     holed.loc[: N // 2, ["length", "item"]] = None
-    given = model.sample(300, given={"box": (None, 20), "room": (None, 60)}, random_state=2)
+    given = model.sample(60, given={"box": (None, 20), "room": (None, 60)}, random_state=2)
     length, drawn = X.groupby("item")["length"].first(), model.sample(2000, random_state=1)
     for some, least in ((drawn, 0.99), (model.impute(holed, random_state=0), 0.99), (given, 0.95)):
         assert np.mean(some["length"] <= some["box"]) >= least

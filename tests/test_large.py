@@ -198,6 +198,7 @@ def test_a_streamed_fit_has_the_kinds_and_the_nats_of_one_in_memory(streamed, in
     assert abs(streamed.score(new) - in_memory.score(new)) < 0.02
 
 
+@pytest.mark.long
 def test_a_streamed_fit_goes_on_from_its_checkpoint_to_the_same_bits(folder, streamed, tmp_path):
     for _ in range(2):  # the second finds everything learned, if its rows are the same
         model = CTEM(**QUICK, checkpoint=tmp_path / "run").fit(folder, memory=LITTLE)

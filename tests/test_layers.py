@@ -1,6 +1,7 @@
 """The rooms of the house: how many there are, what may import what, and how long a function may be."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def module(path: Path) -> str:
 NAMES = {module(path): path for path in FILES}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """The modules of the library that a file imports, anywhere in it."""
     found = set()

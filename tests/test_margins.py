@@ -31,7 +31,9 @@ def holed(how, n=1500, seed=0):
     return pd.DataFrame({"a": np.where(a, "u", "v"), "b": np.where(b, "p", "q"), "c": label})
 
 
-@pytest.fixture(scope="module", params=["at random", "by value", "by another"])
+@pytest.fixture(
+    scope="module", params=["at random", pytest.param("by value", marks=pytest.mark.long), "by another"]
+)
 def fitted(request):
     X = holed(request.param)
     energy = "trees" if request.param == "at random" else None

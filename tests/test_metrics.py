@@ -20,6 +20,7 @@ from ctem.benchmarks.metrics import (
 )
 from ctem.benchmarks.targets import TwoGaussians, grid
 
+pytestmark = pytest.mark.long  # of benchmarks with a known truth
 P = torch.tensor([0.5, 0.25, 0.25])
 Q = torch.tensor([0.25, 0.25, 0.5])
 

@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from small import SMALL, TINY
+from small import EXACT, TINY
 from typer.testing import CliRunner
 
 from ctem import CTEM, cli
@@ -102,7 +102,7 @@ def test_holes_depend_on_columns_that_have_holes_themselves(drawn):
 
 @pytest.fixture(scope="module")
 def model():
-    return CTEM(**SMALL).fit(table(400))
+    return CTEM(**EXACT).fit(table(400))
 
 
 def test_samples_have_holes_if_asked_and_the_same_cells_elsewhere(model):

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import torch
 from scipy.stats import betabinom
-from small import SMALL, TINY
+from small import EXACT, SMALL, TINY
 
 from ctem import CTEM, CTEMOutlier
 from ctem.densities.anyorder.density import AnyOrderDensity
@@ -108,7 +108,7 @@ def test_p_values_and_the_gain_are_those_of_the_population_that_weights_stand_fo
         return pd.DataFrame({"side": np.where(side, "a", "b"), "size": rng.normal(np.where(side, 0, 40), 1)})
 
     X, new = drawn(3000, 0.5), drawn(3000, 0.95)
-    model = CTEM(**SMALL | {"max_steps": 300}).fit(X, sample_weight=np.where(X["side"] == "a", 19.0, 1.0))
+    model = CTEM(**EXACT | {"max_steps": 300}).fit(X, sample_weight=np.where(X["side"] == "a", 19.0, 1.0))
     p, held = model.p_values(new), model.held_out_
     for share in (0.25, 0.5, 0.75):
         assert abs((p <= share).mean() - share) < 5 * np.sqrt(
@@ -121,7 +121,7 @@ def test_p_values_and_the_gain_are_those_of_the_population_that_weights_stand_fo
 
 def test_rows_of_x_val_calibrate_the_whole_density():
     X, val = people(600, 4), people(300, 5)
-    model = CTEM(**SMALL).fit(X, X_val=val)
+    model = CTEM(**EXACT).fit(X, X_val=val)
     (fold,) = model.held_out_.folds
     assert model.held_out_.rows == len(val)
     scores = model.outlier_scores(people(50, 6))

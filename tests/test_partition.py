@@ -163,7 +163,10 @@ def test_a_bracket_crosses_where_its_rows_lack_a_mode_and_holds_the_truth_where_
     assert high < -margin
 
 
-@pytest.mark.parametrize(("method", "n"), [("importance", 60), ("annealed", 30), ("reverse", 24)])
+@pytest.mark.parametrize(
+    ("method", "n"),
+    [("importance", 60), ("annealed", 30), pytest.param("reverse", 24, marks=pytest.mark.long)],
+)
 def test_standard_errors_are_calibrated(method, n):
     base, sampler = ProductBase(MIXED), ANNEALED["mixed"][2]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KernelDensity
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM
 from ctem.tables.encoding.codecs import codec_from_json
@@ -85,7 +85,12 @@ def kernels(train, test):
     return KernelDensity(bandwidth=width).fit(train[:, None]).score_samples(test[:600, None])
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+QUICKLY = ("normal", "cauchy", "beta", "ten spikes", "a gap", "many orders")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICKLY else pytest.param(name, marks=pytest.mark.long) for name in COLUMNS]
+)
 def test_a_margin_is_as_likely_as_the_best_of_a_histogram_and_kernels(name):
     X = COLUMNS[name](np.random.default_rng(0))
     train, test = X[:ROWS], X[ROWS:]
@@ -115,7 +120,7 @@ def test_a_map_with_ranges_is_increasing_and_inverted_and_has_its_slope():
 def test_a_spiky_column_is_said_to_be_so_and_survives_a_file(tmp_path):
     rng = np.random.default_rng(2)
     X = np.column_stack([COLUMNS["a spike"](rng)[:600], rng.normal(size=600)])
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     codec = model.schema_.columns["x0"].codec
     assert "some ranges are preferred" in model.schema_.columns["x0"].reason
     assert codec_from_json(codec.to_json()) == codec

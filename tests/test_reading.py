@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from small import SMALL
+from small import EXACT
 from typer.testing import CliRunner
 
 from ctem import CTEM
@@ -20,7 +20,7 @@ from ctem.tables.io.writings import Writing
 from ctem.tables.schema import Schema
 
 N = 120
-BRIEF = {**SMALL, "max_steps": 10, "width": 8}
+BRIEF = {**EXACT, "max_steps": 10, "width": 8}
 RNG = np.random.default_rng(0)
 DAYS = pd.Timestamp("2023-01-05") + pd.to_timedelta(RNG.integers(0, 300, N), unit="D")
 AMOUNTS = RNG.lognormal(7, 1, N)

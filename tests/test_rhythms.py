@@ -126,7 +126,10 @@ def test_the_density_of_moments_with_a_rhythm_integrates_to_one(fitted):
     assert np.exp(log_density).sum() * 7 / 1440 == pytest.approx(1, abs=2e-3)
 
 
-@pytest.mark.parametrize("step", ["7h", "10h", "100min", "36h", "45min"])
+@pytest.mark.parametrize(
+    "step",
+    ["7h", "100min", "36h", *(pytest.param(step, marks=pytest.mark.long) for step in ("10h", "45min"))],
+)
 def test_regular_moments_have_a_density_whether_or_not_their_step_divides_a_day(step):
     every = pd.Series(pd.date_range("2020-01-01", periods=ROWS, freq=step))
     X = table(every.sample(frac=1, random_state=0, ignore_index=True))
@@ -136,7 +139,9 @@ def test_regular_moments_have_a_density_whether_or_not_their_step_divides_a_day(
     assert np.exp(log_density).sum() * (each / pd.Timedelta("1D")) == pytest.approx(1, abs=0.02)
 
 
-@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC+02:00"])
+@pytest.mark.parametrize(
+    "zone", [pytest.param("Asia/Tokyo", marks=pytest.mark.long), "America/New_York", "UTC+02:00"]
+)
 def test_moments_are_told_in_the_zone_of_the_table(zone):
     rng = np.random.default_rng(0)
     minutes = 1440 * rng.integers(0, 300, ROWS) + rng.integers(480, 1080, ROWS)
@@ -259,7 +264,7 @@ def test_the_hours_of_a_rhythm_are_those_of_the_wall_clock_in_summer_and_winter(
 
 
 @pytest.mark.parametrize("zone", ZONES)
-@pytest.mark.parametrize("made", [by_day, by_week])
+@pytest.mark.parametrize("made", [by_day, pytest.param(by_week, marks=pytest.mark.long)])
 def test_the_map_of_a_wall_clock_increases_is_inverted_and_loses_no_mass_where_clocks_are_set(zone, made):
     at = made(np.random.default_rng(0)).dt.tz_localize(zone)
     codec = codec_of(at)
@@ -314,6 +319,12 @@ def test_a_saved_model_with_a_rhythm_gives_the_same_scores(fitted, tmp_path):
     pd.testing.assert_frame_equal(again.sample(20, random_state=1), model.sample(20, random_state=1))
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """A codec of moments with a rhythm, as a file has it."""
+    return codec_of(by_day(np.random.default_rng(0))).to_json()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -328,10 +339,9 @@ def test_a_saved_model_with_a_rhythm_gives_the_same_scores(fitted, tmp_path):
         {"offsets": [0.0, 1.5]},
     ],
 )
-def test_a_rhythm_that_no_fit_can_have_written_is_refused(wrong):
+def test_a_rhythm_that_no_fit_can_have_written_is_refused(wrong, whole):
     curve = MonotoneMap(0.0, 1.0, (-1.0, 1.0), (-1.0, 1.0), (1.0, 1.0))
     made = Rhythm(curve, DAY, 0.0, (0.0, 0.5, 1.0), (0.0, 0.1, 1.0), (90.0,), (0.0, 0.04)).to_json()
-    whole = codec_of(by_day(np.random.default_rng(0))).to_json()
     assert codec_from_json({**whole, "transform": made}).transform.period == DAY
     with pytest.raises(ValueError, match=r"rhythm: expected (a period of 1 or 7 days|turns of a wall clock)"):
         codec_from_json({**whole, "transform": {**made, **wrong}})

@@ -161,7 +161,12 @@ def test_discrete_samplers_leave_a_skewed_target_invariant(name):
     assert agrees_with_states(run(DISCRETE[name], f, x, 5, g).x, f, STATES)
 
 
-@pytest.mark.parametrize("name", DISCRETE)
+QUICKEST = ("hamming", "gibbs", "informed", "alternate")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICKEST else pytest.param(name, marks=pytest.mark.long) for name in DISCRETE]
+)
 def test_discrete_samplers_find_a_skewed_target_from_a_point(name):
     f, g = Quadratic(STATES), seeded(4)
     x = torch.zeros(800, 4)
@@ -206,7 +211,7 @@ def test_langevin_finds_the_moments_from_a_point():
 
 
 @pytest.mark.parametrize("name", MIXED_SAMPLERS)
-@pytest.mark.parametrize("start", ["exact", "point"])
+@pytest.mark.parametrize("start", ["exact", pytest.param("point", marks=pytest.mark.long)])
 def test_mixed_samplers_leave_labelled_gaussians_invariant_and_find_them(name, start):
     f, g = LabelledGaussians(), seeded(8)
     exact = start == "exact"
@@ -475,6 +480,7 @@ def test_an_adapted_step_reaches_its_target_acceptance_at_any_scale(scale):
     assert run(sampler.frozen(), f, x, 50, seeded(5)).acceptance == pytest.approx(0.57, abs=0.05)
 
 
+@pytest.mark.long
 def test_annealing_with_adapted_steps_finds_both_modes_in_their_proportion():
     """0.7/0.3 modes 12 deviations apart: the levels join them, and every level gets the step it needs."""
     base = ProductBase(LINE)

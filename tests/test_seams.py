@@ -109,13 +109,17 @@ def test_moments_of_utc_are_taken_where_text_said_so(folder):
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "arrow": pa.Table}
 
 
-@pytest.mark.parametrize("fitted", ["numpy", *LIBRARIES])
-@pytest.mark.parametrize("output", LIBRARIES)
-def test_rows_are_drawn_into_the_library_that_is_asked_for(fitted, output):
+@pytest.fixture(scope="module", params=["numpy", *LIBRARIES])
+def model(request):
+    """A model of a table of each library."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.normal(size=120), "b": rng.integers(3, size=120)})
     tables = {"numpy": X.to_numpy(), "pandas": X, "polars": pl.DataFrame(X), "arrow": pa.Table.from_pandas(X)}
-    model = CTEM(**TINY).fit(tables[fitted])
+    return CTEM(**TINY).fit(tables[request.param])
+
+
+@pytest.mark.parametrize("output", LIBRARIES)
+def test_rows_are_drawn_into_the_library_that_is_asked_for(model, output):
     drawn = model.sample(5, random_state=1, output=output)
     assert isinstance(drawn, LIBRARIES[output])
     plain = read_frame(model.sample(5, random_state=1))

@@ -21,6 +21,7 @@ from ctem.samplers import (
     run,
 )
 
+pytestmark = pytest.mark.long  # research; no promise rests on it
 SPACE = Space.sequence(tokens=3, length=4)
 STATES = SPACE.states()
 SMALL = {"width": 16, "depth": 2, "heads": 2}

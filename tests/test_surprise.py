@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM, CTEMOutlier
 from ctem.tables.answers.surprise import Rarity
 
-LONGER = {**SMALL, "max_steps": 100, "width": 32}
+LONGER = {**EXACT, "max_steps": 100, "width": 32}
 
 
 def linked(n=400, seed=0):
@@ -120,6 +120,6 @@ def test_cells_that_are_as_good_as_sure_add_as_good_as_nothing():
 
 def test_the_outlier_estimator_calls_the_highest_scores_outliers():
     X = linked(200)
-    found = CTEMOutlier(CTEM(**SMALL), contamination=0.1).fit(X)
+    found = CTEMOutlier(CTEM(**EXACT), contamination=0.1).fit(X)
     assert np.array_equal(found.score_samples(X), -found.estimator_.outlier_scores(X))
     assert (found.predict(X) == -1).sum() == 20

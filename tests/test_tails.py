@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.special import ndtr
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM
 from ctem.densities.anyorder import NumberDensity
@@ -129,7 +129,7 @@ def test_draws_of_a_table_of_heavy_tails_stay_near_the_range_of_its_rows(tmp_pat
     rng = np.random.default_rng(0)
     z = rng.standard_normal((600, 2))
     both = pd.DataFrame({"delay": np.sinh(z[:, 0] + 0.5 * z[:, 1]) * 20, "size": np.exp(z[:, 1])})
-    model = CTEM(**SMALL).fit(both)
+    model = CTEM(**EXACT).fit(both)
     drawn = model.sample(20_000, random_state=0)
     for name in both:
         low, high, middle = both[name].min(), both[name].max(), both[name].median()
@@ -159,7 +159,7 @@ def test_no_row_is_drawn_beyond_a_value_at_which_a_column_was_cut():
     X = pd.DataFrame(
         {"income": np.minimum(np.round(rng.lognormal(1, 1, 2000), 2), 9.0), "noise": rng.normal(size=2000)}
     )
-    model = CTEM(**SMALL | {"energy": None}).fit(X)
+    model = CTEM(**EXACT).fit(X)
     drawn = model.sample(4000, random_state=0)["income"]
     assert drawn.max() == 9.0
     assert np.mean(drawn == 9.0) == pytest.approx(np.mean(X["income"] == 9.0), abs=0.05)

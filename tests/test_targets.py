@@ -10,6 +10,7 @@ from ctem.benchmarks import quantised, targets
 from ctem.benchmarks.metrics import ise, mode_weight_error, total_variation
 from ctem.benchmarks.targets import PAPER_2D, Banana, GaussianMixture, LabelledRing, Spiral, grid
 
+pytestmark = pytest.mark.long  # of benchmarks with a known truth
 CONTINUOUS = [*PAPER_2D, GaussianMixture(10), GaussianMixture(30)]
 QUANTISED = [quantised.Moons(), quantised.SwissRoll(), quantised.EightGaussians()]
 EVERY = [*CONTINUOUS, LabelledRing(), *QUANTISED]

@@ -11,6 +11,7 @@ from ctem.benchmarks.lattices import Ising, Potts, RandomIsing, kaufman_log_z, t
 from ctem.benchmarks.mixed import MixedClusters
 from ctem.partition import log_z_enumerate
 
+pytestmark = pytest.mark.long  # of benchmarks with a known truth
 PUBLISHED_FLOORS = [20.035, 19.979, 20.551, 19.717, 19.553, 20.137, 20.677]  # by Monte Carlo, ± .003 to .007
 
 

@@ -4,14 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM, CTEMOutlier
 from ctem.datasets import load_penguins
 from ctem.tables.io.frame import read_frame
 from ctem.tables.schema import Schema
 
-BRIEF = {**SMALL, "max_steps": 5, "width": 8}
+BRIEF = {**EXACT, "max_steps": 5, "width": 8}
 
 
 def labelled(n=120, seed=0):
@@ -31,7 +31,7 @@ def labelled(n=120, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     X = labelled()
-    return X, CTEM(**SMALL).fit(X)
+    return X, CTEM(**EXACT).fit(X)
 
 
 NEW = {"city": "Rome", "rooms": 7, "year": 2025, "paid": "maybe"}
@@ -57,7 +57,7 @@ def test_the_reserve_is_the_share_of_values_seen_once():
 
 def test_a_row_with_a_new_value_is_an_outlier_and_says_so(fitted):
     X, _ = fitted
-    model = CTEMOutlier(CTEM(**SMALL), contamination=0.05).fit(X)
+    model = CTEMOutlier(CTEM(**EXACT), contamination=0.05).fit(X)
     new = X.assign(city=["Rome", *X["city"][1:]])
     assert model.predict(new)[0] == -1
     worst = model.estimator_.outliers(new, 1)[0]
@@ -114,6 +114,7 @@ def test_samples_hold_only_values_that_were_seen(fitted):
     assert set(drawn["city"]) <= set(X["city"])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:fitted on")
 def test_cross_validation_and_a_search_on_penguins_give_numbers():
     """Folds are not shuffled: whole islands are new to some."""

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import SMALL
+from small import EXACT
 
 from ctem import CTEM
 from ctem.tables.io.frame import read_frame
@@ -48,7 +48,7 @@ def test_numbers_on_a_lattice_of_decimals_are_drawn_without_noise(case):
 
 def test_samples_and_imputations_have_the_digits_of_the_table():
     X = beside(ON_LATTICES["tenths by a sum"][0])
-    model = CTEM(**SMALL).fit(X)
+    model = CTEM(**EXACT).fit(X)
     holes = X.assign(v=np.where(np.arange(N) % 2, np.nan, X["v"]))
     gone = holes["v"].isna()
     drawn = [model.sample(300, random_state=0)["v"]]
@@ -79,7 +79,7 @@ def test_values_of_their_own_come_back_as_they_are(case):
     assert own in schema.columns["v"].codec.atoms
     assert schema.columns["v"].codec.lattice.step > 0
     assert schema.decode(schema.encode(frame).x)["v"].to_list() == X["v"].tolist()
-    drawn = CTEM(**SMALL).fit(X).sample(N, random_state=0)["v"]
+    drawn = CTEM(**EXACT).fit(X).sample(N, random_state=0)["v"]
     share = float((X["v"] == own).mean())
     assert abs(float((drawn == own).mean()) - share) < 0.03 + 4 * np.sqrt(share / N)
     assert (drawn == own).any()

@@ -9,6 +9,7 @@ from experiments.sweep import MOST, made_up, rate
 from experiments.tables.bench import Counted, rates
 from experiments.tables.nats import beside_the_flow, flow_course, reached, split
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 FLOW = [(1.0, -9.0), (4.0, -5.0), (8.0, -5.002), (16.0, -6.0)]  # best at 4 seconds
 RATIO = "seconds to the flow's best nats, ours / flow's own"
 

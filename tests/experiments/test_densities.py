@@ -7,6 +7,7 @@ import torch
 from ctem.benchmarks.targets import grid
 from experiments.paper.robustness import FURTHER
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 PLANAR = [name for name, target in FURTHER.items() if target.space.dim == 2]
 
 

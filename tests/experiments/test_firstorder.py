@@ -14,6 +14,7 @@ from ctem.training import Recipe, train
 from experiments.images.firstorder import FirstOrder, HiddenPixels
 from experiments.images.unet import ImageNet
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 BASE = skewed(BITS)
 
 

@@ -21,6 +21,7 @@ from experiments.paper.grids import (
     weighed_by_counts,
 )
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 SIZE = 7
 
 

@@ -11,6 +11,7 @@ from ctem.matching.noise import Levels, LogUniform, Noise
 from ctem.spaces import Category, Real, Space
 from experiments.images.objectives import PAPER_LEVELS, Angular, Contours, LevelFlips, angle_of, level_at
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 SPACE = Space([Category(2)] * 3)
 BASE = ProductBase(SPACE, [torch.tensor([1.0, 1 + j / 2]) for j in range(3)])
 STATES = SPACE.states(dtype=torch.float64)

@@ -14,6 +14,7 @@ from ctem.partition import log_z_enumerate, log_z_grid
 from experiments.paper import pairwise
 from experiments.paper.pairwise import PairLoss, comparison_kernels, constant, fit_pairwise, folds_of
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 FINITE = Space([Category(3), Ordinal(4), Category(2)])
 LINE, PLANE, MIXED = Space([Real()]), Space([Real(), Real()]), Space([Real(), Category(3)])
 QUICK = Recipe(steps=20, batch_size=32, learning_rate=1e-2, ema=0.9, evaluate_every=10)

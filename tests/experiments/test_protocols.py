@@ -22,6 +22,7 @@ from experiments.tables.samples import (
     trend_error,
 )
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 LABELS = ["city", "grade"]
 
 

@@ -26,6 +26,7 @@ from experiments.paper.systems import (
     save_fit,
 )
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 PLANE = Space([Real(), Real()])
 BRIEF = Recipe(steps=20, batch_size=32, evaluate_every=10)
 

@@ -29,6 +29,7 @@ from ctem.training import Recipe, train
 from experiments.images.objectives import Contours, LevelFlips
 from experiments.images.unet import ImageNet
 
+pytestmark = pytest.mark.long  # of the experiments, not of the library
 SPACE = Space([Category(2)] * 64)
 BASE = ProductBase(SPACE, [torch.tensor([1.0, 0.2 + j / 64]) for j in range(64)])
 

@@ -13,7 +13,7 @@ import pytest
 
 from ctem import CTEM
 
-TABLES, FEW = 60, 5
+TABLES, FEW = 60, 3
 DRAWN = 10_000
 MODEL = {
     "width": 16,

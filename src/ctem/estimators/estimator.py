@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.anyorder.events import Probability
 from ctem.densities.anyorder.settings import Settings
-from ctem.densities.tilted import TiltedDensity
 from ctem.estimators.notebook import model_html
+from ctem.estimators.record import attributes_of, describe_model, fitted_of
 from ctem.fitting.arguments import check_arguments, check_count, plain_arguments
 from ctem.fitting.intake import Intake, intake
 from ctem.fitting.learning import fit_density
-from ctem.persistence.models.fitted import Fitted, Origin
 from ctem.persistence.models.rebuilding import load
 from ctem.persistence.models.writing import save
 from ctem.tables.answers.conditional import Conditional, on_classes
@@ -38,7 +36,7 @@ from ctem.tables.answers.events import TableEvent, conditional_probability, spli
 from ctem.tables.answers.heldout import HeldOut, check_held_out
 from ctem.tables.answers.missingness import Missingness, fit_missingness
 from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
-from ctem.tables.answers.realism import Realism, realism, rows_to_compare
+from ctem.tables.answers.realism import Realism, realism_of_tables, rows_to_compare
 from ctem.tables.encoding.codecs import Constant, LeftOut
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.delivery import Delivers, delivered
@@ -517,10 +515,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         real = taken(frame, np.random.default_rng(0).permutation(len(frame))[: 2 * rows])
         generator = self._generator(random_state)
         sampled = Frame(frame.table_type, self._table.sample(rows, generator))
-        if self.missingness_ is not None:
-            sampled = self.missingness_.as_in(real, sampled, generator)
-        x, drawn = (self.schema_.encode(each).x.numpy() for each in (real, sampled))
-        return realism(x, drawn)
+        return realism_of_tables(self.schema_, self.missingness_, real, sampled, generator)
 
     def unseen(self, X: Any) -> NDArray[np.bool_]:
         """Which cells hold a value that fit never saw, shape (n, columns)."""
@@ -530,51 +525,21 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def describe(self) -> dict[str, Any]:
         """What was inferred and how the fit went, as plain values for printing and reports."""
         check_is_fitted(self)
-        history = self.density_.history
-        learned = zip(
-            self.schema_.describe(), self._table.nats_from_others(), self._table.believed(), strict=True
-        )
-        return {
-            "columns": [
-                {**asdict(column), "nats_from_others": nats, "believed": share}
-                for column, nats, share in learned
-            ],
-            "rows": self.n_samples_seen_,
-            "effort": self.effort,
-            "settings": asdict(self.settings_),
-            "independent_score": self.independent_score_,
-            "held_out": self.held_out_.summary(),
-            "level": self.density_.level,
-            "energy": self.density_.energy.summary() if isinstance(self.density_, TiltedDensity) else None,
-            "steps": history.step[-1] if history.step else 0,
-            "best_step": history.best_step,
-            "best_loss": history.best_loss,
-            "seconds": history.seconds,
-            "still_improving": still_improving(history) or None,
-            "seed": self.seed_,
-            "data_hash": self.data_hash_,
-        }
+        return describe_model(self)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file, atomically; see ``ctem.persistence``."""
         check_is_fitted(self)
-        origin = Origin(self.seed_, self.n_samples_seen_, self.data_hash_, self.independent_score_)
-        named, arguments = hasattr(self, "feature_names_in_"), plain_arguments(self.get_params(deep=False))
-        about = self.table_type_, named, self.schema_, self.settings_, self.density_
-        save(Fitted(arguments, *about, origin, self.held_out_, self.missingness_), path)
+        save(fitted_of(self), path)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> CTEM:
         """The model that ``save`` wrote. Nothing in the file is run; a damaged or foreign one is refused."""
         fitted = load(path, device)
         model = cls(**fitted.arguments, device=device)
-        model.table_type_, model.schema_, model.settings_ = fitted.table_type, fitted.schema, fitted.settings
-        model.n_features_in_ = len(fitted.table_type.names)
-        if fitted.named:
-            model.feature_names_in_ = np.array(fitted.table_type.names, object)
-        model.seed_, model.n_samples_seen_, model.data_hash_, model.independent_score_ = fitted.origin
+        for name, value in attributes_of(fitted).items():
+            setattr(model, name, value)
         model._adopt(fitted.density)
-        model.held_out_, model.missingness_ = fitted.held_out, fitted.missingness
         return model
 
     def _repr_html_(self) -> str:

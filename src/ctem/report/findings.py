@@ -18,7 +18,7 @@ from ctem.report.privacy import Privacy, audit, is_of_fit
 from ctem.tables.answers.density import TableDensity
 from ctem.tables.answers.heldout import EVERY, HeldOut
 from ctem.tables.answers.outliers import Outlier, find_outliers
-from ctem.tables.answers.realism import Realism, realism
+from ctem.tables.answers.realism import Realism, realism_of_tables
 from ctem.tables.inspection import inspect_frame
 from ctem.tables.io.cells import Cells
 from ctem.tables.io.frame import Frame
@@ -172,7 +172,9 @@ def examine(model: CTEM, X: Any, held_out: Any, n_samples: int, seed: int, name:
         outliers=_outliers(model, table, frame, chosen),
         history=model.density_.history,
         judged=model.held_out_,
-        realism=_realism(model, frame, Frame(model.table_type_, sampled), generator, seed),
+        realism=realism_of_tables(
+            model.schema_, model.missingness_, frame, Frame(model.table_type_, sampled), generator, seed
+        ),
         patterns=_patterns(whole),
         gaps_are_values=model.missing == "state",
         privacy=_privacy(model, X, held_out, seed) if same else None,
@@ -186,15 +188,6 @@ def _chosen(frame: Frame, seed: int) -> NDArray[np.int64]:
     if n <= LARGEST:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, LARGEST, replace=False))
-
-
-def _realism(
-    model: CTEM, frame: Frame, sampled: Frame, generator: torch.Generator, seed: int
-) -> Realism | None:
-    if model.missingness_ is not None:
-        sampled = model.missingness_.as_in(frame, sampled, generator)
-    real, drawn = (model.schema_.encode(rows).x.numpy() for rows in (frame, sampled))
-    return realism(real, drawn, seed)
 
 
 def _privacy(model: CTEM, X: Any, held_out: Any, seed: int) -> Privacy | None:

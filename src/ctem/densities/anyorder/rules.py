@@ -37,7 +37,8 @@ class Named(NamedTuple):
     """
 
     value: Tensor  # codes (n,), −1 for none; or the ends of the cell of a number (n, 2), nan for none
-    share: Tensor  # (n,): how likely it is
+    share: Tensor  # (n,): how likely it is, where the cell is not a gap
+    gap: bool = False  # whether the last code is a gap, of which they know nothing
 
     @property
     def known(self) -> Tensor:
@@ -99,6 +100,8 @@ def keep_labels(
     >>> log_p, named = torch.tensor([[0.5, 0.25, 0.25]]).log(), Named(torch.tensor([2]), torch.tensor([0.9]))
     >>> keep_labels(log_p, [], named).exp()
     tensor([[0.0667, 0.0333, 0.9000]])
+    >>> keep_labels(log_p, [], Named(torch.tensor([0]), torch.tensor([0.9]), gap=True)).exp()
+    tensor([[0.6750, 0.0750, 0.2500]])
     >>> at_most = Within(torch.tensor([[True, True, False]]), torch.tensor([0.99]))
     >>> keep_labels(log_p, [], named, at_most).exp()
     tensor([[0.6607, 0.3303, 0.0090]])
@@ -108,7 +111,8 @@ def keep_labels(
         kept = _kept_within(kept, some, torch.minimum(1 - some.share.double(), _beyond(kept, some)))
     if named is not None:
         chosen = torch.arange(log_p.shape[1], device=log_p.device) == named.value.unsqueeze(1)
-        kept = torch.where(named.known.unsqueeze(1), _weighed(log_p, chosen, 1 - named.share.double()), kept)
+        weighed = _weighed(log_p, chosen, 1 - named.share.double(), gap=named.gap)
+        kept = torch.where(named.known.unsqueeze(1), weighed, kept)
     if ordered is None:
         return kept
     return _kept_within(kept, ordered, _beyond(kept, ordered) * (1 - ordered.share.double()))
@@ -121,20 +125,28 @@ def _beyond(log_p: Tensor, within: Within) -> Tensor:
 
 
 def _kept_within(log_p: Tensor, within: Within, beyond: Tensor) -> Tensor:
-    """With this mass outside of what is allowed; unchanged where nothing is known, nan."""
+    """log_p with the mass ``beyond`` (n,) outside of what is allowed; unchanged where the share is nan."""
     weighed = _weighed(log_p, within.allowed, beyond.nan_to_num())
     return torch.where(within.share.isnan().unsqueeze(1), log_p, weighed)
 
 
-def _weighed(log_p: Tensor, chosen: Tensor, beyond: Tensor) -> Tensor:
-    """(1 − b) ρ(· | chosen) + b ρ(· | others), even where ρ has nothing there; ρ if there are no others or none."""
+def _weighed(log_p: Tensor, chosen: Tensor, beyond: Tensor, *, gap: bool = False) -> Tensor:
+    """(1 − b) ρ(· | chosen) + b ρ(· | others), even where ρ has nothing there; ρ if there are no others or none.
+
+    With ``gap`` the last code keeps its probability, and what is said is said of the rest.
+    """
     p, beyond = log_p.double().exp(), beyond.unsqueeze(1)
+    others = ~chosen
+    if gap:
+        others[:, -1] = False
     parts = []
-    for part in (chosen, ~chosen):
+    for part in (chosen, others):
         mass, size = (p * part).sum(1, keepdim=True), part.sum(1, keepdim=True).clamp_min(1)
         parts.append(torch.where(mass > LEAST, p * part / mass.clamp_min(LEAST), part / size))
     out = (1 - beyond) * parts[0] + beyond * parts[1]
-    some = chosen.any(1, keepdim=True) & ~chosen.all(1, keepdim=True)
+    if gap:
+        out = torch.cat([out[:, :-1] * (1 - p[:, -1:]), p[:, -1:]], 1)
+    some = chosen.any(1, keepdim=True) & others.any(1, keepdim=True)
     return torch.where(some, out, p).log().to(log_p.dtype)
 
 

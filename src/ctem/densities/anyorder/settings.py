@@ -15,9 +15,7 @@ NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficien
 FEWEST = 64  # rows of a batch that are too few to be made fewer
 SMALL = 5000  # rows below which one network overfits
 LONGEST = 450_000  # steps times real columns, at most
-CLIP = (
-    1.0  # norm of a gradient: several times the usual one, so that it only stops a step that would undo many
-)
+CLIP = 1.0  # norm of a gradient: several times the usual one, to stop only what would undo many steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ class Boosting:
 
     Arguments:
         sizes: of the columns: how many codes each has, 0 for numbers.
-        rate: of learning, at first: what is left to learn after hundreds of trees is learned at twice the rate, and so on.
+        rate: of learning, at first; what is left to learn after hundreds of trees is learned at twice the rate.
         trees: at most so many.
         rows: of a leaf, at least.
         patience: trees without a better held-out loss after which it ends.

@@ -10,6 +10,7 @@ by no more than chance are left alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,8 @@ def levelled(
             tilt *= np.exp(ratio)[at]
     some = np.flatnonzero(added.any(1)).tolist()
     splits = [_splits(j, leaf[j]) for j in some]
-    return Trees.build(cuts, splits, [added[j] for j in some], [place[j][1] for j in some], bias=0.0)
+    values, weights = [added[j].tolist() for j in some], [place[j][1].tolist() for j in some]
+    return Trees.build(cuts, splits, values, weights, bias=0.0)
 
 
 def _cuts(column: Tensor, j: int, recut: Callable[[int, Tensor], Tensor]) -> list[float]:
@@ -73,7 +75,7 @@ def _cuts(column: Tensor, j: int, recut: Callable[[int, Tensor], Tensor]) -> lis
     return torch.unique(recut(j, torch.from_numpy(np.unique(ends)))).tolist()
 
 
-def _leaves(counts: Vector, coded: bool) -> NDArray[np.int64]:
+def _leaves(counts: NDArray[Any], coded: bool) -> NDArray[np.int64]:
     """The leaf of every bin: its own, but one for all codes that are not among the most frequent."""
     if not coded:
         return np.minimum(np.arange(BINS), LEAVES - 1)
@@ -83,7 +85,7 @@ def _leaves(counts: Vector, coded: bool) -> NDArray[np.int64]:
     return leaf
 
 
-def _ratio(expected: Vector, found: Vector, tilt: Vector) -> Vector:
+def _ratio(expected: Vector, found: NDArray[Any], tilt: Vector) -> Vector:
     """The logs of what shares of the data are to those of the draws, as far as they are more than chance.
 
     Arguments:

@@ -220,7 +220,7 @@ def conditional_probability(
 
     >>> from ctem import CTEM
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
-    >>> model = CTEM(max_steps=2, width=8, batch_size=16, random_state=0).fit(X)
+    >>> model = CTEM(max_steps=2, width=8, energy=None, random_state=0).fit(X)
     >>> 0.3 < model.probability({"x0": (0, None)}, given={"x1": (0, 1)}, n_draws=256).value < 0.7
     True
     """

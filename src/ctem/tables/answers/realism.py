@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import RepeatedStratifiedKFold, cross_val_score
 
-__all__ = ["Realism", "realism", "rows_to_compare"]
+from ctem.tables.answers.missingness import Missingness
+from ctem.tables.io.frame import Frame
+from ctem.tables.schema import Schema
+
+__all__ = ["Realism", "realism", "realism_of_tables", "rows_to_compare"]
 
 ROWS, CELLS = 1000, 2**16  # of each kind, at most: each column of a drawn row takes a pass
 FEWEST = 50  # of each kind, at least
@@ -60,6 +65,27 @@ def realism(real: NDArray[np.float32], sampled: NDArray[np.float32], seed: int =
     real, sampled = (rng.permutation(rows)[: 2 * n] for rows in (real, sampled))
     halves = np.array_split(real, 2)
     return Realism(_passing(real[:n], sampled[:n], seed), _passing(halves[0], halves[1], seed))
+
+
+def realism_of_tables(
+    schema: Schema,
+    missingness: Missingness | None,
+    real: Frame,
+    sampled: Frame,
+    generator: torch.Generator,
+    seed: int = 0,
+) -> Realism | None:
+    """``realism`` of a table and of sampled rows, which get gaps in the columns in which the table has some.
+
+    >>> from ctem.tables.io.frame import read_frame
+    >>> few = read_frame(np.arange(20.0)[:, None])
+    >>> realism_of_tables(Schema.fit(few), None, few, few, torch.Generator()) is None  # too few rows
+    True
+    """
+    if missingness is not None:
+        sampled = missingness.as_in(real, sampled, generator)
+    x, drawn = (schema.encode(rows).x.numpy() for rows in (real, sampled))
+    return realism(x, drawn, seed)
 
 
 def _passing(one: NDArray[np.float32], other: NDArray[np.float32], seed: int) -> float:

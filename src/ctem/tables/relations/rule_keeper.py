@@ -92,7 +92,8 @@ class RuleKeeper:
             fresh = np.isnan(value) & ~np.isnan(implied)
             value, share = np.where(fresh, implied, value), np.where(fresh, odds, share)
         place = self._placed(quantity, value, j).to(x.device)
-        return Named(place, torch.from_numpy(np.nan_to_num(share)).to(x))
+        gap = quantity.codec.state and j == quantity.owner[0]
+        return Named(place, torch.from_numpy(np.nan_to_num(share)).to(x), gap)
 
     def _of_part(self, rule: KeptRule, quantity: Quantity, j: int, share: Vector) -> Vector:
         """The share of one encoded column of the target: whether the value is a frequent one, then which number."""
