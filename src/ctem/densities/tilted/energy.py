@@ -72,7 +72,10 @@ TIMED, FEW_TIMED, BRIEF = (
     32,
     0.2,
 )  # draws by which the time of one is judged; few, if these take such seconds
-FRESH_SHARE = 0.5  # draws for log Z, beside those of the rounds, where time is short
+FRESH_SHARE, FRESH_SETS = (
+    0.5,
+    2,
+)  # draws beside those of the rounds, where time is short: for margins, and for log Z
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
 PATIENCE = 30  # trees without a better held-out loss after which the mean over hidden cells is learned
@@ -184,7 +187,7 @@ class Plan(NamedTuple):
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
         rows = min(rows, self.most)
-        fresh = max(0.0, 2 * self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds)
+        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds) * FRESH_SETS
         steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
 
@@ -204,7 +207,7 @@ class Plan(NamedTuple):
 
     def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
         """Seconds that draws and trees take for each row of the data."""
-        drawing = (1 + FRESH_SHARE) * self.draws * self._all_rounds * pace.draw
+        drawing = (1 + FRESH_SETS * FRESH_SHARE) * self.draws * self._all_rounds * pace.draw
         cell = ROW_TREE * pace.load / free_threads()
         growing = (1 + self.draws) * (self.rounds + 1) * self.trees * columns * cell
         return drawing, growing
