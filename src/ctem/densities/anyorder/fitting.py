@@ -112,13 +112,12 @@ def fit_anyorder(
     parents, base = dict(parents or {}), ProductBase.fit(space, x, weights=weights).to(x.device)
     data = split_rows(x, settings.members, seed, weights=weights, jitter=jitter, held_out=held_out)
     correlation = Inputs(base).correlation_among(x)
-    beside: dict[str, Any] = {"correlation": correlation, "seed": seed} | (
-        {} if ties is None else {"ties": ties}
-    )
+    beside: dict[str, Any] = {"correlation": correlation, "seed": seed}
+    beside |= {} if ties is None else {"ties": ties}
     net = network(base, **settings.network, **beside)
     net.believe(net.worth._replace(reach=outermost(len(x))))
-    worthwhile = least_gain(base, settings)
-    how: dict[str, Any] = {"growth": settings.growth, "least_gain": worthwhile, "refresh": refresh}
+    how: dict[str, Any] = {"growth": settings.growth, "refresh": refresh}
+    how["least_gain"] = _least(base, settings)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
@@ -245,11 +244,11 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
     return max(levels, key=likelihood)
 
 
-def least_gain(base: ProductBase, settings: Settings) -> float:
+def _least(base: ProductBase, settings: Settings) -> float:
     """Nats a row that a doubling of the steps must gain: of labels alone, a hundredth of what they say at most.
 
     >>> from ctem.spaces import Category
-    >>> round(least_gain(ProductBase(Space([Category(2)] * 2)), Settings()), 4)
+    >>> round(_least(ProductBase(Space([Category(2)] * 2)), Settings()), 4)
     0.0139
     """
     if base.space.reals:

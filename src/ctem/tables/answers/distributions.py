@@ -299,7 +299,7 @@ def log_total_tilt(density: TiltedDensity, x: Tensor, owner: tuple[int, ...]) ->
     >>> from ctem.spaces import Category, Space
     >>> b = AnyOrderDensity(AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8), 1e-3, [[0, 1]])
     >>> rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)
-    >>> energy = fit_energy(b, rows[:800], rows[800:], [2, 2], Plan(rate=0.1, trees=50, fresh=2000))
+    >>> energy = fit_energy(b, rows[:800], rows[800:], [2, 2], Plan(rate=0.1, trees=50, fresh=8000))
     >>> known = torch.tensor([[0.0, torch.nan]])  # ρ and b have the same margins
     >>> bool(log_total_tilt(TiltedDensity(b, energy, lambda x: x), known, (1,)).abs() < 0.05)
     True
