@@ -479,11 +479,12 @@ class _Fit:
 
     def _energy(self, parts: Sequence[Part], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
         most = self.plan.freshest(len(self.sizes))
-        log_z = estimate(_sum(parts, fresh), "importance")
-        while log_z.stderr > PRECISE and len(fresh) < most and self._left() > 0:
+        log_w = _sum(parts, fresh)
+        while _error(log_w) > PRECISE and len(fresh) < most and self._left() > 0:
             fresh = torch.cat([fresh, self._drawn(min(len(fresh), most - len(fresh)), generator)])
-            log_z = estimate(_sum(parts, fresh), "importance")
-        tilt = (_sum(parts, fresh) - log_z.value).exp()
+            log_w = _sum(parts, fresh)
+        log_z = estimate(log_w, "importance")
+        tilt = (log_w - log_z.value).exp()
         ceiling = _ceiling(tilt)
         clipped = float((tilt - ceiling).clamp_min(0).mean())
         partial = self._partial(fresh, tilt)
@@ -542,9 +543,18 @@ class Gain(NamedTuple):
 def _gain(held_out: Tensor, fresh: Tensor) -> Gain:
     """mean g(held-out rows) − log mean e^{g(fresh draws)}."""
     log_z = (fresh.logsumexp(0) - math.log(len(fresh))).item()
-    spread = float((fresh - log_z).exp().std()) / math.sqrt(len(fresh))
     error = float(held_out.std()) / math.sqrt(len(held_out))
-    return Gain(float(held_out.mean()) - log_z, math.hypot(error, spread))
+    return Gain(float(held_out.mean()) - log_z, math.hypot(error, _error(fresh)))
+
+
+def _error(log_w: Tensor) -> float:
+    """The standard error of log mean w.
+
+    >>> _error(torch.zeros(100))
+    0.0
+    """
+    w = (log_w - log_w.logsumexp(0) + math.log(len(log_w))).exp()
+    return float(w.std()) / math.sqrt(len(w))
 
 
 def _ceiling(tilt: Tensor) -> float:
