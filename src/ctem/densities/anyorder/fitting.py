@@ -117,7 +117,7 @@ def fit_anyorder(
     net = network(base, **settings.network, **beside)
     net.believe(net.worth._replace(reach=outermost(len(x))))
     how: dict[str, Any] = {"growth": settings.growth, "refresh": refresh}
-    how["least_gain"] = _least(base, settings)
+    how["least_gain"] = _least_gain(base, settings)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()
     late = here.agreed(lambda: _rounded(gaps(x, parents).double().mean(0)).cpu()).to(x.device)
@@ -244,11 +244,11 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
     return max(levels, key=likelihood)
 
 
-def _least(base: ProductBase, settings: Settings) -> float:
+def _least_gain(base: ProductBase, settings: Settings) -> float:
     """Nats a row that a doubling of the steps must gain: of labels alone, a hundredth of what they say at most.
 
     >>> from ctem.spaces import Category
-    >>> round(_least(ProductBase(Space([Category(2)] * 2)), Settings()), 4)
+    >>> round(_least_gain(ProductBase(Space([Category(2)] * 2)), Settings()), 4)
     0.0139
     """
     if base.space.reals:
