@@ -59,3 +59,14 @@ def test_no_cell_of_rounded_values_is_divided():
     data, drawn = rows(5000, 0.0, 0).round(), rows(5000, 0.5, 1).round()
     trees = levelled(data, drawn, torch.zeros(5000), SIZES, recut=lambda j, cuts: (cuts - 0.5).round() + 0.5)
     assert bool(torch.equal(trees.cuts, trees.cuts.floor() + 0.5))
+
+
+def test_margins_are_those_of_weights_that_are_cut():
+    """Where a ceiling cuts a fifth of all weight, one label above all, the others make up for it."""
+    data, drawn = (torch.from_numpy(np.random.default_rng(k).random(40_000) < 0.3).double() for k in (0, 1))
+    tilt = 2 * drawn + torch.from_numpy(np.random.default_rng(2).normal(size=40_000))
+    g, highest = tilt.clamp_max(2.0), 2.0
+    trees = levelled(data.unsqueeze(1), drawn.unsqueeze(1), g, [2], highest=highest)
+    weight = (g + trees(drawn.unsqueeze(1))).clamp_max(highest).exp()
+    before, after = (float((w * drawn).sum() / w.sum()) for w in (g.exp(), weight))
+    assert abs(float(data.mean()) - after) < 0.02 < 0.2 < before - float(data.mean())

@@ -50,7 +50,6 @@ def measure(task: Task, args) -> Values:
         "gain by held-out rows": energy.gain,
         "standard error of log Z": energy.log_z.stderr,
         "share of draws accepted": energy.acceptance,
-        "clipped share": energy.clipped,
         "trees": float(energy.trees),
     }
     model._adopt(model.density_.plain)

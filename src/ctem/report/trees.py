@@ -21,13 +21,14 @@ def energy_data(energy: Energy) -> Json:
 
     >>> from ctem.partition.log_z import LogZ
     >>> none = Trees.build([[0.0]], [], [], [], bias=0.0)
-    >>> energy = Energy((none,), none, LogZ(0.5, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0, {}, {})
+    >>> energy = Energy((none,), none, LogZ(0.5, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, {}, {})
     >>> sorted(energy_data(energy)), energy_data(energy)["logZ"]
-    (['atoms', 'ceiling', 'logZ', 'partial', 'rounds'], 0.5)
+    (['atoms', 'ceiling', 'logZ', 'margins', 'partial', 'rounds'], 0.5)
     """
     return {
         "rounds": [_trees(trees) for trees in energy.rounds],
         "partial": _trees(energy.partial),
+        "margins": None if energy.margins is None else _trees(energy.margins),
         "logZ": energy.log_z.value,
         "ceiling": energy.ceiling,
         "atoms": {child: [_number(value) for value in of.tolist()] for child, of in energy.atoms.items()},

@@ -12,6 +12,8 @@ Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on 
     gain = mean g(held-out rows) − log mean e^{g(fresh draws)},
 
 which needs no constant. An energy is kept only if it gains by more than two standard errors.
+Draws of ρ are accepted draws of b, so that e^g / Z needs a ceiling: g itself is cut there, before Z is estimated, and
+what scores a row is what draws it. A last sum of trees, one for each column, gives draws the margins of the data.
 
 Where cells are hidden, ρ(x_V) = b(x_V) E[e^g / Z | x_V], the mean over the hidden cells as b draws them. A second sum
 of trees learns the logarithm of that mean from draws of b alone, with cells hidden at random.
@@ -51,8 +53,9 @@ Atoms = Mapping[
     int, Tensor
 ]  # real column → for each code of its category, the number that the code stands for
 SURE = 2.0  # standard errors by which an energy must gain
-CLIPPED = 5e-3  # share of ρ that may be lost where e^g is above the ceiling
-HIGHEST = 6.0  # ceiling of e^g / Z, at most
+CUT = 5e-3  # share of ρ that may lie above the ceiling of e^g / Z
+HIGHEST = 16.0  # that ceiling, at most
+HALVINGS = 40  # of an interval, to find it
 PRECISE = 3e-3  # standard error of log Z, in nats
 FRESH = 4  # times as many fresh draws, at most, to make log Z precise
 BATCH = 2**15  # draws at a time
@@ -218,18 +221,18 @@ class Energy:
     """g(x) − log Z of whole rows, and the same for rows with hidden cells.
 
     Arguments:
-        rounds: sums of trees whose sum is g.
+        rounds: sums of trees whose sum is g, cut at the ceiling.
         partial: log E[e^g / Z | visible cells].
         log_z: log E_b e^g.
-        ceiling: log of the largest e^g / Z that draws are accepted by.
+        ceiling: the largest g − log Z; g is cut there.
         gain, stderr: nats a held-out row gained, and their standard error.
-        clipped: share of ρ above the ceiling.
         atoms: real column → for each code of its category, the number that the code stands for.
         parents: real column → that category.
         networks: what networks add to g.
+        margins: what is added to g after that, before it is cut once more.
 
     >>> none = Trees.build([[0.0]], [], [], [], bias=0.0)
-    >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, 0.0, {}, {})(torch.zeros(2, 1))
+    >>> Energy((none,), none, LogZ(0.0, 0.0, math.inf, "none"), 0.0, 0.0, 0.0, {}, {})(torch.zeros(2, 1))
     tensor([0., 0.], dtype=torch.float64)
     """
 
@@ -239,32 +242,39 @@ class Energy:
     ceiling: float
     gain: float
     stderr: float
-    clipped: float
     atoms: Atoms
     parents: Mapping[int, int]
     networks: Networks | None = None
+    margins: Trees | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """log ρ/b of rows (n, d) with nan where a cell is hidden: g(x) − log Z of whole ones; float64 (n,)."""
         partly, seen = gaps(x, self.parents).any(1), self.seen(x)
         if not bool(partly.any()):
-            return _sum(self._parts, seen) - self.log_z.value
+            return self._whole(lambda part: part(seen))
         out = self.partial(seen)
-        out[~partly] = _sum(self._parts, seen[~partly]) - self.log_z.value
+        out[~partly] = self._whole(lambda part: part(seen[~partly]))
         return out
 
+    def _whole(self, of: Callable[[Part], Tensor]) -> Tensor:
+        """g − log Z, from what is asked of every part."""
+        g = torch.stack([of(part) for part in self._learned]).sum(0)
+        margins = None if self.margins is None else of(self.margins)
+        return _cut(g, margins, self.log_z.value + self.ceiling) - self.log_z.value
+
     @property
-    def _parts(self) -> tuple[Part, ...]:
-        """What g is the sum of."""
+    def _learned(self) -> tuple[Part, ...]:
+        """What g is the sum of, before its margins."""
         return self.rounds if self.networks is None else (*self.rounds, self.networks)
 
     def grad(self, x: Tensor) -> Tensor:
-        """∂g / ∂x of whole rows (n, d), 0 of others: trees are constant between their cuts, networks are not."""
+        """∂g / ∂x of whole rows (n, d), 0 of others: only networks are not constant between cuts, below the ceiling."""
         if self.networks is None:
             return torch.zeros_like(x)
         rows = self.seen(x).clone().requires_grad_()
         (found,) = torch.autograd.grad(self.networks(rows).sum(), rows)
-        return torch.where(gaps(x, self.parents).any(1, keepdim=True) | x.isnan(), 0.0, found)
+        flat = gaps(x, self.parents).any(1) | (self(x) >= self.ceiling)
+        return torch.where(flat.unsqueeze(1) | x.isnan(), 0.0, found)
 
     def seen(self, x: Tensor) -> Tensor:
         """Rows as the trees see them: a number that is written as a code is a number, too."""
@@ -273,7 +283,7 @@ class Energy:
     def terms(self, x: Tensor) -> Tensor:
         """What each observed cell adds to log ρ/b, (n, d) float64; what none adds is spread evenly over them."""
         seen, partly = self.seen(x), gaps(x, self.parents).any(1)
-        added = torch.stack([part.shares(seen) for part in self._parts]).sum(0)
+        added = torch.stack([part.shares(seen) for part in (*self._learned, self.margins) if part]).sum(0)
         if bool(partly.any()):
             added[partly] = self.partial.shares(seen[partly])
         for child, parent in self.parents.items():
@@ -300,14 +310,12 @@ class Energy:
             if len(owner) == 2
             else torch.ones(len(values), dtype=torch.bool, device=x.device)
         )
-        for rows, parts, constant in (
-            (~partly, self._parts, self.log_z.value),
-            (partly, (self.partial,), 0.0),
-        ):
-            if bool(rows.any()):
-                j, some = owner[-1], values[here, -1]
-                found = sum(each.at(seen[rows], j, some) for each in parts)
-                out[rows.nonzero(), here.nonzero().T] = found - constant
+        j, some = owner[-1], values[here, -1]
+        if bool(partly.any()):
+            out[partly.nonzero(), here.nonzero().T] = self.partial.at(seen[partly], j, some)
+        if not bool(partly.all()):
+            whole = self._whole(lambda part: part.at(seen[~partly], j, some))
+            out[(~partly).nonzero(), here.nonzero().T] = whole
         for q in (~here).nonzero().flatten().tolist():
             other[:, list(owner)] = values[q]
             out[:, q] = self(other)
@@ -320,18 +328,23 @@ class Energy:
             "networks": 0 if self.networks is None else self.networks.nets.members,
         }
         log_z = {"log_z": self.log_z.value, "log_z_stderr": self.log_z.stderr}
-        rest = {"acceptance": self.acceptance, "clipped": self.clipped}
-        return {**learned, "gain": self.gain, "stderr": self.stderr, **log_z, **rest}
+        return {
+            **learned,
+            "gain": self.gain,
+            "stderr": self.stderr,
+            **log_z,
+            "acceptance": self.acceptance,
+        }
 
     @property
     def trees(self) -> int:
         """How many trees g has."""
-        return sum(each.count for each in self.rounds)
+        return sum(each.count for each in (*self.rounds, self.margins) if each)
 
     @property
     def acceptance(self) -> float:
         """The share of b's draws that become draws of ρ."""
-        return math.exp(-self.ceiling) * (1 - self.clipped)
+        return math.exp(-self.ceiling)
 
     def __str__(self) -> str:
         several = "" if self.networks is None else f"{self.networks.nets.members} networks"
@@ -440,14 +453,32 @@ class _Fit:
             last = better.mean <= gain.mean  # of the rounds of trees
             parts, gain = (parts, gain) if last else (more, better)
             took = time.perf_counter() - began
+        return self._kept(data, held, fresh, parts, weight, generator)
+
+    def _kept(
+        self,
+        data: Tensor,
+        held: Tensor,
+        fresh: Tensor,
+        parts: Sequence[Part],
+        weight: Tensor | None,
+        generator: torch.Generator,
+    ) -> Energy | None:
+        """The energy of some parts, cut, with its margins unless these lose; None if it gains no more than chance."""
+        highest, margins = _highest(_sum(parts, fresh)), None
+        plain = [_cut(_sum(parts, x), None, highest) for x in (held, fresh)]
+        gain = _gain(*plain)
         if any(isinstance(part, Trees) for part in parts) and self._left() > 0:
-            margins = self._levelled(data, parts, weight, generator)
-            more = [*parts, margins] if margins.count else parts
-            better = _gain(_sum(more, held), _sum(more, fresh))
-            parts, gain = (more, better) if better.mean > gain.mean else (parts, gain)
+            drawn = self._drawn(self.plan.fresh, generator)
+            g = _cut(_sum(parts, drawn), None, highest)
+            trees = levelled(data, drawn, g, self.sizes, highest=highest, weight=weight, recut=self.recut)
+            more = [_cut(g, trees(x), highest) for g, x in zip(plain, (held, fresh), strict=True)]
+            better, change = _gain(*more), more[0] - plain[0]
+            if trees.count and better.mean > gain.mean - float(change.std()) / math.sqrt(len(held)):
+                gain, margins = better, trees
         if gain.mean <= SURE * gain.stderr:
             return None
-        return self._energy(parts, gain, fresh, generator)
+        return self._energy(parts, margins, highest, gain, fresh, generator)
 
     def _boosted(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
@@ -455,13 +486,6 @@ class _Fit:
         plan, weights = self.plan, [None if each is None else _array(each) for each in (weight, tilt)]
         boosting = Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
         return boosting.ratio(_array(data), _array(drawn), *weights).recut(self.recut)
-
-    def _levelled(
-        self, data: Tensor, parts: Sequence[Part], weight: Tensor | None, generator: torch.Generator
-    ) -> Trees:
-        """A part by which draws have the margins of the data, learned from draws that no other part has seen."""
-        drawn = self._drawn(self.plan.fresh, generator)
-        return levelled(data, drawn, _sum(parts, drawn), self.sizes, weight=weight, recut=self.recut)
 
     def _compared(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
@@ -477,21 +501,28 @@ class _Fit:
             recipe=recipe,
         )
 
-    def _energy(self, parts: Sequence[Part], gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
-        most = self.plan.freshest(len(self.sizes))
-        log_w = _sum(parts, fresh)
+    def _energy(
+        self,
+        parts: Sequence[Part],
+        margins: Trees | None,
+        highest: float,
+        gain: Gain,
+        fresh: Tensor,
+        generator: torch.Generator,
+    ) -> Energy:
+        def g(x: Tensor) -> Tensor:
+            return _cut(_sum(parts, x), None if margins is None else margins(x), highest)
+
+        most, log_w = self.plan.freshest(len(self.sizes)), g(fresh)
         while _error(log_w) > PRECISE and len(fresh) < most and self._left() > 0:
-            fresh = torch.cat([fresh, self._drawn(min(len(fresh), most - len(fresh)), generator)])
-            log_w = _sum(parts, fresh)
+            more = self._drawn(min(len(fresh), most - len(fresh)), generator)
+            fresh, log_w = torch.cat([fresh, more]), torch.cat([log_w, g(more)])
         log_z = estimate(log_w, "importance")
-        tilt = (log_w - log_z.value).exp()
-        ceiling = _ceiling(tilt)
-        clipped = float((tilt - ceiling).clamp_min(0).mean())
-        partial = self._partial(fresh, tilt)
+        partial = self._partial(fresh, (log_w - log_z.value).exp())
         rounds = tuple(part for part in parts if isinstance(part, Trees))
         networks = next((part for part in parts if isinstance(part, Networks)), None)
-        about = math.log(ceiling), *gain, clipped, self.atoms, self.parents
-        return Energy(rounds, partial, log_z, *about, networks)
+        about = highest - log_z.value, *gain, self.atoms, self.parents
+        return Energy(rounds, partial, log_z, *about, networks, margins)
 
     def _left(self) -> float:
         """Seconds that are left."""
@@ -557,18 +588,35 @@ def _error(log_w: Tensor) -> float:
     return float(w.std()) / math.sqrt(len(w))
 
 
-def _ceiling(tilt: Tensor) -> float:
-    """The least M ≥ 1 with E[(tilt − M)₊] ≤ ``CLIPPED``, or ``HIGHEST``.
+def _highest(log_w: Tensor) -> float:
+    """Where to cut log w: the least h that takes ``CUT`` of E w at most, or where e^h is ``HIGHEST`` times the mean.
 
-    >>> _ceiling(torch.ones(100))
-    1.0
+    >>> _highest(torch.zeros(100))
+    0.0
+    >>> log_w = torch.tensor([0.0] * 95 + [6.0] * 5)
+    >>> cut = log_w.clamp_max(_highest(log_w)).exp()
+    >>> round(float(cut.max() / cut.mean()), 3) == HIGHEST
+    True
     """
-    value = tilt.sort(descending=True).values
-    above = value.cumsum(0) - value * torch.arange(
-        1, len(value) + 1, device=value.device
-    )  # Σ (t_i − t_k), i ≤ k
-    beyond = int((above / len(value) <= CLIPPED).sum()) - 1
-    return min(max(float(value[beyond]), 1.0), HIGHEST)
+    low, high = float(log_w.min()), float(log_w.max())
+    w = (log_w - high).exp()
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        top = math.exp(middle - float(log_w.max()))
+        mean = float(w.clamp_max(top).mean())
+        enough = mean >= (1 - CUT) * float(w.mean()) or top >= HIGHEST * mean
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def _cut(g: Tensor, margins: Tensor | None, highest: float) -> Tensor:
+    """g cut at its highest, with its margins, cut again.
+
+    >>> _cut(torch.tensor([5.0, 0.0]), torch.tensor([-1.0, 0.5]), 2.0)
+    tensor([1.0000, 0.5000])
+    """
+    g = g.clamp_max(highest)
+    return g if margins is None else (g + margins).clamp_max(highest)
 
 
 def _seen(x: Tensor, atoms: Atoms, parents: Mapping[int, int]) -> Tensor:

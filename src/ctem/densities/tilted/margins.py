@@ -9,6 +9,7 @@ by no more than chance are left alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from ctem.densities.tilted.trees import BINS, LEAVES, Split, Trees
 
 __all__ = ["levelled"]
 
-SWEEPS = 3  # over all columns
+SWEEPS = 10  # over all columns, at most
 CHANCE = 1.5  # standard errors of the log of a ratio of shares, which are not made up for
 Vector = NDArray[np.float64]
 
@@ -32,6 +33,7 @@ def levelled(
     log_w: Tensor,
     sizes: Sequence[int],
     *,
+    highest: float = math.inf,
     weight: Tensor | None = None,
     recut: Callable[[int, Tensor], Tensor] = lambda j, cuts: cuts,
 ) -> Trees:
@@ -39,6 +41,7 @@ def levelled(
 
     Arguments:
         sizes: of the columns, 0 for numbers.
+        highest: where the logs of weights are cut, with the trees' part in them.
         weight: of the rows of the data (n,).
         recut: moves the cuts of a column so that none divides a cell of rounded values.
 
@@ -55,13 +58,15 @@ def levelled(
         bins, own = (none.binned(x[:, j], j).cpu().numpy() for x in (drawn, data))
         leaf.append(_leaves(np.bincount(own, rows, BINS), coded))
         place.append((leaf[j][bins], np.bincount(leaf[j][own], rows, LEAVES)))
-    tilt = (log_w - log_w.max()).exp().cpu().numpy().astype(np.float64)
+    log = log_w.double().cpu().numpy().copy()
+    top = min(log.max(), highest)
     added = np.zeros((len(sizes), LEAVES))
     for _ in range(SWEEPS):
         for j, (at, there) in enumerate(place):
+            tilt = np.exp(np.minimum(log, highest) - top)
             ratio = _ratio(there * (rows.sum() / (rows**2).sum()), np.bincount(at, tilt, LEAVES), tilt)
             added[j] += ratio
-            tilt *= np.exp(ratio)[at]
+            log += ratio[at]
     some = np.flatnonzero(added.any(1)).tolist()
     splits = [_splits(j, leaf[j]) for j in some]
     values, weights = [added[j].tolist() for j in some], [place[j][1].tolist() for j in some]

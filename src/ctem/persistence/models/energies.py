@@ -21,7 +21,7 @@ MOST_TREES = 20_000  # of a round
 NETWORKS = "networks."
 NETWORK = {"members": (1, 100), "width": (1, 4096), "depth": (1, 20)}
 FARTHEST = 1e4  # nats of anything here
-FIELDS = {"biases", "partial", "log_z", "ceiling", "gain", "stderr", "clipped", "networks"}
+FIELDS = {"biases", "partial", "log_z", "ceiling", "gain", "stderr", "networks", "margins"}
 
 
 def rebuilt_energy(
@@ -52,6 +52,8 @@ def rebuilt_energy(
     if set(header) != FIELDS or not 0 <= len(header["biases"]) <= MOST_ROUNDS:
         raise ValueError(f"energy: expected {sorted(FIELDS)} and at most {MOST_ROUNDS} rounds.")
     biases = [*header["biases"], header["partial"]]
+    if header["margins"] is not None:
+        biases.append(header["margins"])
     arrays: list[dict[str, Tensor]] = [{} for _ in biases]
     networks = _networks(header["networks"], schema, tensors)
     for name, tensor in tensors.items():
@@ -61,12 +63,14 @@ def rebuilt_energy(
         if not (place.isascii() and place.isdigit()) or int(place) >= len(arrays):
             raise ValueError(f"energy: expected arrays of {len(arrays)} sums of trees; got {name!r:.40}.")
         arrays[int(place)][field] = tensor
-    if any(len(sums.get("value", ())) > MOST_TREES for sums in arrays):
+    if any(len(array.get("value", ())) > MOST_TREES for array in arrays):
         raise ValueError(f"energy: expected at most {MOST_TREES} trees in a round.")
-    *rounds, partial = (
-        Trees.of_tensors(sums, schema.unordered, number("energy.bias", bias, -FARTHEST, FARTHEST))
-        for sums, bias in zip(arrays, biases, strict=True)
-    )
+    sums = [
+        Trees.of_tensors(array, schema.unordered, number("energy.bias", bias, -FARTHEST, FARTHEST))
+        for array, bias in zip(arrays, biases, strict=True)
+    ]
+    margins = None if header["margins"] is None else sums.pop()
+    *rounds, partial = sums
     energy = Energy(
         rounds=tuple(rounds),
         partial=partial,
@@ -74,10 +78,10 @@ def rebuilt_energy(
         ceiling=number("energy.ceiling", header["ceiling"], 0, 10),
         gain=number("energy.gain", header["gain"], 0, FARTHEST),
         stderr=number("energy.stderr", header["stderr"], 0, FARTHEST),
-        clipped=number("energy.clipped", header["clipped"], 0, 0.99),
         atoms=schema.atoms,
         parents=schema.parents,
         networks=networks,
+        margins=margins,
     )
     return TiltedDensity(plain, energy, schema.snapped)
 

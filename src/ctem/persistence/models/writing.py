@@ -118,8 +118,8 @@ def _energy(energy: Energy) -> Header:
         "ceiling": energy.ceiling,
         "gain": energy.gain,
         "stderr": energy.stderr,
-        "clipped": energy.clipped,
         "networks": None if energy.networks is None else energy.networks.options,
+        "margins": None if energy.margins is None else energy.margins.bias,
     }
 
 
@@ -144,7 +144,8 @@ def tensors_of(model: Fitted) -> dict[str, torch.Tensor]:
     if (classes := density.net.classes) is not None:
         tensors |= {"classes.weight": classes.weight, "classes.chance": classes.chance}
     if isinstance(density, TiltedDensity):
-        for k, trees in enumerate((*density.energy.rounds, density.energy.partial)):
+        sums = *density.energy.rounds, density.energy.partial, density.energy.margins
+        for k, trees in enumerate(filter(None, sums)):
             tensors |= {f"energy.{k}.{name}": value for name, value in trees.tensors().items()}
         if (networks := density.energy.networks) is not None:
             tensors |= {f"energy.networks.{name}": value for name, value in networks.tensors().items()}

@@ -59,8 +59,9 @@ class Trees {
 
 /* log ρ/b: g(x) − log Z of whole rows, and its partial sum of trees where cells are hidden. */
 class Energy {
-  constructor({ rounds, partial, logZ, ceiling, atoms }, { parents, columns }) {
-    Object.assign(this, { logZ, atoms, parents, columns, rounds: rounds.map((round) => new Trees(round)), partial: new Trees(partial) });
+  constructor({ rounds, margins, partial, logZ, ceiling, atoms }, { parents, columns }) {
+    Object.assign(this, { logZ, ceiling, atoms, parents, columns, rounds: rounds.map((round) => new Trees(round)), partial: new Trees(partial) });
+    this.margins = margins && new Trees(margins);
     this.times = clamp(Math.ceil(2 * Math.exp(ceiling)), FEWEST, MOST);
   }
 
@@ -71,16 +72,23 @@ class Energy {
 
   at(x) {
     const seen = this.seen(x), whole = this.isWhole(x);
-    return whole ? sum(this.rounds.map((trees) => trees.at(seen))) - this.logZ : this.partial.at(seen);
+    if (!whole) return this.partial.at(seen);
+    return this.cut(sum(this.rounds.map((trees) => trees.at(seen))), this.margins?.at(seen) ?? 0);
+  }
+
+  /* g − log Z, at most the ceiling, with its margins and without. */
+  cut(g, margins) {
+    return Math.min(Math.min(g - this.logZ, this.ceiling) + margins, this.ceiling);
   }
 
   /* With a column of the table at each of some codes or numbers. */
   atValues(x, owner, values) {
     const other = x.slice();
     for (const i of owner) other[i] = 0;
-    const whole = this.isWhole(other), seen = this.seen(other), parts = whole ? this.rounds : [this.partial];
-    const each = parts.map((trees) => trees.atValues(seen, owner.at(-1), values));
-    return Array.from(values, (_, i) => sum(each.map((part) => part[i])) - (whole ? this.logZ : 0));
+    const j = owner.at(-1), seen = this.seen(other);
+    if (!this.isWhole(other)) return this.partial.atValues(seen, j, values);
+    const each = this.rounds.map((trees) => trees.atValues(seen, j, values)), margins = this.margins?.atValues(seen, j, values);
+    return Array.from(values, (_, i) => this.cut(sum(each.map((part) => part[i])), margins?.[i] ?? 0));
   }
 
   /* Probabilities of the codes of a column by b, weighed. */
