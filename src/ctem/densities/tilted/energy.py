@@ -58,6 +58,8 @@ HIGHEST = 16.0  # that ceiling, at most
 HALVINGS = 40  # of an interval, to find it
 PRECISE = 3e-3  # standard error of log Z, in nats
 FRESH = 4  # times as many fresh draws, at most, to make log Z precise
+FEWEST_FRESH = 2000  # draws for the gain, however few rows there are
+SPARE = 1.05  # times as many draws as seem to be needed
 BATCH = 2**15  # draws at a time
 LEARNING = Recipe(
     batch_size=512, learning_rate=1e-3, weight_decay=0.1, ema=0.99, evaluate_every=100, patience=5
@@ -78,10 +80,13 @@ TIMED, FEW_TIMED, BRIEF = (
 FRESH_SHARE, FRESH_SETS = (
     0.5,
     2,
-)  # draws beside those of the rounds, where time is short: for margins, and for log Z
+)  # draws beside those of the rounds, where time is short: for the gain and margins, and for log Z
 FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
 MASKS = 3  # ways in which the cells of a draw are hidden
-PATIENCE = 30  # trees without a better held-out loss after which the mean over hidden cells is learned
+RATE, PATIENCE = (
+    0.2,
+    15,
+)  # of the mean over hidden cells: its boosting, and trees without a better held-out loss
 
 
 class Base(Protocol):
@@ -135,7 +140,7 @@ class Plan(NamedTuple):
     trees: int = 1600  # of a round, at most
     patience: int = 50  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
-    fresh: int = 20_000  # draws for log Z and the gain, at least
+    fresh: int = 20_000  # draws for the gain and for margins, at most
     networks: int = 0  # in a last round, which is learned by the paper's loss
     steps: int = 1500  # of their training
 
@@ -185,12 +190,13 @@ class Plan(NamedTuple):
     def seconds(self, rows: int, pace: Pace, columns: int) -> float:
         """About how long all of it takes for a table of so many rows.
 
-        >>> 50 < Plan().seconds(1000, Pace(1e-3, 1.0), columns=10) < 80
+        >>> 20 < Plan().seconds(1000, Pace(1e-3, 1.0), columns=10) < 60
         True
         """
         drawing, growing = self._seconds_of_a_row(pace, columns)
         rows = min(rows, self.most)
-        fresh = max(0.0, self.fresh - FRESH_SHARE * rows * self.draws * self._all_rounds) * FRESH_SETS
+        fresh = min(self.fresh, max(self.draws * rows, FEWEST_FRESH))
+        fresh = max(0.0, fresh - FRESH_SHARE * rows * self.draws * self._all_rounds) * FRESH_SETS
         steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
 
@@ -258,9 +264,8 @@ class Energy:
 
     def _whole(self, of: Callable[[Part], Tensor]) -> Tensor:
         """g − log Z, from what is asked of every part."""
-        g = torch.stack([of(part) for part in self._learned]).sum(0)
-        margins = None if self.margins is None else of(self.margins)
-        return _cut(g, margins, self.log_z.value + self.ceiling) - self.log_z.value
+        g = _Tilt(self._learned, self.log_z.value + self.ceiling, self.margins)
+        return g.of(of) - self.log_z.value
 
     @property
     def _learned(self) -> tuple[Part, ...]:
@@ -435,7 +440,8 @@ class _Fit:
         data = self._seen(self._whole(self.rows[kept.to(self.rows.device)], generator))
         weight = None if self.weights is None else self.weights.cpu()[kept]
         held = self._seen(self._whole(self.held_out, generator))
-        fresh = self._drawn(max(self.plan.fresh, len(held)), generator)
+        count = math.ceil(self.plan.draws * len(data))
+        fresh = self._drawn(max(min(self.plan.fresh, max(count, FEWEST_FRESH)), len(held)), generator)
         parts: list[Part] = []
         gain, last, took = Gain(0.0, 0.0), False, 0.0
         for k in range(self.plan.rounds + (self.plan.networks > 0)):
@@ -444,7 +450,7 @@ class _Fit:
             if last and k < self.plan.rounds:
                 continue
             began = time.perf_counter()
-            drawn = self._drawn(math.ceil(self.plan.draws * len(data)), generator)
+            drawn = self._drawn(count, generator)
             log_w = _sum(parts, drawn)
             tilt = (log_w - log_w.max()).exp() if parts else None
             learn = self._boosted if k < self.plan.rounds else self._compared
@@ -453,32 +459,28 @@ class _Fit:
             last = better.mean <= gain.mean  # of the rounds of trees
             parts, gain = (parts, gain) if last else (more, better)
             took = time.perf_counter() - began
-        return self._kept(data, held, fresh, parts, weight, generator)
-
-    def _kept(
-        self,
-        data: Tensor,
-        held: Tensor,
-        fresh: Tensor,
-        parts: Sequence[Part],
-        weight: Tensor | None,
-        generator: torch.Generator,
-    ) -> Energy | None:
-        """The energy of some parts, cut, with its margins unless these lose; None if it gains no more than chance."""
-        highest, margins = _highest(_sum(parts, fresh)), None
-        plain = [_cut(_sum(parts, x), None, highest) for x in (held, fresh)]
-        gain = _gain(*plain)
-        if any(isinstance(part, Trees) for part in parts) and self._left() > 0:
-            drawn = self._drawn(self.plan.fresh, generator)
-            g = _cut(_sum(parts, drawn), None, highest)
-            trees = levelled(data, drawn, g, self.sizes, highest=highest, weight=weight, recut=self.recut)
-            more = [_cut(g, trees(x), highest) for g, x in zip(plain, (held, fresh), strict=True)]
-            better, change = _gain(*more), more[0] - plain[0]
-            if trees.count and better.mean > gain.mean - float(change.std()) / math.sqrt(len(held)):
-                gain, margins = better, trees
-        if gain.mean <= SURE * gain.stderr:
+        if not parts:
             return None
-        return self._energy(parts, margins, highest, gain, fresh, generator)
+        g = _Tilt(parts, _highest(_sum(parts, fresh)))
+        other = self._drawn(len(fresh), generator)
+        if any(isinstance(part, Trees) for part in parts) and self._left() > 0:
+            g = self._levelled(g, data, weight, fresh, held, other)
+        gain = _gain(g(held), g(other))
+        return None if gain.mean <= SURE * gain.stderr else self._energy(g, gain, other, generator)
+
+    def _levelled(
+        self, g: _Tilt, data: Tensor, weight: Tensor | None, fresh: Tensor, held: Tensor, other: Tensor
+    ) -> _Tilt:
+        """g with margins, unless it loses by them."""
+        trees = levelled(
+            data, fresh, g(fresh), self.sizes, highest=g.highest, weight=weight, recut=self.recut
+        )
+        if not trees.count:
+            return g
+        more = g._replace(margins=trees)
+        change = more(held) - g(held)
+        lost = _gain(g(held), g(other)).mean - _gain(more(held), more(other)).mean
+        return g if lost > float(change.std()) / math.sqrt(len(held)) else more
 
     def _boosted(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
@@ -501,28 +503,19 @@ class _Fit:
             recipe=recipe,
         )
 
-    def _energy(
-        self,
-        parts: Sequence[Part],
-        margins: Trees | None,
-        highest: float,
-        gain: Gain,
-        fresh: Tensor,
-        generator: torch.Generator,
-    ) -> Energy:
-        def g(x: Tensor) -> Tensor:
-            return _cut(_sum(parts, x), None if margins is None else margins(x), highest)
-
+    def _energy(self, g: _Tilt, gain: Gain, fresh: Tensor, generator: torch.Generator) -> Energy:
+        """g with its constant, which more draws make precise."""
         most, log_w = self.plan.freshest(len(self.sizes)), g(fresh)
-        while _error(log_w) > PRECISE and len(fresh) < most and self._left() > 0:
-            more = self._drawn(min(len(fresh), most - len(fresh)), generator)
+        while (error := _error(log_w)) > PRECISE and len(fresh) < most and self._left() > 0:
+            needed = math.ceil(len(fresh) * min((error / PRECISE) ** 2 * SPARE, 2.0))
+            more = self._drawn(min(needed, most) - len(fresh), generator)
             fresh, log_w = torch.cat([fresh, more]), torch.cat([log_w, g(more)])
         log_z = estimate(log_w, "importance")
         partial = self._partial(fresh, (log_w - log_z.value).exp())
-        rounds = tuple(part for part in parts if isinstance(part, Trees))
-        networks = next((part for part in parts if isinstance(part, Networks)), None)
-        about = highest - log_z.value, *gain, self.atoms, self.parents
-        return Energy(rounds, partial, log_z, *about, networks, margins)
+        rounds = tuple(part for part in g.parts if isinstance(part, Trees))
+        networks = next((part for part in g.parts if isinstance(part, Networks)), None)
+        about = g.highest - log_z.value, *gain, self.atoms, self.parents
+        return Energy(rounds, partial, log_z, *about, networks, g.margins)
 
     def _left(self) -> float:
         """Seconds that are left."""
@@ -538,7 +531,7 @@ class _Fit:
         for k, group in enumerate(groups):
             for j in group:
                 rows[hidden[:, k], j] = np.nan
-        boosting = Boosting(self.sizes, trees=self.plan.trees, patience=PATIENCE, seed=self.seed)
+        boosting = Boosting(self.sizes, RATE, self.plan.trees, patience=PATIENCE, seed=self.seed)
         return boosting.log_mean(rows, weight).recut(self.recut)
 
     def _seen(self, x: Tensor) -> Tensor:
@@ -558,6 +551,27 @@ class _Fit:
         """n draws of b as the trees see them."""
         sizes = [min(BATCH, n - start) for start in range(0, n, BATCH)]
         return self._seen(torch.cat([self.snap(self.base.sample(size, generator)) for size in sizes]))
+
+
+class _Tilt(NamedTuple):
+    """g: a sum of parts that is cut at its highest, with its margins, and cut again.
+
+    >>> one, less = (Trees.build([[0.0]], [], [], [], bias=bias) for bias in (3.0, -0.5))
+    >>> _Tilt((one, one), 5.0, less)(torch.zeros(1, 1))
+    tensor([4.5000], dtype=torch.float64)
+    """
+
+    parts: Sequence[Part]
+    highest: float
+    margins: Trees | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.of(lambda part: part(x))
+
+    def of(self, ask: Callable[[Part], Tensor]) -> Tensor:
+        """g from what is asked of every part."""
+        g = torch.stack([ask(part) for part in self.parts]).sum(0).clamp_max(self.highest)
+        return g if self.margins is None else (g + ask(self.margins)).clamp_max(self.highest)
 
 
 class Gain(NamedTuple):
@@ -607,16 +621,6 @@ def _highest(log_w: Tensor) -> float:
         enough = mean >= (1 - CUT) * float(w.mean()) or top >= HIGHEST * mean
         low, high = (low, middle) if enough else (middle, high)
     return high
-
-
-def _cut(g: Tensor, margins: Tensor | None, highest: float) -> Tensor:
-    """g cut at its highest, with its margins, cut again.
-
-    >>> _cut(torch.tensor([5.0, 0.0]), torch.tensor([-1.0, 0.5]), 2.0)
-    tensor([1.0000, 0.5000])
-    """
-    g = g.clamp_max(highest)
-    return g if margins is None else (g + margins).clamp_max(highest)
 
 
 def _seen(x: Tensor, atoms: Atoms, parents: Mapping[int, int]) -> Tensor:
