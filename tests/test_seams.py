@@ -151,3 +151,12 @@ def test_a_list_of_dicts_is_a_table():
     assert np.isfinite(expected.score_samples([{"a": 1.0, "b": "x"}, {"a": 2.0}])).all()
     filled = expected.impute([{"a": 1.0, "b": "x"}, {"a": 2.0}])
     assert filled["b"][1] in ("x", "y")
+
+
+@pytest.mark.parametrize(("library", "kind"), [("pandas", "bool"), ("polars", "Boolean")])
+def test_booleans_of_a_file_are_booleans_in_other_libraries(tmp_path, library, kind):
+    X = pd.DataFrame({"ok": np.arange(60) % 3 == 0, "x": np.random.default_rng(0).normal(size=60)})
+    X.to_csv(tmp_path / "t.csv", index=False)
+    model = CTEM(**TINY).fit(tmp_path / "t.csv")
+    assert str(model.sample(3, output=library)["ok"].dtype) == kind
+    assert set(model.sample(30)["ok"].to_pylist()) == {"True", "False"}

@@ -39,7 +39,7 @@ from ctem.tables.answers.outliers import Outliers, find_outliers, outlier_table
 from ctem.tables.answers.realism import Realism, realism_of_tables, rows_to_compare
 from ctem.tables.encoding.codecs import Constant, LeftOut
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.delivery import Delivers, delivered
+from ctem.tables.io.delivery import Delivers, booleans_of, delivered
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
 from ctem.tables.io.given import matched, named, partial_frame, positions, renamed, text_types
@@ -332,7 +332,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         if with_missing and (holes := self.missingness_) is not None:
             columns = holes.applied(self.table_type_, columns, generator, known)
         table = build_frame(self.sampled_type_, columns)
-        return delivered(table, self._output(output), self.sampled_type_.names)
+        return delivered(
+            table, self._output(output), self.sampled_type_.names, booleans_of(self.sampled_type_)
+        )
 
     def probability(
         self,
@@ -451,12 +453,12 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         """The table X with its missing cells filled in, which was read as it is and in the columns of fit."""
         written = read_written(table, self.table_type_)
         written = written if frame.table_type.backend != "numpy" else frame
-        output, names = self._output(None), written.table_type.names
+        about = self._output(None), written.table_type.names, booleans_of(self.table_type_)
         if method != "sample":
-            return delivered(filled(written, self._table.expected(frame, method), X), output, names)
+            return delivered(filled(written, self._table.expected(frame, method), X), *about)
         generator = self._generator(random_state)
         drawn = (filled(written, self._table.completed(frame, generator), X) for _ in range(n_draws))
-        tables = [delivered(table, output, names) for table in drawn]
+        tables = [delivered(table, *about) for table in drawn]
         return tables[0] if n_draws == 1 else tables
 
     def outliers(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from typing import Any, Self
 
-from ctem.tables.io.files import as_arrow
+import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["Delivers", "delivered"]
+from ctem.tables.io.files import as_arrow
+from ctem.tables.io.frame import TableType
+from ctem.tables.io.recognition import BOOLEANS
+
+__all__ = ["Delivers", "booleans_of", "delivered"]
 
 LIBRARIES = {"pandas": "pandas", "polars": "polars", "arrow": "pyarrow"}
 
 
-def delivered(table: Any, library: str | None, names: tuple[str, ...]) -> Any:
+def delivered(table: Any, library: str | None, names: tuple[str, ...], booleans: Collection[str] = ()) -> Any:
     """A table in another library; as it is when that is None.
 
     Arguments:
         library: "pandas", "polars" or "arrow".
         names: of the columns, which an array has not.
+        booleans: columns of text such as "True", which other readers take for booleans.
 
     >>> import numpy as np
     >>> delivered(np.array([[1, 2]]), "pandas", ("a", "b")).columns.tolist()
@@ -32,9 +39,31 @@ def delivered(table: Any, library: str | None, names: tuple[str, ...]) -> Any:
     if type(table).__module__.partition(".")[0] == LIBRARIES[library]:
         return table
     made = as_arrow(table, names)
+    for name in booleans:
+        made = made.set_column(made.column_names.index(name), name, _booleans(made[name]))
     if library == "pandas":
         return made.to_pandas(date_as_object=False)
     return importlib.import_module("polars").from_arrow(made) if library == "polars" else made
+
+
+def booleans_of(table_type: TableType) -> list[str]:
+    """The columns of text that any reader of files takes for booleans.
+
+    >>> import numpy as np
+    >>> from ctem.tables.io.frame import read_frame
+    >>> booleans_of(read_frame(np.array([["True", "yes"], ["False", "no"]])).table_type)
+    ['x0']
+    """
+    written = {field.name: field.written for field in table_type.fields if field.written}
+    return [name for name, how in written.items() if (how["prefix"], how["suffix"]) in BOOLEANS]
+
+
+def _booleans(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As booleans; left as it is if some of it is other text."""
+    try:
+        return pc.utf8_lower(text.cast(pa.string())).cast(pa.bool_())
+    except pa.ArrowInvalid:
+        return text
 
 
 class Delivers:
