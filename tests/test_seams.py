@@ -155,7 +155,7 @@ def test_a_list_of_dicts_is_a_table():
 
 @pytest.mark.parametrize(("library", "kind"), [("pandas", "bool"), ("polars", "Boolean")])
 def test_booleans_of_a_file_are_booleans_in_other_libraries(tmp_path, library, kind):
-    X = pd.DataFrame({"ok": np.arange(60) % 3 == 0, "x": np.random.default_rng(0).normal(size=60)})
+    X = pd.DataFrame({"ok": np.arange(120) % 3 == 0, "x": np.random.default_rng(0).normal(size=120)})
     X.to_csv(tmp_path / "t.csv", index=False)
     model = CTEM(**TINY).fit(tmp_path / "t.csv")
     assert str(model.sample(3, output=library)["ok"].dtype) == kind

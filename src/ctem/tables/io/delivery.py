@@ -49,10 +49,11 @@ def delivered(table: Any, library: str | None, names: tuple[str, ...], booleans:
 def booleans_of(table_type: TableType) -> list[str]:
     """The columns of text that any reader of files takes for booleans.
 
-    >>> import numpy as np
-    >>> from ctem.tables.io.frame import read_frame
-    >>> booleans_of(read_frame(np.array([["True", "yes"], ["False", "no"]])).table_type)
-    ['x0']
+    >>> from ctem.tables.io.frame import Field
+    >>> from ctem.tables.io.writings import Writing
+    >>> written = Writing("bool", "True", prefix="True", suffix="False").to_json()
+    >>> booleans_of(TableType("pandas", (Field("ok", "ok", {"pandas": "text"}, written),)))
+    ['ok']
     """
     written = {field.name: field.written for field in table_type.fields if field.written}
     return [name for name, how in written.items() if (how["prefix"], how["suffix"]) in BOOLEANS]
