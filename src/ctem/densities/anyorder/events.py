@@ -8,7 +8,8 @@ first, each drawn from its conditional within what is allowed, and then the othe
 with ρ_c the density of its component in the component's own order of the columns, and q_c that of the draw. The two
 differ by the share of each conditional that the event allows, and by how far the network's conditionals disagree
 between orders, which is little. Between the columns of the event, particles are resampled where their weights have
-become uneven. Islands of particles do so each by itself; the spread of their means is the standard error.
+become uneven. Islands of particles do so each by itself; the spread of their means is the standard error, or that of the weights where
+it is larger: few islands may agree by chance, and who stops when they do would believe too much.
 """
 
 from __future__ import annotations
@@ -153,13 +154,16 @@ def _log_allowed(value: Tensor, allowed: Tensor, size: int) -> Tensor:
 def estimate(particles: list[Particles]) -> Probability:
     """P(event) from particles.
 
-    >>> found = Particles(torch.zeros(4, 1), torch.tensor([[0.5, 0.5], [0.25, 0.75]]).double().log())
-    >>> estimate([found])[:2]
-    (0.5, 0.0)
+    >>> found = Particles(torch.zeros(4, 1), torch.tensor([[0.5, 0.5], [0.4, 0.6]]).double().log())
+    >>> value, stderr, *_ = estimate([found])
+    >>> round(value, 3), round(stderr, 3)
+    (0.5, 0.041)
     """
     log_weight = torch.cat([swarm.log_weight for swarm in particles])
-    islands = log_weight.exp().mean(1)
-    stderr = float(islands.std()) / math.sqrt(len(islands)) if len(islands) > 1 else math.inf
+    weight = log_weight.exp()
+    islands = weight.mean(1)
+    spread = float(islands.std()) / math.sqrt(len(islands)) if len(islands) > 1 else math.inf
+    stderr = max(spread, float(weight.std()) / math.sqrt(weight.numel()))
     return Probability(float(islands.mean()), stderr, float(_effective(log_weight.flatten())))
 
 
