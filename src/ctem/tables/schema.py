@@ -465,7 +465,7 @@ def reasons(
         whys: what is known of the values, by name.
         codecs: of the columns that can be fitted.
         related: the relations between them.
-        with_gaps: say on which other columns gaps depend.
+        with_gaps: name the other columns on which gaps depend.
 
     >>> from ctem.tables.io.frame import read_frame
     >>> reasons(read_frame([[1.0], [2.0]]), {"x0": "numbers"}, {}, Relations((), (), (), ()))

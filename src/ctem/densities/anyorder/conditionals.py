@@ -99,7 +99,7 @@ class AtLevel(Conditionals):
         return self.net.worth.share[j] > 0 or tied or bool(ruled)
 
     def _without_networks(self, asked: Asked) -> Conditional:
-        """The margin of a column, or what latent classes say."""
+        """The margin of a column, or that of latent classes."""
         x, visible, j = asked
         if self.net.space.sizes[j]:
             return Probabilities(_mean(self._beside(x[None], visible[None], j)))
@@ -155,7 +155,7 @@ class AtLevel(Conditionals):
     def _mixed(self, log_p: Tensor, x: Tensor, visible: Tensor, j: int) -> Tensor:
         """Log-probabilities (members, n, k) of the values of a discrete column j, mixed with its margin.
 
-        Or with what latent classes say of rows x (1 or members, n, d), if there are any.
+        Or with that of latent classes at rows x (1 or members, n, d), if there are any.
         """
         share = self.net.worth.share[j]
         return log_p if share == 1.0 else mixed_column(share, log_p, self._beside(x, visible, j))

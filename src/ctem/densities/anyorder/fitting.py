@@ -245,7 +245,7 @@ def best_level(net: AnyOrderNet, objective: HiddenColumns, held_out: Tensor, see
 
 
 def _least_gain(base: ProductBase, settings: Settings) -> float:
-    """Nats a row that a doubling of the steps must gain: of labels alone, a hundredth of what they say at most.
+    """Nats a row that a doubling of the steps must gain: of labels alone, a hundredth of their entropy at most.
 
     >>> from ctem.spaces import Category
     >>> round(_least_gain(ProductBase(Space([Category(2)] * 2)), Settings()), 4)

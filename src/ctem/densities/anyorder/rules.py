@@ -133,7 +133,7 @@ def _kept_within(log_p: Tensor, within: Within, beyond: Tensor) -> Tensor:
 def _weighed(log_p: Tensor, chosen: Tensor, beyond: Tensor, *, gap: bool = False) -> Tensor:
     """(1 − b) ρ(· | chosen) + b ρ(· | others), even where ρ has nothing there; ρ if there are no others or none.
 
-    With ``gap`` the last code keeps its probability, and what is said is said of the rest.
+    With ``gap`` the last code keeps its probability, and only the others are weighed.
     """
     p, beyond = log_p.double().exp(), beyond.unsqueeze(1)
     others = ~chosen

@@ -174,7 +174,7 @@ class _Asked:
     def log_ratio(self, shown: Tensor) -> Tensor:
         """log net_j / b_j, (members, n, d), or (1, n, d) of their means; nan for what is shown or missing.
 
-        b_j is the margin, or what latent classes say.
+        b_j is the margin, or that of latent classes.
         """
         with torch.no_grad():
             log_p = self.net.log_conditionals(self.x, shown & self.observed, self.level, self.clear)

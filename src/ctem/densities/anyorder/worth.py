@@ -2,7 +2,7 @@ r"""How far the networks' conditionals are believed, column by column.
 
     ρ(x_j | x_V) = w_j net_j(x_j | x_V) + (1 − w_j) b_j(x_j),      0 ≤ w_j ≤ 1
 
-b_j is the margin of the column; where rows are few and columns many, what latent classes say of it given x_V
+b_j is the margin of the column; where rows are few and columns many, what latent classes give it given x_V
 (``ctem.densities.anyorder.classes``). The mixture is normalised as its parts are. How w_j is chosen is explained in
 ``ctem.densities.anyorder.shrinking``.
 """

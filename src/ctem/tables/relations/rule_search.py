@@ -377,7 +377,7 @@ def _joined(each: list[Codes]) -> Codes:
 
 
 def _alone(key: Codes, joined: Codes, value: Codes, known: int) -> float:
-    """How many of the rows that two columns tell of one of the two would get wrong alone, both of them shown.
+    """How many of the rows that two columns name would be wrong by one of the two alone, both of them shown.
 
     >>> _alone(np.array([0, 0, 0, 0]), np.array([0, 0, 1, 1]), np.array([5, 5, 6, 6]), 4)
     4.0

@@ -115,7 +115,7 @@ class _Trial:
         self.thin = slice(None, None, max(1, THIN * len(few) // FEWER))
         # beyond it a value does not hit; a frequent one is hit by chance
         self.reach = self.width[:, None] / 2 + SLACK * np.abs(self.few_y)
-        self.told = np.where(self.few_y != self.mode[:, None], self.reach, np.nan)
+        self.allowed = np.where(self.few_y != self.mode[:, None], self.reach, np.nan)
         self.rng = np.random.default_rng(0)
 
     def sums(self, groups: Places, asked: Mask) -> Iterator[tuple[int, int, Affine]]:
@@ -185,8 +185,8 @@ class _Trial:
     def _by_ratios(self, raised: Vector, asked: Mask) -> tuple[Places, Places, Vector]:
         """Places of groups, targets that numbers (p, r) times a factor hit in ``PROMISING`` rows, and that factor."""
         part = slice(None, None, FEW)
-        told = np.where(np.isnan(self.told), np.nan, self.few_y)[:, part]
-        ratio = told / raised[:, None, part]
+        wanted = np.where(np.isnan(self.allowed), np.nan, self.few_y)[:, part]
+        ratio = wanted / raised[:, None, part]
         ratio = np.sort(np.where(np.isfinite(ratio) & (ratio != 0), ratio, np.nan), axis=2)  # nan last
         middle = (~np.isnan(ratio)).sum(2) // 2
         at = middle.clip(max=ratio.shape[2] - 1)[..., None]
@@ -218,16 +218,16 @@ class _Trial:
 
     def _share(self, value: Vector, known: Mask) -> Vector:
         """Of the thin rows with a number but the most frequent one, those that values (p, t, k, r) hit."""
-        told, y = self.told[:, self.thin], self.few_y[:, self.thin]
-        count = known.astype(np.float64) @ (~np.isnan(told)).T.astype(np.float64)
+        allowed, y = self.allowed[:, self.thin], self.few_y[:, self.thin]
+        count = known.astype(np.float64) @ (~np.isnan(allowed)).T.astype(np.float64)
         value = np.subtract(value, y, out=value)
-        return (np.abs(value, out=value) <= told).sum(-1) / count.clip(1)
+        return (np.abs(value, out=value) <= allowed).sum(-1) / count.clip(1)
 
     def _share_of(self, value: Vector, j: Places) -> Vector:
         """The same of all of the few rows for one target j of values (cases, r)."""
-        told = self.told[j]
-        count = (~np.isnan(value) & ~np.isnan(told)).sum(1)
-        return np.asarray((np.abs(value - self.few_y[j]) <= told).sum(1) / count.clip(1))
+        allowed = self.allowed[j]
+        count = (~np.isnan(value) & ~np.isnan(allowed)).sum(1)
+        return np.asarray((np.abs(value - self.few_y[j]) <= allowed).sum(1) / count.clip(1))
 
     def _gap(self, value: Vector, j: int) -> tuple[Vector, Vector]:
         """How far target j is off a value, in cells, and its numbers, in rows that have both."""
