@@ -8,8 +8,8 @@ first, each drawn from its conditional within what is allowed, and then the othe
 with ρ_c the density of its component in the component's own order of the columns, and q_c that of the draw. The two
 differ by the share of each conditional that the event allows, and by how far the network's conditionals disagree
 between orders, which is little. Between the columns of the event, particles are resampled where their weights have
-become uneven. Islands of particles do so each by itself; the spread of their means is the standard error, or that of the weights where
-it is larger: few islands may agree by chance, and who stops when they do would believe too much.
+become uneven. Islands of particles do so each by itself; the spread of their means is the standard error, or that of
+the weights where it is larger: few islands may agree by chance, and who stops when they do would believe too much.
 """
 
 from __future__ import annotations
