@@ -108,11 +108,18 @@ def test_the_pace_of_a_slow_density_is_measured_by_few_draws(monkeypatch):
             drawn.append(n)
             now[0] += n * self.seconds
 
+        def complete(self, x, generator):
+            now[0] += 2 * len(x) * self.seconds
+
+    whole = torch.zeros(1000, 2)
     monkeypatch.setattr("ctem.densities.tilted.energy.time.perf_counter", lambda: now[0])
     monkeypatch.setattr("ctem.densities.tilted.energy.time.process_time", lambda: now[0])
-    assert Pace.of(Slow(0.1), torch.Generator()).draw == pytest.approx(0.1)
-    assert Pace.of(Slow(1e-4), torch.Generator()).draw == pytest.approx(1e-4)
+    assert Pace.of(Slow(0.1), torch.Generator(), whole) == pytest.approx((0.1, 1.0, 0.0))
+    assert Pace.of(Slow(1e-4), torch.Generator(), whole).draw == pytest.approx(1e-4)
     assert drawn == [FEW_TIMED, FEW_TIMED, TIMED]
+    assert (
+        Pace.of(Slow(0.1), torch.Generator(), whole.index_fill(0, torch.arange(250), torch.nan)).fill == 0.05
+    )
 
 
 @pytest.mark.parametrize("draw", [1e-4, 0.02, 0.2])
@@ -120,7 +127,7 @@ def test_of_the_seconds_of_a_fit_so_many_are_left_as_what_comes_after_the_networ
     """Judging is given the least that it takes, and an energy a share, or nothing where that is too short."""
     monkeypatch.setattr(learning.Pace, "of", lambda *about: Pace(draw, 1.0))
     monkeypatch.setattr(learning.time, "perf_counter", lambda: 0.0)
-    budget = learning._Budget(100.0, 300, Plan(), 2000, seed=0)
+    budget = learning._Budget(100.0, torch.zeros(2000, 300), {}, Plan(), seed=0)
     before, left = (
         budget.learning,
         budget.leaving(SimpleNamespace(base=SimpleNamespace(log_table=torch.zeros(1)))),

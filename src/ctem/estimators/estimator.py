@@ -49,7 +49,7 @@ from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
 from ctem.training.cut import overrun, still_improving
-from ctem.training.devices import single_thread_after_fork
+from ctem.training.devices import single_thread_after_fork, threads_that_help
 from ctem.training.processes import team
 
 __all__ = ["CTEM"]
@@ -201,6 +201,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self._learn(X, sample_weight, X_val, memory)
         return self
 
+    @threads_that_help()
     def _learn(
         self, X: Any, sample_weight: Any = None, X_val: Any = None, memory: str | float = "1GB"
     ) -> Intake:

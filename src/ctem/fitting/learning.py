@@ -19,7 +19,6 @@ from ctem.tables.io.frame import Frame
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.borrowed import checked_sample_weight
-from ctem.training.devices import threads_that_help
 from ctem.training.loop import Refresh
 from ctem.training.processes import team
 
@@ -109,15 +108,14 @@ def fit_density(
     tilted, plan = arguments["energy"] is not None, _plan(arguments["effort"], arguments["energy"])
     limits: dict[str, Any] = {"parents": schema.parents, "jitter": schema.preparation, "refresh": refresh}
     limits |= {"ties": schema.ties, "rules": schema.keeper}
-    budget = _Budget(arguments["max_time"], schema.space.dim, plan if tilted else None, len(x), seed)
+    budget = _Budget(arguments["max_time"], x, schema.parents, plan if tilted else None, seed)
     if budget.max_time is not None:
         limits["max_time"] = budget.learning
         if budget.max_time:  # else there is no time for an energy, nor to see how long one would take
             limits["leaving"] = budget.leaving
-    with threads_that_help():
-        density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
-        if tilted and not density.history.interrupted:
-            density = _tilted(density, schema, x, weights, held_out, seed, plan, budget.until)
+    density = fit_anyorder(schema.space, x, settings, seed=seed, **limits, **about, **how)
+    if tilted and not density.history.interrupted:
+        density = _tilted(density, schema, x, weights, held_out, seed, plan, budget.until)
     return density
 
 
@@ -126,24 +124,26 @@ class _Budget:
 
     Arguments:
         max_time: seconds, or None for no limit.
-        columns: of encoded rows.
+        x: encoded rows of the data (n, d).
+        parents: for a real column that exists only where a category has code 0, that category.
         plan: of the energy, if there is to be one.
-        rows: of the data.
         seed: of draws by which the speed is measured.
 
-    >>> _Budget(100.0, 10, None, 1000, 0).learning, _Budget(100.0, 500, None, 1000, 0).learning
-    (95.0, 85.0)
+    >>> [_Budget(100.0, torch.zeros(9, d), {}, None, 0).learning for d in (10, 500)]
+    [95.0, 85.0]
     """
 
-    def __init__(self, max_time: float | None, columns: int, plan: Plan | None, rows: int, seed: int):
+    def __init__(
+        self, max_time: float | None, x: Tensor, parents: Mapping[int, int], plan: Plan | None, seed: int
+    ):
         self.began, self.max_time, self.judging = time.perf_counter(), max_time, 0.0
-        self.columns, self.plan, self.rows, self.seed = columns, plan, rows, seed
+        self.x, self.parents, self.plan, self.seed = x, parents, plan, seed
 
     @property
     def learning(self) -> float:
         """Seconds in which the density should be learned: many columns take long to score."""
         assert self.max_time is not None
-        share = round(1 - min(CHECK + self.columns / 1000, MOST_CHECK), 3)
+        share = round(1 - min(CHECK + self.x.shape[1] / 1000, MOST_CHECK), 3)
         return min(share * self.max_time, max(0.0, self.max_time - self.judging))
 
     @property
@@ -155,16 +155,17 @@ class _Budget:
         """How many of these seconds are not for networks, by an untrained density of the same speed."""
         assert self.max_time is not None
         generator = torch.Generator(density.base.log_table.device).manual_seed(self.seed)
-        planned, pace = self.learning, Pace.of(density, generator)
+        planned, pace = self.learning, Pace.of(density, generator, self.x, self.parents)
         self.judging = JUDGED * pace.draw
         return planned - self.learning + self._of_energy(pace, WEIGHED * self.max_time)
 
     def _of_energy(self, pace: Pace, most: float) -> float:
         """About how long it takes to learn an energy, at most so long; 0 where that is too short."""
-        plan = None if self.plan is None else self.plan.sized(self.columns, self.rows)
-        if plan is None or not plan.within(most, pace, self.columns).learns:
+        rows, columns = self.x.shape
+        plan = None if self.plan is None else self.plan.sized(columns, rows)
+        if plan is None or not plan.within(most, pace, columns).learns:
             return 0.0
-        return min(plan.seconds(self.rows, pace, self.columns), most)
+        return min(plan.seconds(rows, pace, columns), most)
 
 
 def _plan(effort: str, energy: str | None) -> Plan:

@@ -165,8 +165,10 @@ class AnyOrderDensity:
         """
         out = x.clone()
         with torch.no_grad():
-            shares = torch.cat([self._shares(part) for part in self._split(x)], 1)
-            chosen = choose(shares.T.exp(), generator)
+            chosen = torch.zeros(len(x), dtype=torch.long, device=x.device)
+            if len(self.orders) > 1:
+                shares = torch.cat([self._shares(part) for part in self._split(x)], 1)
+                chosen = choose(shares.T.exp(), generator)
             for c, order in enumerate(self.orders):
                 for rows in self._split((chosen == c).nonzero().squeeze(1)):
                     out[rows] = self.chain.fill(x[rows], generator, order)

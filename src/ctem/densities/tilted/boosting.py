@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from ctem.densities.tilted.trees import BINS, LEAVES, Split, Trees
 __all__ = ["Boosting", "free_threads"]
 
 STEADY, HIGHEST = 400, 0.2  # trees at one rate before it doubles, and what it becomes at most
+LOOK = 50  # trees between two looks at the clock, where there is one
 
 Matrix = NDArray[np.float64]
 
@@ -42,6 +44,7 @@ class Boosting:
         rows: of a leaf, at least.
         patience: trees without a better held-out loss after which it ends.
         seed: of the rows that are held out.
+        until: moment of ``time.perf_counter`` after which no more trees are begun, a few at a time.
 
     >>> rng = np.random.default_rng(0)
     >>> trees = Boosting([0], trees=20).ratio(rng.normal(1, 1, (2000, 1)), rng.normal(0, 1, (2000, 1)))
@@ -56,6 +59,7 @@ class Boosting:
     rows: int = 40
     patience: int = 10
     seed: int = 0
+    until: float | None = None
 
     def ratio(
         self,
@@ -89,10 +93,16 @@ class Boosting:
         [(0.1, 300)]
         >>> Boosting([0], rate=0.1, trees=1600).stages()
         [(0.1, 400), (0.2, 1600)]
+        >>> Boosting([0], rate=0.1, trees=130, until=0.0).stages()
+        [(0.1, 50), (0.1, 100), (0.1, 130)]
         """
         ends = [*range(STEADY, self.trees, STEADY), self.trees]
         rates = [max(min(self.rate * 2.0**k, HIGHEST), self.rate) for k in range(len(ends))]
-        return sorted(dict(zip(rates, ends, strict=True)).items())
+        stages = sorted(dict(zip(rates, ends, strict=True)).items())
+        if self.until is None:
+            return stages
+        looks = sorted({*range(LOOK, self.trees, LOOK), *(end for _, end in stages)})
+        return [(next(rate for rate, last in stages if end <= last), end) for end in looks]
 
     def _learned(self, kind: Any, rows: Matrix, target: Matrix, weight: Matrix | None, **how: Any) -> Trees:
         coded = [j for j, size in enumerate(self.sizes) if 0 < size < BINS]
@@ -123,7 +133,7 @@ class Boosting:
             for rate, end in self.stages():
                 model.set_params(learning_rate=rate, max_iter=end)
                 model.fit(inputs, target, weight)
-                if model.n_iter_ < end:
+                if model.n_iter_ < end or (self.until is not None and time.perf_counter() > self.until):
                     break
         return _extracted(model, order, known)
 

@@ -72,11 +72,13 @@ ROW_TREE, TREE = (
     2e-8,
     5e-3,
 )  # seconds that a thread takes for a tree to learn from a cell, and for any tree; about
-TIMED, FEW_TIMED, BRIEF = (
+TIMED, FEW_TIMED, FEW_FILLED = (
     512,
     32,
-    0.2,
-)  # draws by which the time of one is judged; few, if these take such seconds
+    16,
+)  # rows by which the time of one is judged; fewer draws, fewer with gaps
+BRIEF = 0.2  # seconds after which fewer are enough
+SPENT = 0.8  # share of the time that is left which a larger plan should take
 FRESH_SHARE, FRESH_SETS = (
     0.5,
     2,
@@ -113,18 +115,42 @@ class Pace(NamedTuple):
 
     draw: float  # seconds
     load: float  # by the clock, for a second of the processor
+    fill: float = (
+        0.0  # seconds until the hidden cells of a row of the data are drawn, on average over all rows
+    )
 
     @classmethod
-    def of(cls, base: Base, generator: torch.Generator) -> Pace:
-        """Measured by some draws, in one order: several orders of few rows would take several times as long."""
+    def of(
+        cls, base: Base, generator: torch.Generator, rows: Tensor, parents: Mapping[int, int] | None = None
+    ) -> Pace:
+        """Measured by some draws, in one order: several orders of few rows would take several times as long.
+
+        Arguments:
+            base: b.
+            generator: of the draws.
+            rows: of the data (n, d); some of those with hidden cells are filled in.
+            parents: for a real column that exists only where a category has code 0, that category.
+        """
         simple = base.altered(orders=base.orders[:1]) if isinstance(base, AnyOrderDensity) else base
-        for draws in (FEW_TIMED, TIMED):
-            began, used = time.perf_counter(), time.process_time()
-            simple.sample(draws, generator)
-            seconds, used = time.perf_counter() - began, time.process_time() - used
-            if seconds > BRIEF:
-                break
-        return cls(max(seconds / draws, 1e-9), max(1.0, seconds / max(used, 1e-9)))
+        draw, load = _timed(lambda n: simple.sample(n, generator), FEW_TIMED, TIMED)
+        some = gaps(rows, parents or {}).any(1)
+        if not bool(some.any()):
+            return cls(draw, load)
+        partly = rows[some]
+        few, most = min(FEW_FILLED, len(partly)), min(TIMED, len(partly))
+        fill, _ = _timed(lambda n: _filled(base, partly[:n], generator), few, most)
+        return cls(draw, load, fill * float(some.float().mean()))
+
+
+def _timed(make: Callable[[int], Tensor], few: int, most: int) -> tuple[float, float]:
+    """Seconds that one of most rows takes, and those by the clock for one of the processor; few, if these take long."""
+    for n in (few, most):
+        began, used = time.perf_counter(), time.process_time()
+        make(n)
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        if seconds > BRIEF:
+            break
+    return max(seconds / n, 1e-9), max(1.0, seconds / max(used, 1e-9))
 
 
 class Plan(NamedTuple):
@@ -187,6 +213,17 @@ class Plan(NamedTuple):
         steps = min(self.steps, int(seconds / 2 / (STEP * pace.load * max(self.networks, 1))))
         return self._replace(fresh=fresh, most=most, trees=trees, steps=steps)
 
+    def larger(self, times: float, limit: Plan) -> Plan:
+        """A plan that takes so many times as long, within another.
+
+        >>> Plan(most=1000, trees=100, fresh=2000).larger(3.0, Plan())[3:7]
+        (300, 50, 3000, 6000)
+        """
+        names = "trees", "most", "fresh", "steps"
+        return self._replace(
+            **{name: min(int(getattr(self, name) * times), getattr(limit, name)) for name in names}
+        )
+
     def seconds(self, rows: int, pace: Pace, columns: int) -> float:
         """About how long all of it takes for a table of so many rows.
 
@@ -216,7 +253,7 @@ class Plan(NamedTuple):
 
     def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
         """Seconds that draws and trees take for each row of the data."""
-        drawing = (1 + FRESH_SETS * FRESH_SHARE) * self.draws * self._all_rounds * pace.draw
+        drawing = (1 + FRESH_SETS * FRESH_SHARE) * self.draws * self._all_rounds * pace.draw + pace.fill
         cell = ROW_TREE * pace.load / free_threads()
         growing = (1 + self.draws) * (self.rounds + 1) * self.trees * columns * cell
         return drawing, growing
@@ -407,12 +444,8 @@ def fit_energy(
     plan = plan.sized(len(sizes), len(rows))
     if not plan.learns or (until is not None and time.perf_counter() >= until):
         return None
-    if until is not None:
-        pace = Pace.of(base, torch.Generator(rows.device).manual_seed(seed))
-        plan = plan.within(max(until - time.perf_counter(), 0.0), pace, len(sizes))
-    if not plan.learns:
-        return None
-    return _Fit(base, rows, held_out, sizes, plan, *about, seed, until).run()
+    fit = _Fit(base, rows, held_out, sizes, plan, *about, seed, until)
+    return fit.run() if until is None else fit.in_time(until)
 
 
 @dataclass(frozen=True)
@@ -433,7 +466,28 @@ class _Fit:
     seed: int
     until: float | None
 
+    def in_time(self, until: float) -> Energy | None:
+        """The energy of as many rows as there is time for; and of more, if they took less than was thought."""
+        generator = torch.Generator(self.rows.device).manual_seed(self.seed)
+        pace = Pace.of(self.base, generator, self.rows, self.parents)
+        left = max(self._left(), 0.0)
+        held = len(self.held_out) if pace.fill == 0 else min(len(self.held_out), int(left / 4 / pace.fill))
+        plan = self.plan.within(left - held * pace.fill, pace, len(self.sizes))
+        fit, best = replace(self, held_out=self.held_out[:held]), None
+        while plan.learns and held:
+            began = time.perf_counter()
+            found = replace(fit, plan=plan).run()
+            if found is not None and (best is None or found.gain > best.gain):
+                best = found
+            times = SPENT * self._left() / (time.perf_counter() - began)
+            more = plan.larger(times, self.plan)
+            if times < 2 or more == plan:
+                break
+            plan = more
+        return best
+
     def run(self) -> Energy | None:
+        """The energy of this plan; None if it does not gain."""
         rng = np.random.default_rng(self.seed)
         generator = torch.Generator(self.rows.device).manual_seed(self.seed)
         kept = torch.from_numpy(rng.permutation(len(self.rows))[: self.plan.most])
@@ -441,7 +495,8 @@ class _Fit:
         weight = None if self.weights is None else self.weights.cpu()[kept]
         held = self._seen(self._whole(self.held_out, generator))
         count = math.ceil(self.plan.draws * len(data))
-        fresh = self._drawn(max(min(self.plan.fresh, max(count, FEWEST_FRESH)), len(held)), generator)
+        least = len(held) if self.until is None else 0
+        fresh = self._drawn(max(min(self.plan.fresh, max(count, FEWEST_FRESH)), least), generator)
         parts: list[Part] = []
         gain, last, took = Gain(0.0, 0.0), False, 0.0
         for k in range(self.plan.rounds + (self.plan.networks > 0)):
@@ -487,6 +542,8 @@ class _Fit:
     ) -> Trees:
         plan, weights = self.plan, [None if each is None else _array(each) for each in (weight, tilt)]
         boosting = Boosting(self.sizes, plan.rate, plan.trees, patience=plan.patience, seed=self.seed + k)
+        if self.until is not None:  # the other half is for draws
+            boosting = replace(boosting, until=self.until - self._left() / 2)
         return boosting.ratio(_array(data), _array(drawn), *weights).recut(self.recut)
 
     def _compared(
@@ -543,7 +600,7 @@ class _Fit:
         if not bool(some.any()):
             return x
         out = x.clone()
-        parts = [self.base.complete(part, generator) for part in x[some].split(BATCH)]
+        parts = [_filled(self.base, part, generator) for part in x[some].split(BATCH)]
         out[some] = self.snap(torch.cat(parts))
         return out
 
@@ -583,6 +640,19 @@ class Gain(NamedTuple):
 
     mean: float
     stderr: float
+
+
+def _filled(base: Base, x: Tensor, generator: torch.Generator) -> Tensor:
+    """x with its hidden cells drawn by b; each order draws a share of the rows, whether or not they are likely in it.
+
+    All observed cells are shown in any order: orders differ only in which of the hidden cells is drawn first. To ask
+    how likely a row is in each of them takes many times as long.
+    """
+    if not isinstance(base, AnyOrderDensity):
+        return base.complete(x, generator)
+    parts = x.tensor_split(len(base.orders))
+    alone = [base.altered(orders=[order]) for order in base.orders]
+    return torch.cat([one.complete(part, generator) for one, part in zip(alone, parts, strict=True)])
 
 
 def _gain(held_out: Tensor, fresh: Tensor) -> Gain:
