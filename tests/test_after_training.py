@@ -9,6 +9,8 @@ from small import SMALL
 
 from ctem import CTEM
 from ctem.densities.tilted import Plan
+from ctem.densities.tilted import energy as energies
+from ctem.densities.tilted.boosting import LOOK, Boosting
 from ctem.densities.tilted.energy import FEW_TIMED, TIMED, Pace
 from ctem.fitting import learning
 from ctem.tables.answers import heldout
@@ -137,3 +139,32 @@ def test_of_the_seconds_of_a_fit_so_many_are_left_as_what_comes_after_the_networ
     plan = Plan().sized(300, 2000).within(30.0, Pace(draw, 1.0), 300)
     assert (energy > 0) == plan.learns == (draw < 0.1)
     assert energy <= 30.0
+
+
+def test_where_time_is_left_an_energy_is_learned_again_from_more_rows(monkeypatch):
+    """Each round takes a second in place of the many that were reckoned with: all rows are used in the end."""
+    now, plans, gains = [0.0], [], [1.0, 3.0, 2.0]
+
+    def run(fit):
+        now[0] += 1.0
+        plans.append(fit.plan)
+        return SimpleNamespace(gain=gains[len(plans) - 1])
+
+    x, plan = torch.zeros(10_000, 4), Plan().sized(4, 10_000)
+    fit = energies._Fit(None, x, x[:500], [0] * 4, plan, {}, {}, None, None, None, None, 0, until=60.0)
+    monkeypatch.setattr(energies.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Pace, "of", lambda *about: Pace(2e-3, 1.0))
+    monkeypatch.setattr(energies._Fit, "run", run)
+    found = fit.in_time(60.0)
+    rows = [plan.most for plan in plans]
+    assert rows[0] < 5000
+    assert rows[-1] == 10_000
+    assert rows == sorted(set(rows))
+    assert found.gain == max(gains[: len(rows)])
+
+
+def test_trees_are_not_begun_when_the_time_is_over():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(1, 1, (2000, 1)), rng.normal(0, 1, (2000, 1))
+    found = Boosting([0], trees=400, patience=400, until=0.0).ratio(*rows)
+    assert 0 < found.count <= LOOK < Boosting([0], trees=400, patience=400, rate=0.01).ratio(*rows).count

@@ -212,7 +212,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         # self keeps the names of an earlier fit until everything is there
         with intake(type(self)(), arguments, X, sample_weight, X_val, seed, memory) as data:
             for text in data.remarks:
-                warnings.warn(text, UserWarning, stacklevel=3)
+                warnings.warn(text, UserWarning, stacklevel=4)
             read = time.perf_counter()
             if self.max_time is not None:
                 arguments["max_time"] = max(arguments["max_time"] - (read - began), 0.0)
@@ -236,12 +236,12 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.held_out_, self.missingness_ = judged, holes
         if data.rows < FEW:
             text = f"fitted on {data.rows} rows: below about {FEW}, little can be learned beyond independent columns."
-            warnings.warn(text, UserWarning, stacklevel=3)
+            warnings.warn(text, UserWarning, stacklevel=4)
         if text := self._cut():
-            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=4)
         seconds = read - began, trained - read, time.perf_counter() - trained
         if self.max_time is not None and (text := overrun(self.max_time, *seconds)):
-            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=3)
+            warnings.warn(f"max_time: {text}.", UserWarning, stacklevel=4)
         return data
 
     def _learn_gaps(self, data: Intake, seed: int, end: float | None) -> Missingness | None:
