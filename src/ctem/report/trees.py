@@ -31,7 +31,9 @@ def energy_data(energy: Energy) -> Json:
         "margins": None if energy.margins is None else _trees(energy.margins),
         "logZ": energy.log_z.value,
         "ceiling": energy.ceiling,
-        "atoms": {child: [_number(value) for value in of.tolist()] for child, of in energy.atoms.items()},
+        "atoms": {
+            child: [_number(value) for value in of.float().tolist()] for child, of in energy.atoms.items()
+        },
     }
 
 
