@@ -11,7 +11,7 @@ from ctem import CTEM
 from ctem.densities.tilted import Plan
 from ctem.densities.tilted import energy as energies
 from ctem.densities.tilted.boosting import LOOK, Boosting
-from ctem.densities.tilted.energy import FEW_TIMED, TIMED, Pace
+from ctem.densities.tilted.plan import FEW_TIMED, TIMED, Pace
 from ctem.fitting import learning
 from ctem.tables.answers import heldout
 from ctem.tables.answers.density import FEW, OF_ONE_PASSES, TYPICAL, TYPICAL_PASSES, TableDensity
@@ -114,8 +114,8 @@ def test_the_pace_of_a_slow_density_is_measured_by_few_draws(monkeypatch):
             now[0] += 2 * len(x) * self.seconds
 
     whole = torch.zeros(1000, 2)
-    monkeypatch.setattr("ctem.densities.tilted.energy.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("ctem.densities.tilted.energy.time.process_time", lambda: now[0])
+    monkeypatch.setattr("ctem.densities.tilted.plan.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("ctem.densities.tilted.plan.time.process_time", lambda: now[0])
     assert Pace.of(Slow(0.1), torch.Generator(), whole) == pytest.approx((0.1, 1.0, 0.0))
     assert Pace.of(Slow(1e-4), torch.Generator(), whole).draw == pytest.approx(1e-4)
     assert drawn == [FEW_TIMED, FEW_TIMED, TIMED]

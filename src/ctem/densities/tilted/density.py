@@ -36,7 +36,7 @@ class TiltedDensity(AnyOrderDensity):
 
     >>> from ctem.bases import ProductBase
     >>> from ctem.densities.anyorder.network import AnyOrderNet
-    >>> from ctem.densities.tilted.energy import Plan, fit_energy
+    >>> from ctem.densities.tilted import Plan, fit_energy
     >>> from ctem.spaces import Category, Space
     >>> b = AnyOrderDensity(AnyOrderNet(ProductBase(Space([Category(2)] * 2)), width=8), 1e-3, [[0, 1]])
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(500, 1)

@@ -28,235 +28,42 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctem.densities.anyorder.density import AnyOrderDensity
 from ctem.densities.presence import gaps
-from ctem.densities.tilted.boosting import Boosting, free_threads
+from ctem.densities.tilted.boosting import Boosting
 from ctem.densities.tilted.margins import levelled
 from ctem.densities.tilted.networks import Networks, compared
+from ctem.densities.tilted.plan import FEWEST_FRESH, MASKS, Base, Pace, Plan, filled
 from ctem.densities.tilted.trees import Trees
 from ctem.partition.log_z import LogZ, estimate
 from ctem.training import Recipe
 
-__all__ = ["Base", "Energy", "Pace", "Plan", "fit_energy"]
+__all__ = ["Energy", "fit_energy"]
 
 Part = Trees | Networks
 Snap = Callable[[Tensor], Tensor]
 Recut = Callable[[int, Tensor], Tensor]
-Atoms = Mapping[
-    int, Tensor
-]  # real column → for each code of its category, the number that the code stands for
+# real column → for each code of its category, the number that the code stands for
+Atoms = Mapping[int, Tensor]
 SURE = 2.0  # standard errors by which an energy must gain
 CUT = 5e-3  # share of ρ that may lie above the ceiling of e^g / Z
 HIGHEST = 16.0  # that ceiling, at most
 HALVINGS = 40  # of an interval, to find it
 PRECISE = 3e-3  # standard error of log Z, in nats
-FRESH = 4  # times as many fresh draws, at most, to make log Z precise
-FEWEST_FRESH = 2000  # draws for the gain, however few rows there are
 SPARE = 1.05  # times as many draws as seem to be needed
 BATCH = 2**15  # draws at a time
+SPENT = 0.8  # share of the time that is left which a larger plan should take
 LEARNING = Recipe(
     batch_size=512, learning_rate=1e-3, weight_decay=0.1, ema=0.99, evaluate_every=100, patience=5
 )
-STEP = 0.02  # seconds of a step of a network's training, about
-CELLS = 2**26  # of the rows and draws that trees learn from together, at most
-MANY, FEW = 100, 8000  # columns from which on draws are fewer, and draws for log Z then
-PASSES = 2**23  # cells that are drawn to make log Z more precise, at most: each is a pass through a network
-ROW_TREE, TREE = (
-    2e-8,
-    5e-3,
-)  # seconds that a thread takes for a tree to learn from a cell, and for any tree; about
-TIMED, FEW_TIMED, FEW_FILLED = (
-    512,
-    32,
-    16,
-)  # rows by which the time of one is judged; fewer draws, fewer with gaps
-BRIEF = 0.2  # seconds after which fewer are enough
-SPENT = 0.8  # share of the time that is left which a larger plan should take
-FRESH_SHARE, FRESH_SETS = (
-    0.5,
-    2,
-)  # draws beside those of the rounds, where time is short: for the gain and margins, and for log Z
-FEWEST, FEWEST_TREES = 300, 20  # rows and trees below which nothing is learned
-MASKS = 3  # ways in which the cells of a draw are hidden
-RATE, PATIENCE = (
-    0.2,
-    15,
-)  # of the mean over hidden cells: its boosting, and trees without a better held-out loss
-
-
-class Base(Protocol):
-    """A normalised density of rows x (n, d) that can be drawn from; nan marks a cell that is missing.
-
-    >>> from ctem.densities.anyorder import AnyOrderDensity
-    >>> all(hasattr(AnyOrderDensity, name) for name in ("sample", "complete"))
-    True
-    """
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """n rows."""
-
-    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """x with its missing cells drawn given the others."""
-
-
-class Pace(NamedTuple):
-    """How fast this machine is at the moment.
-
-    >>> Pace(1e-3, 1.0).draw
-    0.001
-    """
-
-    draw: float  # seconds
-    load: float  # by the clock, for a second of the processor
-    fill: float = (
-        0.0  # seconds until the hidden cells of a row of the data are drawn, on average over all rows
-    )
-
-    @classmethod
-    def of(
-        cls, base: Base, generator: torch.Generator, rows: Tensor, parents: Mapping[int, int] | None = None
-    ) -> Pace:
-        """Measured by some draws, in one order: several orders of few rows would take several times as long.
-
-        Arguments:
-            base: b.
-            generator: of the draws.
-            rows: of the data (n, d); some of those with hidden cells are filled in.
-            parents: for a real column that exists only where a category has code 0, that category.
-        """
-        simple = base.altered(orders=base.orders[:1]) if isinstance(base, AnyOrderDensity) else base
-        draw, load = _timed(lambda n: simple.sample(n, generator), FEW_TIMED, TIMED)
-        some = gaps(rows, parents or {}).any(1)
-        if not bool(some.any()):
-            return cls(draw, load)
-        partly = rows[some]
-        few, most = min(FEW_FILLED, len(partly)), min(TIMED, len(partly))
-        fill, _ = _timed(lambda n: _filled(base, partly[:n], generator), few, most)
-        return cls(draw, load, fill * float(some.float().mean()))
-
-
-def _timed(make: Callable[[int], Tensor], few: int, most: int) -> tuple[float, float]:
-    """Seconds that one of most rows takes, and those by the clock for one of the processor; few, if these take long."""
-    for n in (few, most):
-        began, used = time.perf_counter(), time.process_time()
-        make(n)
-        seconds, used = time.perf_counter() - began, time.process_time() - used
-        if seconds > BRIEF:
-            break
-    return max(seconds / n, 1e-9), max(1.0, seconds / max(used, 1e-9))
-
-
-class Plan(NamedTuple):
-    """How long an energy is learned.
-
-    >>> Plan().rounds
-    1
-    """
-
-    rounds: int = 1
-    draws: float = 4.0  # of b in each round, for every row of the data
-    rate: float = 0.05  # of the boosting, at first
-    trees: int = 1600  # of a round, at most
-    patience: int = 50  # trees without a better held-out loss after which a round ends
-    most: int = 100_000  # rows of the data, at most
-    fresh: int = 20_000  # draws for the gain and for margins, at most
-    networks: int = 0  # in a last round, which is learned by the paper's loss
-    steps: int = 1500  # of their training
-
-    def sized(self, columns: int, rows: int = 10**9) -> Plan:
-        """A plan for so many columns: each costs a pass through the networks for every draw, and memory for all.
-
-        >>> Plan().sized(columns=15) == Plan(), Plan().sized(columns=1000).most, Plan().sized(15, rows=500).most
-        (True, 22369, 500)
-        """
-        plan = self._replace(most=min(self.most, rows, int(CELLS / (columns * (1 + self.draws)))))
-        if columns <= MANY:
-            return plan
-        plan = plan._replace(
-            rounds=min(self.rounds, 1), draws=min(self.draws, 2.0), fresh=min(self.fresh, FEW)
-        )
-        return plan._replace(most=min(self.most, rows, int(CELLS / (columns * (1 + plan.draws)))))
-
-    def freshest(self, columns: int) -> int:
-        """Fresh draws to which their number may grow until log Z is precise.
-
-        >>> Plan().freshest(columns=15), Plan().sized(columns=1000).freshest(columns=1000)
-        (80000, 8388)
-        """
-        return min(FRESH * self.fresh, CELLS // (MASKS * columns), max(PASSES // columns, self.fresh))
-
-    def within(self, seconds: float, pace: Pace, columns: int) -> Plan:
-        """A plan for about so many seconds: of fewer rows, and trees if they take more than half of it.
-
-        Where too few rows would be left, it has one round, and half as many draws, or a quarter.
-
-        >>> Plan().within(10.0, Pace(1e-3, 1.0), columns=10).most < 2000
-        True
-        >>> Plan(rounds=2).within(2.0, Pace(1e-3, 1.0), columns=10)[:2]
-        (1, 2.0)
-        """
-        drawing, growing = self._seconds_of_a_row(pace, columns)
-        most = min(self.most, int(seconds / (drawing + min(drawing, growing))))
-        if most < FEWEST and (self.rounds > 1 or self.draws > 1):
-            fewer = self._replace(rounds=min(self.rounds, 1), draws=max(self.draws / 2, 1.0))
-            return fewer.within(seconds, pace, columns)
-        growing = most * growing + (self.rounds + 1) * self.trees * TREE * pace.load
-        trees = min(self.trees, int(self.trees * seconds / (2 * growing)))
-        fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self._all_rounds))
-        steps = min(self.steps, int(seconds / 2 / (STEP * pace.load * max(self.networks, 1))))
-        return self._replace(fresh=fresh, most=most, trees=trees, steps=steps)
-
-    def larger(self, times: float, limit: Plan) -> Plan:
-        """A plan that takes so many times as long, within another.
-
-        >>> Plan(most=1000, trees=100, fresh=2000).larger(3.0, Plan())[3:7]
-        (300, 50, 3000, 6000)
-        """
-        names = "trees", "most", "fresh", "steps"
-        return self._replace(
-            **{name: min(int(getattr(self, name) * times), getattr(limit, name)) for name in names}
-        )
-
-    def seconds(self, rows: int, pace: Pace, columns: int) -> float:
-        """About how long all of it takes for a table of so many rows.
-
-        >>> 20 < Plan().seconds(1000, Pace(1e-3, 1.0), columns=10) < 60
-        True
-        """
-        drawing, growing = self._seconds_of_a_row(pace, columns)
-        rows = min(rows, self.most)
-        fresh = min(self.fresh, max(self.draws * rows, FEWEST_FRESH))
-        fresh = max(0.0, fresh - FRESH_SHARE * rows * self.draws * self._all_rounds) * FRESH_SETS
-        steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
-        return rows * (drawing + growing) + fresh * pace.draw + steps
-
-    @property
-    def learns(self) -> bool:
-        """Whether its rows and trees are enough to learn anything.
-
-        >>> Plan().sized(10, rows=200).learns, Plan().within(0.1, Pace(1e-3, 1.0), columns=10).learns
-        (False, False)
-        """
-        return self.most >= FEWEST and self.trees >= FEWEST_TREES
-
-    @property
-    def _all_rounds(self) -> int:
-        """Those of trees, and that of networks."""
-        return self.rounds + (self.networks > 0)
-
-    def _seconds_of_a_row(self, pace: Pace, columns: int) -> tuple[float, float]:
-        """Seconds that draws and trees take for each row of the data."""
-        drawing = (1 + FRESH_SETS * FRESH_SHARE) * self.draws * self._all_rounds * pace.draw + pace.fill
-        cell = ROW_TREE * pace.load / free_threads()
-        growing = (1 + self.draws) * (self.rounds + 1) * self.trees * columns * cell
-        return drawing, growing
+RATE = 0.2  # of the boosting of the mean over hidden cells
+PATIENCE = 15  # trees of it without a better held-out loss
 
 
 @dataclass(frozen=True)
@@ -600,7 +407,7 @@ class _Fit:
         if not bool(some.any()):
             return x
         out = x.clone()
-        parts = [_filled(self.base, part, generator) for part in x[some].split(BATCH)]
+        parts = [filled(self.base, part, generator) for part in x[some].split(BATCH)]
         out[some] = self.snap(torch.cat(parts))
         return out
 
@@ -640,19 +447,6 @@ class Gain(NamedTuple):
 
     mean: float
     stderr: float
-
-
-def _filled(base: Base, x: Tensor, generator: torch.Generator) -> Tensor:
-    """x with its hidden cells drawn by b; each order draws a share of the rows, whether or not they are likely in it.
-
-    All observed cells are shown in any order: orders differ only in which of the hidden cells is drawn first. To ask
-    how likely a row is in each of them takes many times as long.
-    """
-    if not isinstance(base, AnyOrderDensity):
-        return base.complete(x, generator)
-    parts = x.tensor_split(len(base.orders))
-    alone = [base.altered(orders=[order]) for order in base.orders]
-    return torch.cat([one.complete(part, generator) for one, part in zip(alone, parts, strict=True)])
 
 
 def _gain(held_out: Tensor, fresh: Tensor) -> Gain:
