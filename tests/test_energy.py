@@ -10,9 +10,12 @@ import torch
 from scipy import stats
 
 from ctem import CTEM
-from ctem.densities.tilted import TiltedDensity, networks
+from ctem.bases import ProductBase
+from ctem.densities.tilted import TiltedDensity, fit_energy, networks
+from ctem.densities.tilted.plan import Plan
 from ctem.fitting import learning
 from ctem.matching.losses import brier
+from ctem.spaces import Category, Space
 
 WEAK = {
     "max_steps": 25,
@@ -146,6 +149,21 @@ def test_independent_columns_keep_no_energy():
     )
     short = {"max_steps": 200, "width": 32, "members": 1, "orders": 1, "random_state": 0}
     assert not isinstance(CTEM(**short).fit(X).density_, TiltedDensity)
+
+
+def test_draws_that_are_rows_of_the_table_keep_no_energy():
+    """Nothing is gained but the rounding of a mean, and its standard error is nought."""
+    x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]).repeat(997, 1)
+
+    class Copies(ProductBase):
+        complete = None
+
+        def sample(self, n, generator=None):
+            return x[torch.randint(len(x), (n,), generator=generator)]
+
+    base = Copies(Space([Category(2)] * 2))
+    plan = Plan(rate=0.1, trees=50, fresh=2000)
+    assert fit_energy(base, x[:1994], x[1994:], [2, 2], plan) is None
 
 
 @pytest.mark.parametrize("kind", ["table", SMOOTH])

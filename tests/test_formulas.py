@@ -97,6 +97,25 @@ def test_a_value_that_many_rows_share_makes_no_formula():
     assert Schema.fit(read_frame(X)).formulas == ()
 
 
+def test_one_value_where_a_ratio_is_defined_makes_no_formula():
+    """With a flag of 0 and 1 below, any number that is constant where the flag is 1 is a ratio there."""
+    rng = np.random.default_rng(0)
+    level = rng.integers(1, 5, N)
+    usual = np.where(rng.random(N) < 0.5, 10.5, np.round(rng.gamma(20, 0.5, N), 1))
+    years = np.where(level == 2, 12.0, usual)
+    X = pd.DataFrame({"level": level, "second": (level == 2).astype(int), "years": years})
+    assert not any(f.terms for f in Schema.fit(read_frame(X)).formulas)
+    assert "level" not in Schema.fit(read_frame(X)).describe()[2].reason
+
+
+def test_a_formula_is_told_in_short_numbers_with_the_constant_that_they_leave():
+    rng = np.random.default_rng(0)
+    year, age = rng.choice([66, 67, 68, 69, 70, 71, 73], N), rng.integers(16, 31, N)
+    later = age - year + np.where(year < 73, 80, 81)
+    X = pd.DataFrame({"year": year, "age": age, "later": later})
+    assert "= age − 0.9 · year + 73.2 in all rows" in Schema.fit(read_frame(X)).describe()[2].reason
+
+
 def test_dates_that_repeat_others_are_tied():
     rng = np.random.default_rng(3)
     made = np.datetime64("2020-01-01") + rng.integers(0, 1500, N).astype("m8[D]")

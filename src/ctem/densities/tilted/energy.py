@@ -11,7 +11,7 @@ Z = E_b e^g is estimated by draws that no round has seen, and so is the gain on 
 
     gain = mean g(held-out rows) − log mean e^{g(fresh draws)},
 
-which needs no constant. An energy is kept only if it gains by more than two standard errors.
+which needs no constant. An energy is kept only if it gains by more than two standard errors, and a thousandth of a nat.
 Draws of ρ are accepted draws of b, so that e^g / Z needs a ceiling: g itself is cut there, before Z is estimated, and
 what scores a row is what draws it. A last sum of trees, one for each column, gives draws the margins of the data.
 
@@ -52,6 +52,7 @@ Recut = Callable[[int, Tensor], Tensor]
 # real column → for each code of its category, the number that the code stands for
 Atoms = Mapping[int, Tensor]
 SURE = 2.0  # standard errors by which an energy must gain
+LEAST = 1e-3  # nats that it must gain: less is not worth its seconds
 CUT = 5e-3  # share of ρ that may lie above the ceiling of e^g / Z
 HIGHEST = 16.0  # that ceiling, at most
 HALVINGS = 40  # of an interval, to find it
@@ -328,7 +329,9 @@ class _Fit:
         if any(isinstance(part, Trees) for part in parts) and self._left() > 0:
             g = self._levelled(g, data, weight, fresh, held, other)
         gain = _gain(g(held), g(other))
-        return None if gain.mean <= SURE * gain.stderr else self._energy(g, gain, other, generator)
+        return (
+            None if gain.mean <= max(SURE * gain.stderr, LEAST) else self._energy(g, gain, other, generator)
+        )
 
     def _levelled(
         self, g: _Tilt, data: Tensor, weight: Tensor | None, fresh: Tensor, held: Tensor, other: Tensor

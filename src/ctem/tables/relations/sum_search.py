@@ -242,7 +242,7 @@ class _Trial:
         """Whether target j has this value: in nearly all rows, hardly ever nearly, and not by chance."""
         gap, y = self._gap(value, j)
         hits, near = int((gap <= 0.5).sum()), int(((gap > 0.5) & (gap <= NEAR)).sum())
-        missed = int((y != self.mode[j]).sum())
+        missed = len(y) - int(np.unique(y, return_counts=True)[1].max(initial=0))
         fine = missed >= EVIDENCE and len(y) - hits <= CHANCE * missed
         return fine and hits >= SHARE * len(y) and near <= NEARLY * hits
 
@@ -262,12 +262,15 @@ class _Trial:
         return Affine(tuple(factors[:-1].tolist()), float(factors[-1]))
 
     def _simplest(self, x: Vector, j: int, factors: Vector) -> Vector:
-        """The first of ever longer numbers that hits as many rows."""
+        """The first of ever longer numbers that hits as many rows, with the constant that these factors leave."""
         least = self._hits(x @ factors, j)
         for digits in range(7):
             short = np.round(factors, digits)
-            if self._hits(x @ short, j) >= least:
-                return short + 0.0
+            rest = np.nanmedian(self.y[j] - x[:, :-1] @ short[:-1])
+            for constant in (short[-1], np.round(rest, digits)):
+                short[-1] = constant
+                if self._hits(x @ short, j) >= least:
+                    return short + 0.0
         ratios = np.array([float(Fraction(factor).limit_denominator(360)) for factor in factors.tolist()])
         return ratios if self._hits(x @ ratios, j) >= least else factors
 
