@@ -640,3 +640,19 @@ def test_no_column_of_many_is_left_to_two_sums():
     assert any(len({max(columns, key=order.index) for columns in sums}) == 1 for order in random)
     for chosen, drawn in zip(found, random, strict=True):
         assert [j if j > 4 else None for j in chosen] == [j if j > 4 else None for j in drawn]
+
+
+def test_no_sum_is_left_to_a_column_that_a_rule_names():
+    """What is known of a column anyway is not known better by a sum: that is for the total, which comes after it."""
+    lent, left, paid, interest, total = range(5)
+    x = torch.randn(60, 24, generator=seeded())
+    x[:, paid], x[:, total] = x[:, lent] - x[:, left], x[:, lent] - x[:, left] + x[:, interest]
+    ties = [Tie(total, ((paid, 1), (interest, 1)), 1.0), Tie(paid, ((total, 1), (interest, -1)), 1.0)]
+    ties += [Tie(interest, ((total, 1), (paid, -1)), 1.0)]
+    space, ties = Space([Real()] * 24), Ties(ties, Plain(), {})
+    at = AtLevel(AnyOrderNet(ProductBase.fit(space, x), width=8, blocks=1, ties=ties), 1e-3)
+    rows = torch.cat([x, ties.all_ends(x).flatten(1)], 1).unsqueeze(0)
+    chain = Chain(at, after={paid: {lent, left}})
+    found = best_orders(chain, at, rows, 4, seeded())
+    assert all(max((paid, interest, total), key=order.index) != paid for order in found)
+    assert any(max((paid, interest, total), key=order.index) == paid for order in chain.orders(4, seeded()))

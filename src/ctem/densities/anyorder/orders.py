@@ -8,7 +8,7 @@ gives the terms of all columns that a visible set hides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ __all__ = ["best_orders"]
 Order = list[int]
 ROWS = 512  # held-out rows, of all members together, that orders are judged by
 PASSES = 400  # over them, at most; half for random orders, the rest for swaps
+BEHIND = 1.0  # nats by which an order of the columns of ties may be worse than the best
 WIDE = 64  # columns beyond which orders are random, but for columns that repeat others or add up
 
 
@@ -36,9 +37,9 @@ def best_orders(
 ) -> list[Order]:
     """``count`` orders under which held-out rows are likely, the best first.
 
-    Where columns are many, orders are random, but for the columns of ties (``ctem.densities.anyorder.ties``), which
-    are put in the best order among themselves. A sum of which all parts are known is certain; but two sums cannot both
-    decide one column that comes after all the others, so that orders of them differ by nats.
+    The columns of ties (``ctem.densities.anyorder.ties``) are put in the best order among themselves first. A sum of
+    which all parts are known is certain; but two sums cannot both decide one column that comes after all the others,
+    so that orders of them differ by nats. Where columns are many, the others stay in a random order.
 
     Arguments:
         chain: knows which orders are allowed.
@@ -56,21 +57,30 @@ def best_orders(
     [0, 1, 2]
     """
     dim, passes = chain.space.dim, min(passes, PASSES)
-    some = set(range(dim)) if dim <= WIDE else _tied(chain, at)
-    if not some:
+    tied, all_ = _tied(chain, at), set(range(dim)) if dim <= WIDE else set[int]()
+    if not tied | all_:
         return chain.orders(count, generator)
-    drawn = chain.orders(max(count, passes // 2 // len(some)), generator)
+    drawn = chain.orders(max(count, passes // 2 // len(all_ or tied)), generator)
     rows = ROWS if dim <= WIDE else ROWS * WIDE // dim
-    terms = _Terms(at, held_out[:, : max(1, rows // len(held_out))])
-    parts = [[j for j in order if j in some] for order in drawn]
-    best = sorted(parts, key=terms.total, reverse=True)[:count]
+    terms = _Terms(at, held_out[:, : max(1, rows // len(held_out))], chain.after)
+    if tied:
+        several = chain.orders(max(count, passes // 4 // len(tied)), generator)
+        parts = [[j for j in order if j in tied] for order in several]
+        best = _best(parts, count, terms, chain, passes // 2)
+        near = [part for part in best if terms.total(part) > terms.total(best[0]) - BEHIND]
+        drawn = [chain.arranged(_placed(order, near[i % len(near)])) for i, order in enumerate(drawn)]
+    return _best(drawn, count, terms, chain, passes) if all_ else drawn[:count]
+
+
+def _best(orders: Sequence[Order], count: int, terms: _Terms, chain: Chain, passes: int) -> list[Order]:
+    """The best of some orders, improved by swaps until so many passes were made."""
+    best = sorted(orders, key=terms.total, reverse=True)[:count]
     while terms.passes < passes:  # a sweep is finished
         improved = [_swapped(order, terms, chain) for order in best]
         if improved == best:
             break
         best = improved
-    best = sorted(best, key=terms.total, reverse=True)
-    return [chain.arranged(_placed(order, part)) for order, part in zip(drawn, best, strict=False)]
+    return sorted(best, key=terms.total, reverse=True)
 
 
 def _tied(chain: Chain, at: AtLevel) -> set[int]:
@@ -91,11 +101,11 @@ def _placed(order: Order, part: Order) -> Order:
 
 
 class _Terms:
-    """Mean log ρ(x_j | x_V) over rows, of all j from one pass for each V."""
+    """Mean log ρ(x_j | x_V) over rows, of all j from one pass for each V; 0 of columns that are certain by then."""
 
-    def __init__(self, at: AtLevel, rows: Tensor):
+    def __init__(self, at: AtLevel, rows: Tensor, certain: Collection[int]):
         rows, ends = at.net.parted(rows)
-        self.at, self.rows, self.observed = at, rows, ~rows.isnan()
+        self.at, self.rows, self.observed, self.certain = at, rows, ~rows.isnan(), certain
         self.clear = None if ends is None else Clear(rows.nan_to_num(), ends)
         self.level = torch.full_like(rows[..., :1], at.level)
         self.known: dict[frozenset[int], list[float]] = {}
@@ -105,6 +115,8 @@ class _Terms:
         return len(self.known)
 
     def __call__(self, seen: Sequence[int], j: int) -> float:
+        if j in self.certain:
+            return 0.0
         key = frozenset(seen)
         if key not in self.known:
             visible = torch.zeros_like(self.observed)
