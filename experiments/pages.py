@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from experiments.results import RESULTS, git, replace_bytes
 
 KEYS = ("experiment", "created", "device", "versions", "wall_s", "command", "settings", "records")
+TEXTS = 1  # of a list of drawn texts, on a page
 ABOUT = tomllib.loads((RESULTS.parent / "abouts.toml").read_text(encoding="utf-8"))
 SHORT = 120  # characters of settings that a page shows; longer ones are in the file alone
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -253,7 +254,7 @@ def text_of(page: Page, results: Sequence[Result]) -> str:
         lines += ["", f"![{Path(picture).stem}]({picture})"]
     for result in results:
         for heading, texts in (result.get("curves") or {}).get("texts", {}).items():
-            lines += ["", f"## {result['name']}: {heading}", "", "```text", *texts, "```"]
+            lines += ["", f"## {result['name']}: {heading}", "", "```text", *texts[:TEXTS], "```"]
     return "\n".join([*lines, "", "## Where the numbers come from", "", *provenance(page, results)]) + "\n"
 
 

@@ -145,13 +145,27 @@ def write(
 def text_of(content: Mapping[str, Any]) -> str:
     """The content of a result as JSON, a line a record; a path or a dtype goes in as text, for reading.
 
-    A record without a published number does not mention it.
+    A record without a published number does not mention it. Numbers of records and curves have eight digits.
     """
     dumps = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=str)
-    brief = [{k: v for k, v in r.items() if (k, v) != ("paper", None)} for r in content["records"]]
+    brief = [{k: v for k, v in r.items() if (k, v) != ("paper", None)} for r in _short(content["records"])]
     records = ",\n  ".join(map(dumps, brief))
-    whole = dumps({**content, "records": []}, indent=1)
+    curves = {"curves": _short(content["curves"])} if "curves" in content else {}
+    whole = dumps({**content, "records": [], **curves}, indent=1)
     return whole.replace('"records": []', f'"records": [\n  {records}\n ]', 1) + "\n"
+
+
+def _short(value: Any) -> Any:
+    """The same with every number of eight digits at most.
+
+    >>> _short({"mean": 1 / 3, "curve": [2 / 3, 5]})
+    {'mean': 0.33333333, 'curve': [0.66666667, 5]}
+    """
+    if isinstance(value, Mapping):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(each) for each in value]
+    return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 @contextmanager

@@ -112,7 +112,9 @@ def load(data: str, args) -> pd.DataFrame:
     if data == PENGUINS:
         return load_penguins().dropna()
     if data in WILD:
-        frame = complete(wild(data, args.data, NAMING.get(data, ())))
+        frame = complete(
+            wild(data, args.data, NAMING.get(data, ())).replace("None", UNSAID)
+        )  # no gap in ames
         return frame.assign(age=frame["age"].round(1)) if data == "pbc" else frame  # from whole days
     frame = load_table(data, args.data)
     frame = frame.fillna(UNSAID) if data == "adult" else frame.dropna()  # adult's gaps are a label
