@@ -261,6 +261,10 @@ def test_predictions_are_the_conditional_of_any_column(model):
         ({"city": ["Paris"]}, "column 'city' holds 'Paris' in row 0, not seen in fit"),
         ({"city": None}, "column 'city': None asks for a missing cell.*missing='state'"),
         ({"rain": [1.2345]}, "column 'rain' is continuous: the single value 1.2345 has probability 0"),
+        (
+            {"rain": [np.float64(1.2345)]},
+            "column 'rain' is continuous: the single value 1.2345 has probability 0",
+        ),
         ({"age": np.nan}, "column 'age': None asks for a missing cell"),
         (
             {"born": ("soon", None)},

@@ -215,13 +215,20 @@ def _items(name: str, condition: Any, what: str) -> list[Item]:
 
 
 def _plain(item: Item) -> Item:
-    """None for any mark of a missing cell, and for an end at infinity."""
+    """None for any mark of a missing cell, and for an end at infinity; NumPy's numbers and text as Python's."""
     if isinstance(item, tuple) and len(item) == 2:
-        pairs = zip(item, (-math.inf, math.inf), strict=True)
-        return tuple(
-            None if isinstance(end, float | np.floating) and end == far else end for end, far in pairs
-        )
-    return None if is_gap(item) else item
+        pairs = zip(map(_native, item), (-math.inf, math.inf), strict=True)
+        return tuple(None if isinstance(end, float) and end == far else end for end, far in pairs)
+    return None if is_gap(item) else _native(item)
+
+
+def _native(value: Any) -> Any:
+    """A number, a boolean or text of NumPy as that of Python, as a sentence has it.
+
+    >>> _native(np.float64(0.5)), _native(np.str_("Oslo")), _native(7)
+    (0.5, 'Oslo', 7)
+    """
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufU" else value
 
 
 def _read(name: str, values: Sequence[Any], codec: Codec) -> Cells:
