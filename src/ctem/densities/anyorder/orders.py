@@ -56,12 +56,12 @@ def best_orders(
     >>> sorted(best_orders(Chain(at), at, torch.zeros(1, 4, 3), 1, torch.Generator())[0])
     [0, 1, 2]
     """
-    dim, passes = chain.space.dim, min(passes, PASSES)
-    tied, all_ = _tied(chain, at), set(range(dim)) if dim <= WIDE else set[int]()
-    if not tied | all_:
+    dim, passes, tied = chain.space.dim, min(passes, PASSES), _tied(chain, at)
+    wide = dim > WIDE
+    if wide and not tied:
         return chain.orders(count, generator)
-    drawn = chain.orders(max(count, passes // 2 // len(all_ or tied)), generator)
-    rows = ROWS if dim <= WIDE else ROWS * WIDE // dim
+    drawn = chain.orders(max(count, passes // 2 // (len(tied) if wide else dim)), generator)
+    rows = ROWS * WIDE // dim if wide else ROWS
     terms = _Terms(at, held_out[:, : max(1, rows // len(held_out))], chain.after)
     if tied:
         several = chain.orders(max(count, passes // 4 // len(tied)), generator)
@@ -69,7 +69,7 @@ def best_orders(
         best = _best(parts, count, terms, chain, passes // 2)
         near = [part for part in best if terms.total(part) > terms.total(best[0]) - BEHIND]
         drawn = [chain.arranged(_placed(order, near[i % len(near)])) for i, order in enumerate(drawn)]
-    return _best(drawn, count, terms, chain, passes) if all_ else drawn[:count]
+    return drawn[:count] if wide else _best(drawn, count, terms, chain, passes)
 
 
 def _best(orders: Sequence[Order], count: int, terms: _Terms, chain: Chain, passes: int) -> list[Order]:
