@@ -49,16 +49,26 @@ def correlation_of(value: Tensor) -> Tensor:
 
 
 class Inverse(NamedTuple):
-    """Σ_s⁻¹ (d, d, n) and log det Σ_s (n,), or those of one row if all have the same levels.
+    """Σ_s⁻¹ and what follows from it for each row, or for one row if all have the same levels.
 
     Rows come last: an operation on all rows of a few columns is fast, many small matrices are not.
 
-    >>> Inverse(torch.eye(2).unsqueeze(-1), torch.zeros(1)).matrix.shape
-    torch.Size([2, 2, 1])
+    >>> Inverse.of(torch.eye(2).unsqueeze(-1), torch.zeros(1), torch.ones(2, 1), torch.eye(2)).explained
+    tensor([[1.],
+            [1.]])
     """
 
-    matrix: Tensor
-    log_det: Tensor
+    matrix: Tensor  # Σ_s⁻¹ (d, d, n)
+    log_det: Tensor  # of Σ_s (n,)
+    weight: Tensor  # C A Σ_s⁻¹ (d, d, n), of the scores seen in what they predict of every score
+    explained: Tensor  # (C A Σ_s⁻¹ A C)_ii (d, n), the variance of every score that they explain
+
+    @classmethod
+    def of(cls, matrix: Tensor, log_det: Tensor, clear: Tensor, correlation: Tensor) -> Inverse:
+        """From Σ_s⁻¹, log det Σ_s and clear = e^{−s} (d, n)."""
+        weight = (correlation @ (clear.unsqueeze(1) * matrix).flatten(1)).view_as(matrix)
+        explained = (weight * (correlation.unsqueeze(2) * clear)).sum(1)
+        return cls(matrix, log_det, weight, explained)
 
 
 def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
@@ -80,37 +90,33 @@ def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
     return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh()]).T
 
 
-def predictions(
-    value: Tensor, clear: Tensor, correlation: Tensor, ahead: Tensor, inverse: Inverse
-) -> tuple[Tensor, Tensor]:
+def predictions(value: Tensor, ahead: Tensor, inverse: Inverse) -> tuple[Tensor, Tensor]:
     """Mean and spread under N(0, Σ_s) of every score at e^{−s} = ahead (n, 1), given those seen: (n, d) each.
 
     It means nothing for a score that is seen itself.
 
     >>> c = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     >>> x, clear = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]])
-    >>> mean, spread = predictions(x, clear, c, torch.ones(1, 1), inverses(clear, c))
+    >>> mean, spread = predictions(x, torch.ones(1, 1), inverses(clear, c))
     >>> mean[0, 1], spread[0, 1]
     (tensor(0.8000), tensor(0.6000))
     """
-    clear, ahead = clear.T.contiguous(), ahead.T
-    pulled = clear * _pulled(value.T.contiguous(), inverse.matrix)
-    # Σ_jk C_ij C_ik a_j (Σ⁻¹)_jk a_k as one product of matrices
-    pairs = (correlation.unsqueeze(2) * correlation.unsqueeze(1)).flatten(1)
-    explained = pairs @ (clear.unsqueeze(1) * inverse.matrix * clear).flatten(0, 1)
-    return (ahead * (correlation @ pulled)).T, (1 - ahead**2 * explained).clamp_min(LEAST).sqrt().T
+    ahead = ahead.T
+    mean = ahead * _pulled(value.T.contiguous(), inverse.weight)
+    spread = (1 - ahead**2 * inverse.explained).clamp_min(LEAST).sqrt()
+    return mean.T, spread.T.expand_as(mean.T)
 
 
 def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
-    """Σ⁻¹x for every row of x (d, n), Σ⁻¹ (d, d, n) or the same for all, (d, d, 1)."""
+    """Mx for every row of x (d, n), M (d, d, n) or the same for all, (d, d, 1)."""
     return matrix[..., 0] @ value if matrix.shape[-1] == 1 else (matrix * value).sum(1)
 
 
 def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
-    """Σ_s⁻¹ and log det Σ_s at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
+    """Σ_s⁻¹ at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
 
     Rows at one level that show the same scores share an inverse. So few are made in float64 on the CPU: sweeps
-    would be dozens of operations.
+    would be dozens of operations, and 1 less what is explained is off by a per cent in float32 where little is left.
 
     >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
     torch.Size([2, 2, 1])
@@ -119,11 +125,14 @@ def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
     with torch.no_grad():
         kinds = None if capturing else _kinds(clear)
         if kinds is None:
-            return Inverse(*_swept(_covariance(clear, correlation)))
+            swept = _swept(_covariance(clear, correlation))
+            return Inverse.of(*swept, clear.T.contiguous(), correlation)
         few, kind = kinds
-        a = _covariance(few.double().cpu(), correlation.double().cpu()).movedim(-1, 0)
-        matrix, log_det = torch.linalg.inv(a).movedim(0, -1).to(clear), torch.logdet(a).to(clear)
-        return Inverse(matrix, log_det) if len(few) == 1 else Inverse(matrix[..., kind], log_det[kind])
+        few, correlation = few.double().cpu(), correlation.double().cpu()
+        a = _covariance(few, correlation).movedim(-1, 0)
+        exact = Inverse.of(torch.linalg.inv(a).movedim(0, -1), torch.logdet(a), few.T, correlation)
+        found = [part.to(clear) for part in exact]
+        return Inverse(*(found if len(few) == 1 else [part[..., kind] for part in found]))
 
 
 def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -102,7 +102,7 @@ class Inputs(nn.Module):
         clear = torch.where(self.noisy, ahead, 1.0) * seen
         inverse = inverses(clear, self.correlation)
         parts.append(residuals(value, clear, inverse))
-        mean, spread = predictions(value, clear, self.correlation, ahead, inverse)
+        mean, spread = predictions(value, ahead, inverse)
         prediction = Prediction(mean.index_select(1, self.places), spread.index_select(1, self.places))
         return Seen(torch.cat(parts, -1), prediction)
 
