@@ -27,7 +27,7 @@ __all__ = ["fit_density", "settings_for", "weighted_rows"]
 WEIGHED = 0.3  # share of ``max_time`` for the energy, at most
 CHECK, MOST_CHECK = 0.04, 0.15  # share of ``max_time`` for what comes after, of few columns and of many
 PLANS = {
-    "quick": Plan(draws=2.0, rate=0.1, trees=800, patience=30, steps=500),
+    "quick": Plan(draws=2.0, rate=0.1, trees=800, patience=60, steps=500),
     "default": Plan(),
     "best": Plan(rounds=2, steps=3000),
 }

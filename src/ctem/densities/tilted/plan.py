@@ -124,7 +124,7 @@ class Plan(NamedTuple):
     draws: float = 4.0  # of b in each round, for every row of the data
     rate: float = 0.05  # of the boosting, at first
     trees: int = 1600  # of a round, at most
-    patience: int = 50  # trees without a better held-out loss after which a round ends
+    patience: int = 150  # trees without a better held-out loss after which a round ends
     most: int = 100_000  # rows of the data, at most
     fresh: int = 20_000  # draws for the gain and for margins, at most
     networks: int = 0  # in a last round, which is learned by the paper's loss
@@ -177,7 +177,7 @@ class Plan(NamedTuple):
         """A plan that takes so many times as long, within another.
 
         >>> Plan(most=1000, trees=100, fresh=2000).larger(3.0, Plan())[3:7]
-        (300, 50, 3000, 6000)
+        (300, 150, 3000, 6000)
         """
         names = "trees", "most", "fresh", "steps"
         return self._replace(
