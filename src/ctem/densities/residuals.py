@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ctem.densities.contexts import numbered
 
-__all__ = ["MAX_SCORES", "Inverse", "correlation_of", "inverses", "predictions", "residuals"]
+__all__ = ["MAX_SCORES", "Swept", "correlation_of", "predictions", "residuals", "swept"]
 
 MAX_SCORES = 32  # beyond, d³ operations for each row are too many
 LEAST = 1e-4  # smallest eigenvalue of a correlation
@@ -48,30 +48,25 @@ def correlation_of(value: Tensor) -> Tensor:
     return (scale.unsqueeze(1) * c * scale).to(value.dtype)
 
 
-class Inverse(NamedTuple):
-    """Σ_s⁻¹ and what follows from it for each row, or for one row if all have the same levels.
+class Swept(NamedTuple):
+    """Σ_s, with the hidden scores beside it as they are without noise, swept on those seen (S), H being the hidden:
 
-    Rows come last: an operation on all rows of a few columns is fast, many small matrices are not.
+        −Σ_SS⁻¹              Σ_SS⁻¹ Σ_SH
+        Σ_HS Σ_SS⁻¹          Σ_HH − Σ_HS Σ_SS⁻¹ Σ_SH
 
-    >>> Inverse.of(torch.eye(2).unsqueeze(-1), torch.zeros(1), torch.ones(2, 1), torch.eye(2)).explained
-    tensor([[1.],
-            [1.]])
+    for each row, or for one row if all have the same levels. Rows come last: an operation on all rows of a few columns
+    is fast, many small matrices are not. What is left of a hidden variance is not found by taking 1 less what is
+    explained, which cancels where little is left.
+
+    >>> Swept(-torch.eye(2).unsqueeze(-1), torch.zeros(1)).matrix.shape
+    torch.Size([2, 2, 1])
     """
 
-    matrix: Tensor  # Σ_s⁻¹ (d, d, n)
-    log_det: Tensor  # of Σ_s (n,)
-    weight: Tensor  # C A Σ_s⁻¹ (d, d, n), of the scores seen in what they predict of every score
-    explained: Tensor  # (C A Σ_s⁻¹ A C)_ii (d, n), the variance of every score that they explain
-
-    @classmethod
-    def of(cls, matrix: Tensor, log_det: Tensor, clear: Tensor, correlation: Tensor) -> Inverse:
-        """From Σ_s⁻¹, log det Σ_s and clear = e^{−s} (d, n)."""
-        weight = (correlation @ (clear.unsqueeze(1) * matrix).flatten(1)).view_as(matrix)
-        explained = (weight * (correlation.unsqueeze(2) * clear)).sum(1)
-        return cls(matrix, log_det, weight, explained)
+    matrix: Tensor  # (d, d, n)
+    log_det: Tensor  # of Σ_SS (n,)
 
 
-def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
+def residuals(value: Tensor, clear: Tensor, swept: Swept) -> Tensor:
     """What N(0, Σ_s) predicts of scores (n, d) at clear = e^{−s}, 0 where hidden: (n, 2d + 1).
 
     asinh r, a bounded r², and asinh of the log-density ratio log N(x; 0, Σ_s) / N(x; 0, 1); all of them 0 for hidden
@@ -79,32 +74,33 @@ def residuals(value: Tensor, clear: Tensor, inverse: Inverse) -> Tensor:
 
     >>> c = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     >>> x, clear = torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    >>> residuals(x, clear, inverses(clear, c))[:, :2].sinh()  # (1 − 0.8)/0.6 each; alone, x is its own residual
+    >>> residuals(x, clear, swept(clear, c))[:, :2].sinh()  # (1 − 0.8)/0.6 each; alone, x is its own residual
     tensor([[0.3333, 0.3333],
             [1.0000, 0.0000]])
     """
-    value = value.T.contiguous()
-    pulled = _pulled(value, inverse.matrix)
-    r = torch.where(clear.T > 0, pulled * inverse.matrix.diagonal().T.rsqrt(), 0.0)
-    excess = ((value - pulled) * value).sum(0, keepdim=True) - inverse.log_det
+    value, seen = value.T.contiguous(), clear.T > 0
+    pulled = -_pulled(value, swept.matrix)
+    precision = torch.where(seen, -swept.matrix.diagonal().T, 1.0)
+    r = torch.where(seen, pulled * precision.rsqrt(), 0.0)
+    excess = ((value - pulled) * value).sum(0, keepdim=True) - swept.log_det
     return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh()]).T
 
 
-def predictions(value: Tensor, ahead: Tensor, inverse: Inverse) -> tuple[Tensor, Tensor]:
-    """Mean and spread under N(0, Σ_s) of every score at e^{−s} = ahead (n, 1), given those seen: (n, d) each.
+def predictions(value: Tensor, ahead: Tensor, swept: Swept) -> tuple[Tensor, Tensor]:
+    """Mean and spread under N(0, Σ_s) of every hidden score at e^{−s} = ahead (n, 1), given those seen: (n, d) each.
 
-    It means nothing for a score that is seen itself.
+    They mean nothing for a score that is seen itself.
 
     >>> c = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     >>> x, clear = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]])
-    >>> mean, spread = predictions(x, torch.ones(1, 1), inverses(clear, c))
+    >>> mean, spread = predictions(x, torch.ones(1, 1), swept(clear, c))
     >>> mean[0, 1], spread[0, 1]
     (tensor(0.8000), tensor(0.6000))
     """
     ahead = ahead.T
-    mean = ahead * _pulled(value.T.contiguous(), inverse.weight)
-    spread = (1 - ahead**2 * inverse.explained).clamp_min(LEAST).sqrt()
-    return mean.T, spread.T.expand_as(mean.T)
+    mean = ahead * _pulled(value.T.contiguous(), swept.matrix)
+    left = (1 - ahead**2) + ahead**2 * swept.matrix.diagonal().T
+    return mean.T, left.clamp_min(LEAST).sqrt().T.expand_as(mean.T)
 
 
 def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
@@ -112,27 +108,23 @@ def _pulled(value: Tensor, matrix: Tensor) -> Tensor:
     return matrix[..., 0] @ value if matrix.shape[-1] == 1 else (matrix * value).sum(1)
 
 
-def inverses(clear: Tensor, correlation: Tensor) -> Inverse:
-    """Σ_s⁻¹ at clear = e^{−s}; of one row if all have the same, which a CUDA graph cannot ask.
+def swept(clear: Tensor, correlation: Tensor) -> Swept:
+    """Σ_s at clear = e^{−s}, swept on what is seen; of one row if all have the same, which a CUDA graph cannot ask.
 
-    Rows at one level that show the same scores share an inverse. So few are made in float64 on the CPU: sweeps
-    would be dozens of operations, and 1 less what is explained is off by a per cent in float32 where little is left.
+    Rows at one level that show the same scores share it. So few are made in float64 on the CPU.
 
-    >>> inverses(torch.zeros(3, 2), torch.eye(2)).matrix.shape
+    >>> swept(torch.zeros(3, 2), torch.eye(2)).matrix.shape
     torch.Size([2, 2, 1])
     """
     capturing = clear.is_cuda and torch.cuda.is_current_stream_capturing()
     with torch.no_grad():
         kinds = None if capturing else _kinds(clear)
         if kinds is None:
-            swept = _swept(_covariance(clear, correlation))
-            return Inverse.of(*swept, clear.T.contiguous(), correlation)
+            return Swept(*_sweeps(clear.T.contiguous(), correlation))
         few, kind = kinds
-        few, correlation = few.double().cpu(), correlation.double().cpu()
-        a = _covariance(few, correlation).movedim(-1, 0)
-        exact = Inverse.of(torch.linalg.inv(a).movedim(0, -1), torch.logdet(a), few.T, correlation)
-        found = [part.to(clear) for part in exact]
-        return Inverse(*(found if len(few) == 1 else [part[..., kind] for part in found]))
+        every = Swept(*_sweeps(few.T.double().cpu().contiguous(), correlation.double().cpu()))
+        matrix, log_det = every.matrix.to(clear), every.log_det.to(clear)
+        return Swept(matrix, log_det) if len(few) == 1 else Swept(matrix[..., kind], log_det[kind])
 
 
 def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -149,23 +141,22 @@ def _kinds(clear: Tensor) -> tuple[Tensor, Tensor] | None:
     return (clear[first], kind) if len(first) <= FEW else None
 
 
-def _covariance(clear: Tensor, correlation: Tensor) -> Tensor:
-    """Σ_s (d, d, n)."""
-    clear = clear.T.contiguous()
-    noise = torch.diag_embed((1 - clear**2).T).movedim(0, -1)
-    return clear.unsqueeze(1) * correlation.unsqueeze(2) * clear + noise
-
-
-def _swept(a: Tensor) -> tuple[Tensor, Tensor]:
-    """a⁻¹ and log det a of matrices (d, d, n), which are overwritten, by d sweeps over all of them at once.
+def _sweeps(clear: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:
+    """The swept matrices (d, d, n) at clear (d, n), and log det Σ_SS (n,), by d sweeps over all of them at once.
 
     There is no pivoting, for which a GPU would have to be waited for: Σ_s is positive.
     """
-    pivots = []
-    for k in range(len(a)):
-        pivots.append(a[k, k].clone())
-        row = a[k] / pivots[-1]
+    seen = clear > 0
+    at = torch.where(seen, clear, 1.0)
+    a = at.unsqueeze(1) * correlation.unsqueeze(2) * at
+    a.diagonal().copy_(torch.ones_like(clear.T))
+    log_det = torch.zeros_like(clear[0])
+    for k, here in enumerate(seen):
+        pivot = torch.where(here, a[k, k], 1.0)
+        row = torch.where(here, a[k] / pivot, 0.0)
         a.addcmul_(a[:, k].clone().unsqueeze(1), row, value=-1)
+        row = torch.where(here, row, a[k])
         a[k], a[:, k] = row, row
-        a[k, k] = -1 / pivots[-1]
-    return a.neg_(), torch.stack(pivots).log().sum(0)
+        a[k, k] = torch.where(here, -1 / pivot, a[k, k])
+        log_det += pivot.log()
+    return a, log_det

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ctem.bases import ProductBase
-from ctem.densities.residuals import MAX_SCORES, correlation_of, inverses, predictions, residuals
+from ctem.densities.residuals import MAX_SCORES, correlation_of, predictions, residuals, swept
 
 __all__ = ["Inputs", "Prediction", "Seen", "waves"]
 
@@ -100,9 +100,9 @@ class Inputs(nn.Module):
             return Seen(torch.cat(parts, -1), self._no_prediction(x))
         ahead = (-level).exp()
         clear = torch.where(self.noisy, ahead, 1.0) * seen
-        inverse = inverses(clear, self.correlation)
-        parts.append(residuals(value, clear, inverse))
-        mean, spread = predictions(value, ahead, inverse)
+        linear = swept(clear, self.correlation)
+        parts.append(residuals(value, clear, linear))
+        mean, spread = predictions(value, ahead, linear)
         prediction = Prediction(mean.index_select(1, self.places), spread.index_select(1, self.places))
         return Seen(torch.cat(parts, -1), prediction)
 

@@ -37,7 +37,7 @@ def best_orders(
 ) -> list[Order]:
     """``count`` orders under which held-out rows are likely, the best first.
 
-    The columns of ties (``ctem.densities.anyorder.ties``) are put in the best order among themselves first. A sum of
+    The columns of ties (``ctem.densities.anyorder.ties``) are put in the best order among themselves, too: a sum of
     which all parts are known is certain; but two sums cannot both decide one column that comes after all the others,
     so that orders of them differ by nats. Where columns are many, the others stay in a random order.
 
@@ -63,13 +63,14 @@ def best_orders(
     drawn = chain.orders(max(count, passes // 2 // (len(tied) if wide else dim)), generator)
     rows = ROWS * WIDE // dim if wide else ROWS
     terms = _Terms(at, held_out[:, : max(1, rows // len(held_out))], chain.after)
-    if tied:
-        several = chain.orders(max(count, passes // 4 // len(tied)), generator)
-        parts = [[j for j in order if j in tied] for order in several]
-        best = _best(parts, count, terms, chain, passes // 2)
-        near = [part for part in best if terms.total(part) > terms.total(best[0]) - BEHIND]
-        drawn = [chain.arranged(_placed(order, near[i % len(near)])) for i, order in enumerate(drawn)]
-    return drawn[:count] if wide else _best(drawn, count, terms, chain, passes)
+    if not tied:
+        return _best(drawn, count, terms, chain, passes)
+    several = chain.orders(max(count, passes // 4 // len(tied)), generator)
+    parts = [[j for j in order if j in tied] for order in several]
+    best = _best(parts, count, terms, chain, passes // 2)
+    near = [part for part in best if terms.total(part) > terms.total(best[0]) - BEHIND]
+    placed = [chain.arranged(_placed(order, near[i % len(near)])) for i, order in enumerate(drawn)]
+    return placed[:count] if wide else _best([*placed, *drawn], count, terms, chain, 2 * passes)
 
 
 def _best(orders: Sequence[Order], count: int, terms: _Terms, chain: Chain, passes: int) -> list[Order]:

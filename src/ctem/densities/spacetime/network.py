@@ -12,7 +12,7 @@ from torch.nn.functional import silu
 
 from ctem.bases import ProductBase
 from ctem.densities.anyorder.inputs import Inputs, waves
-from ctem.densities.residuals import inverses, residuals
+from ctem.densities.residuals import residuals, swept
 
 __all__ = ["LevelNet"]
 
@@ -93,7 +93,7 @@ class LevelNet(nn.Module):
             parts += [value, (waves(value, inputs.frequencies) * shown.unsqueeze(-1)).flatten(1)]
             if inputs.correlation is not None:
                 clear = torch.where(shown, (-level.index_select(1, inputs.scores)).exp(), 0.0)
-                parts.append(residuals(value, clear, inverses(clear, inputs.correlation)))
+                parts.append(residuals(value, clear, swept(clear, inputs.correlation)))
         return torch.cat([*parts, _level_features(level, visible)], dim=-1)
 
 
