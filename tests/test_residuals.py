@@ -141,7 +141,7 @@ def test_duplicated_and_constant_columns_give_finite_inputs(d):
         assert bool(residuals(x, clear, swept(clear, c)).isfinite().all())
 
 
-def test_rows_that_show_the_same_scores_share_an_inverse():
+def test_rows_that_show_the_same_scores_are_swept_once():
     generator = torch.Generator().manual_seed(0)
     correlation = correlation_of(
         torch.randn(200, 5, generator=generator) @ torch.randn(5, 5, generator=generator)

@@ -20,7 +20,7 @@ __all__ = ["MAX_SCORES", "Swept", "correlation_of", "predictions", "residuals", 
 
 MAX_SCORES = 32  # beyond, d³ operations for each row are too many
 LEAST = 1e-4  # smallest eigenvalue of a correlation
-FEW = 256  # different rows whose inverses are worth a look-up
+FEW = 256  # different rows that are worth a look-up
 TAME = 3.0  # |r| from which a square is bent down
 
 
