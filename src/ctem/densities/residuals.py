@@ -66,7 +66,7 @@ class Swept(NamedTuple):
     log_det: Tensor  # of Σ_SS (n,)
 
 
-def residuals(value: Tensor, clear: Tensor, swept: Swept) -> Tensor:
+def residuals(value: Tensor, clear: Tensor, linear: Swept) -> Tensor:
     """What N(0, Σ_s) predicts of scores (n, d) at clear = e^{−s}, 0 where hidden: (n, 2d + 1).
 
     asinh r, a bounded r², and asinh of the log-density ratio log N(x; 0, Σ_s) / N(x; 0, 1); all of them 0 for hidden
@@ -79,14 +79,14 @@ def residuals(value: Tensor, clear: Tensor, swept: Swept) -> Tensor:
             [1.0000, 0.0000]])
     """
     value, seen = value.T.contiguous(), clear.T > 0
-    pulled = -_pulled(value, swept.matrix)
-    precision = torch.where(seen, -swept.matrix.diagonal().T, 1.0)
+    pulled = -_pulled(value, linear.matrix)
+    precision = torch.where(seen, -linear.matrix.diagonal().T, 1.0)
     r = torch.where(seen, pulled * precision.rsqrt(), 0.0)
-    excess = ((value - pulled) * value).sum(0, keepdim=True) - swept.log_det
+    excess = ((value - pulled) * value).sum(0, keepdim=True) - linear.log_det
     return torch.cat([r.asinh(), r**2 / (1 + (r / TAME) ** 2), (excess / 2).asinh()]).T
 
 
-def predictions(value: Tensor, ahead: Tensor, swept: Swept) -> tuple[Tensor, Tensor]:
+def predictions(value: Tensor, ahead: Tensor, linear: Swept) -> tuple[Tensor, Tensor]:
     """Mean and spread under N(0, Σ_s) of every hidden score at e^{−s} = ahead (n, 1), given those seen: (n, d) each.
 
     They mean nothing for a score that is seen itself.
@@ -98,8 +98,8 @@ def predictions(value: Tensor, ahead: Tensor, swept: Swept) -> tuple[Tensor, Ten
     (tensor(0.8000), tensor(0.6000))
     """
     ahead = ahead.T
-    mean = ahead * _pulled(value.T.contiguous(), swept.matrix)
-    left = (1 - ahead**2) + ahead**2 * swept.matrix.diagonal().T
+    mean = ahead * _pulled(value.T.contiguous(), linear.matrix)
+    left = (1 - ahead**2) + ahead**2 * linear.matrix.diagonal().T
     return mean.T, left.clamp_min(LEAST).sqrt().T.expand_as(mean.T)
 
 

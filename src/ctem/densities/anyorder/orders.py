@@ -37,9 +37,10 @@ def best_orders(
 ) -> list[Order]:
     """``count`` orders under which held-out rows are likely, the best first.
 
-    The columns of ties (``ctem.densities.anyorder.ties``) are put in the best order among themselves, too: a sum of
-    which all parts are known is certain; but two sums cannot both decide one column that comes after all the others,
-    so that orders of them differ by nats. Where columns are many, the others stay in a random order.
+    Random orders compete with others, in which the columns of ties (``ctem.densities.anyorder.ties``) are in the best
+    order among themselves. A sum of which all parts are known is certain; but two sums cannot both decide one column
+    that comes after all the others, so that orders of them differ by nats. Where columns are many, only these columns
+    are ordered.
 
     Arguments:
         chain: knows which orders are allowed.
