@@ -19,7 +19,7 @@ from ctem.training.processes import team
 
 __all__ = ["Phases", "Split", "joined_history"]
 
-FIRST = 0.4  # of the steps are for the first phase, at most
+FIRST = 0.5  # of the steps are for the first phase, at most
 ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a rise in the second
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
@@ -127,13 +127,13 @@ class Phases:
         return replace(self.recipe, steps=steps, schedule="constant", worthwhile=worthwhile)
 
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
-        """The second phase: half as many rows again as the first was useful for, while the rate falls to zero.
+        """The second phase: as many rows as the first was useful for, while the rate falls to zero.
 
         A high rate alone can lift the held-out loss, so that a rise must last for half of the phase. Then the rows are
         being learned by heart: back to the best weights, and the rate falls to zero at once.
         """
         useful = first.best_step if first.stopped_early or self.end is None else self._for_first
-        steps = max(round((1 - FIRST) / FIRST * useful / self.growth), 1)
+        steps = max(round(useful / self.growth), 1)
         recipe = _rising(replace(self.recipe, steps=steps, batch_size=self.growth * self.recipe.batch_size))
         pace = self.growth * first.seconds / first.step[-1]
         if recipe.patience is not None:

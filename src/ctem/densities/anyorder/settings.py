@@ -14,7 +14,7 @@ EFFORTS = ("quick", "default", "best")
 NUMBERS = 2**15  # real cells of a batch, at most: each has dozens of coefficients
 FEWEST = 64  # rows of a batch that are too few to be made fewer
 SMALL = 5000  # rows below which one network overfits
-LONGEST = 450_000  # steps times real columns, at most
+LONGEST = 360_000  # steps times real columns, at most
 CLIP = 1.0  # norm of a gradient: several times the usual one, to stop only what would undo many steps
 
 
@@ -23,8 +23,8 @@ class Settings:
     """Networks of an any-order density and their training.
 
     Training has two phases (``ctem.densities.anyorder.fitting``): at a constant learning rate until the held-out loss
-    falls slowly or no more, or for two fifths of ``steps``; then for half as many rows again, while the rate falls to
-    zero, in batches ``growth`` times as large and so many times fewer steps.
+    falls slowly or no more, or for half of ``steps``; then for as many rows, while the rate falls to zero, in batches
+    ``growth`` times as large and so many times fewer steps.
 
     Arguments:
         width, blocks, harmonics, dropout: of each network.
@@ -49,7 +49,7 @@ class Settings:
     dropout: float = 0.0
     members: int = 2
     orders: int = 2
-    steps: int = 8000
+    steps: int = 6400
     batch_size: int = 1024
     growth: int = 1
     least_gain: float = 0.15
@@ -82,15 +82,15 @@ class Settings:
         """
         patient: dict[str, Any] = {"growth": 2} if reals else {}
         if rows <= 1500:
-            found = cls(width=64, members=5, orders=4, steps=1200, batch_size=128, evaluate_every=25)
+            found = cls(width=64, members=5, orders=4, steps=960, batch_size=128, evaluate_every=25)
         elif rows <= 5000:
-            found = cls(width=96, members=4, orders=4, steps=3000, batch_size=512, evaluate_every=50)
+            found = cls(width=96, members=4, orders=4, steps=2400, batch_size=512, evaluate_every=50)
         elif rows <= 12_000:
             found = cls(members=4, orders=4, batch_size=512, **patient)
         elif rows <= 24_000:
             found = cls(**patient)
         else:
-            found = cls(steps=16_000, evaluate_every=50)
+            found = cls(steps=12_800, evaluate_every=50)
         if columns > 50:
             found = replace(found, width=2 * found.width, blocks=3, members=max(found.members, 4), orders=4)
         if columns > 50 and rows <= 5000 and reals < 50:
@@ -98,9 +98,9 @@ class Settings:
         found = found._affordable(max(reals, 1))
         if effort == "quick":
             few = min(found.members, 2) if rows <= SMALL else 1
-            return replace(found, steps=min(found.steps // 4, 1000), members=few, orders=few, least_gain=0.3)
+            return replace(found, steps=min(found.steps // 4, 800), members=few, orders=few, least_gain=0.3)
         if effort == "best":
-            steps = min(3 * found.steps, 24_000)
+            steps = min(3 * found.steps, 19_200)
             large = {"width": 256, "blocks": 3, "members": 10, "orders": 10}
             return replace(found, **large, steps=steps, least_gain=0.05)
         return found
