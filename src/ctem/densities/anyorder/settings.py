@@ -98,7 +98,7 @@ class Settings:
         found = found._affordable(max(reals, 1))
         if effort == "quick":
             few = min(found.members, 2) if rows <= SMALL else 1
-            return replace(found, steps=min(found.steps // 4, 800), members=few, orders=few, least_gain=0.3)
+            return replace(found, steps=min(found.steps // 4, 1000), members=few, orders=few, least_gain=0.3)
         if effort == "best":
             steps = min(3 * found.steps, 19_200)
             large = {"width": 256, "blocks": 3, "members": 10, "orders": 10}
