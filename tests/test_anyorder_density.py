@@ -328,7 +328,8 @@ def test_the_second_phase_ends_soon_where_rows_are_learned_by_heart(stopped):
     assert stopped.best_loss == held_out[step.index(stopped.best_step)]
 
 
-def test_batches_that_grow_in_the_second_phase_see_as_many_rows_in_fewer_steps():
+@pytest.mark.parametrize(("second", "small", "large"), [(1.0, 10, 5), (1.5, 8, 6)])
+def test_batches_that_grow_in_the_second_phase_see_as_many_rows_in_fewer_steps(second, small, large):
     asked = []
 
     class Counted(AnyOrderNet):
@@ -337,10 +338,9 @@ def test_batches_that_grow_in_the_second_phase_see_as_many_rows_in_fewer_steps()
                 asked.append(x.shape[-2])
             return super().log_conditionals(x, *rest)
 
-    fit_anyorder(TABLE, table_rows(200), replace(TINY, steps=20, growth=2), network=Counted)
-    assert asked.count(TINY.batch_size) == 8
-    assert asked.count(2 * TINY.batch_size) == 6
-    assert len(asked) == 14
+    settings = replace(TINY, steps=20, growth=2, second=second)
+    fit_anyorder(TABLE, table_rows(200), settings, network=Counted)
+    assert asked == [TINY.batch_size] * small + [2 * TINY.batch_size] * large
 
 
 def test_hundreds_of_numbers_are_asked_of_fewer_rows_and_in_fewer_steps():

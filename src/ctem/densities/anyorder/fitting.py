@@ -116,7 +116,7 @@ def fit_anyorder(
     beside |= {} if ties is None else {"ties": ties}
     net = network(base, **settings.network, **beside)
     net.believe(net.worth._replace(reach=outermost(len(x))))
-    how: dict[str, Any] = {"growth": settings.growth, "refresh": refresh}
+    how: dict[str, Any] = {"growth": settings.growth, "second": settings.second, "refresh": refresh}
     how["least_gain"] = _least_gain(base, settings)
     phases = Phases(net, data, settings.recipe(seed), checkpoint, progress, **how)
     here = team()

@@ -19,7 +19,6 @@ from ctem.training.processes import team
 
 __all__ = ["Phases", "Split", "joined_history"]
 
-FIRST = 0.5  # of the steps are for the first phase, at most
 ENDING = 1 / 3  # of the steps up to the best, over which the rate falls after a rise in the second
 PATIENT = 0.5  # of the second phase: so long must a rise of the held-out loss last
 RISING = 300  # steps over which the rate rises in the second phase, at most
@@ -77,6 +76,7 @@ class Phases:
         passes: over all held-out rows that there is time for, to choose orders.
         refresh: brings other rows in, as in ``train``; its step counts on from phase to phase.
         growth: how many times as many rows a step of the second phase has; it has so many times fewer steps.
+        second: rows of the second phase for each row that the first was useful for.
         least_gain: nats a row that the first phase must gain by doubling its steps, to go on.
 
     >>> import torch
@@ -86,7 +86,7 @@ class Phases:
     >>> rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(8, 1)
     >>> data = Split(rows, torch.ones(1, 16), rows.unsqueeze(0))
     >>> Phases(net, data, Recipe(steps=10, evaluate_every=2)).learn(HiddenColumns()).step
-    [2, 4]
+    [2, 4, 5]
     """
 
     net: AnyOrderNet
@@ -99,11 +99,12 @@ class Phases:
     passes: int | None = None
     refresh: Refresh | None = None
     growth: int = 1
+    second: float = 1.0
     least_gain: float = 0.1
 
     def learn(self, objective: HiddenColumns) -> History:
         """The first phase, at a constant rate: until it gains little, or for its share of the steps."""
-        return self._train("first", objective, self._constant(self._for_first), share=FIRST)
+        return self._train("first", objective, self._constant(self._for_first), share=self._first)
 
     def learn_on(self, objective: HiddenColumns, first: History) -> History:
         """More of the first phase, with another objective: as many steps as are left of its share.
@@ -113,13 +114,18 @@ class Phases:
         left = self._for_first - first.step[-1]
         if left < self.recipe.evaluate_every:
             return first
-        more = self._train("again", objective, self._constant(left), first.step[-1], FIRST)
+        more = self._train("again", objective, self._constant(left), first.step[-1], self._first)
         return replace(joined_history(first, more), best_step=max(first.best_step, more.best_step))
 
     @property
     def _for_first(self) -> int:
         """Steps of the first phase, at most."""
-        return max(round(FIRST * self.recipe.steps), 1)
+        return max(round(self._first * self.recipe.steps), 1)
+
+    @property
+    def _first(self) -> float:
+        """The share of the steps, and of the time, that the first phase has at most."""
+        return 1 / (1 + self.second)
 
     def _constant(self, steps: int) -> Recipe:
         """The recipe of so many steps of the first phase."""
@@ -127,13 +133,13 @@ class Phases:
         return replace(self.recipe, steps=steps, schedule="constant", worthwhile=worthwhile)
 
     def rehearse(self, objective: HiddenColumns, first: History) -> History:
-        """The second phase: as many rows as the first was useful for, while the rate falls to zero.
+        """The second phase: ``second`` times the rows that the first was useful for, while the rate falls to zero.
 
         A high rate alone can lift the held-out loss, so that a rise must last for half of the phase. Then the rows are
         being learned by heart: back to the best weights, and the rate falls to zero at once.
         """
         useful = first.best_step if first.stopped_early or self.end is None else self._for_first
-        steps = max(round(useful / self.growth), 1)
+        steps = max(round(self.second * useful / self.growth), 1)
         recipe = _rising(replace(self.recipe, steps=steps, batch_size=self.growth * self.recipe.batch_size))
         pace = self.growth * first.seconds / first.step[-1]
         if recipe.patience is not None:
