@@ -170,8 +170,11 @@ def test_a_conditional_answers_in_numpy_and_plain_values(model):
         assert found.shape == (3,)
     assert f"{known.quantile(0.9)[0]:.0f}".isdigit()
     assert np.all(known.p_values(known.quantile(0.5)) > 0.3)
-    with pytest.raises(ValueError, match="share: expected a number between 0 and 1"):
-        known.quantile(90)
+    several = known.quantile([0.1, 0.9])
+    assert np.array_equal(several, np.stack([known.quantile(0.1), known.quantile(0.9)], axis=1))
+    for wrong in (90, [0.1, -1.0], "half"):
+        with pytest.raises(ValueError, match="share: expected numbers between 0 and 1"):
+            known.quantile(wrong)
 
 
 def test_a_conditional_has_the_value_of_a_formula_to_the_last_digit(model):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -59,11 +61,22 @@ class Conditional:
         """The most likely value of every row; in a continuous part, where the encoded density is highest."""
         return self.distribution.mode().to_numpy()
 
-    def quantile(self, share: float) -> NDArray[Any]:
-        """The least value that at least this share of X_j | … is not above, in every row; labels have none."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"share: expected a number between 0 and 1, such as 0.9; got {share!r}.")
-        return self.distribution.quantile(share).to_numpy()
+    def quantile(self, share: float | Sequence[float]) -> NDArray[Any]:
+        """The least value that at least this share of X_j | … is not above, in every row; labels have none.
+
+        Of several shares, (n, shares).
+
+        >>> cells = Cells("int", np.array([1, 2, 9]), np.zeros(3, bool))
+        >>> Conditional(ColumnDistribution(cells, np.array([[0.2, 0.7, 0.1]]), np.arange(3))).quantile([0.1, 0.5])
+        array([[1, 2]])
+        """
+        shares = np.asarray(share, dtype=object)
+        for each in shares.ravel():
+            if not isinstance(each, Real) or not 0 <= float(each) <= 1:
+                raise ValueError(f"share: expected numbers between 0 and 1, such as 0.9; got {each!r}.")
+        if not shares.ndim:
+            return self.distribution.quantile(float(shares)).to_numpy()
+        return np.stack([self.distribution.quantile(float(each)).to_numpy() for each in shares], axis=1)
 
     def expectation(self) -> Vector:
         """E[X_j | …] of every row, of numbers; not rounded."""

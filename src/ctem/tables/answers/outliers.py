@@ -34,7 +34,7 @@ __all__ = [
 Vector = NDArray[np.float64]
 REASONS = 3  # cells that are explained in a row
 LEAST = 1e-6  # p-values below are not distinguished
-LIKELY = 0.2  # a p-value from which a cell is no reason
+LIKELY, ORDINARY = 0.2, 0.5  # p-values from which a cell is no reason, and from which none is named at all
 ADDS, RARE = 1.0, 0.05  # nats of a cell that must have a reason; a p-value among all rows that is one
 COVERAGE = 0.9  # of the interval that is expected
 
@@ -114,7 +114,7 @@ class Outlier:
     unseen: tuple[str, ...] = ()
 
     def why(self, most: int = REASONS) -> str:
-        """The cells that add most, in words: those that are unlikely given the others, or the least likely of them.
+        """The cells that add most, in words: those that are unlikely given the others, or the least likely one.
 
         >>> cells = [SuspiciousCell(*each) for each in (("who", 4.0, "child", "child", None, None, 1.0),
         ...                                             ("sex", 3.0, "male", "female", None, None, 0.3))]
@@ -122,15 +122,24 @@ class Outlier:
         'sex male, expected female (p 0.3)'
         """
         unlikely = [cell for cell in self.cells if cell.unseen or cell.p_value < LIKELY]
-        return "; ".join(map(str, (unlikely or sorted(self.cells, key=attrgetter("p_value"))[:1])[:most]))
+        least = sorted(self.cells, key=attrgetter("p_value"))[:1]
+        if not unlikely and least and least[0].p_value > ORDINARY:
+            return "no cell by itself: rare together"
+        return "; ".join(map(str, (unlikely or least)[:most]))
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.score:.2f} nats beyond the average row, p {self.p_value:.2g}. {self.why()}"
 
 
 class Outliers(list[Outlier]):
-    """Outliers as a list, which a notebook shows as a table.
+    """Outliers as a list, which a notebook shows as a table and ``print`` as a line each.
 
     >>> Outliers([Outlier(7, 4.5, {"city": 4.5}, -9.0)])._repr_html_()[:6]
     '<table'
     """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
 
     def _repr_html_(self) -> str:
         rows = [(row.row, f"{row.score:.2f}", f"{row.p_value:.2g}", row.why()) for row in self]

@@ -20,6 +20,7 @@ from ctem.tables.margins.bounds import Bounded, natural_ends, with_ends
 from ctem.tables.margins.calendars import with_rhythm
 from ctem.tables.margins.lattices import Lattice
 from ctem.tables.margins.monotone import MonotoneMap
+from ctem.tables.margins.months import Months, on_months
 from ctem.tables.margins.preferred import PreferredValues, without_cells
 from ctem.tables.margins.ranges import fit_ranges
 from ctem.tables.margins.rhythms import Rhythm, Smooth
@@ -120,11 +121,11 @@ def _weighted(X: NDArray[np.float64], weights: NDArray[np.float64], width: float
 def _transform(
     X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float], zone: str = ""
 ) -> Smooth | PreferredValues:
-    """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
+    """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges, or on months."""
     even = _spread(X, lattice.width)
     smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice, zone)
     other = PreferredValues.fit(smooth, X, lattice.width, atoms) if lattice.width else smooth
-    return fit_ranges(smooth, other, even)
+    return on_months(fit_ranges(smooth, other, even), X, lattice)
 
 
 class Ends(NamedTuple):
@@ -236,11 +237,14 @@ def _why(
     if state:
         words.append("missing is a value of its own")
     words.append(_steps_in_words(cells, lattice))
+    months = Months.of(rest, lattice)
+    if months is not None:
+        words[-1] += f", {months.in_words()}"
     if isinstance(transform.smooth, Rhythm):
         words.append(transform.smooth.in_words())
     if isinstance(transform, PreferredValues) and transform.ranges:
         words.append(f"some ranges are preferred: {len(transform.knots) - 1} of them have their own share")
-    elif isinstance(transform, PreferredValues):
+    elif isinstance(transform, PreferredValues) and months is None:
         values, times = np.unique(rest, return_counts=True)
         often = lattice.restore(torch.from_numpy(values[np.argsort(-times, kind="stable")[:3]])).values
         some = ", ".join(_displayed(value, cells) for value in often)

@@ -19,7 +19,7 @@ from torch import Tensor
 from ctem.tables.margins.combs import Comb, coarser_steps, countable, outer_ends, with_points
 from ctem.tables.margins.rhythms import Smooth, smooth_from_json
 
-__all__ = ["PreferredValues", "map_from_json", "without_cells"]
+__all__ = ["PreferredValues", "map_from_json", "rising", "without_cells"]
 
 MAX_VALUES = 20_000  # of a column that this is fitted to
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the smooth map against the counts, in rows per row
@@ -98,7 +98,7 @@ class PreferredValues:
         if nats_of[k, best] < nats + GAIN:
             return smooth
         knots, heights = combs[k].knots(best * n)
-        kept = _rising(heights)
+        kept = rising(heights)
         return cls(smooth, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -114,6 +114,10 @@ class PreferredValues:
     def inverse(self, x: Tensor) -> Tensor:
         """The X that x stands for."""
         return self.smooth.inverse(self._through(x, 1)[0])
+
+    def redistributed(self, t: Tensor) -> Tensor:
+        """x = Φ⁻¹(F(Φ(t))) of places t of the smooth map."""
+        return self._through(t, 0)[0]
 
     def _through(self, t: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Forward (axis 0) or back (axis 1), and the rate F′; the identity beyond the knots."""
@@ -157,11 +161,11 @@ def without_cells(inner: Smooth | PreferredValues, values: Vector, width: float)
         return inner
     ends = torch.special.ndtr(torch.tensor([-FURTHEST, FURTHEST], dtype=torch.float64))
     knots = torch.cat([ends, cells.flatten(), torch.tensor(steps, dtype=torch.float64)]).unique()
-    knots = knots[_rising(knots.numpy())]
+    knots = knots[rising(knots.numpy())]
     inside = ((knots[:-1, None] >= cells[:, 0]) & (knots[1:, None] <= cells[:, 1])).any(1)
     mass = _before(inner, knots).diff() * torch.where(inside, LEFT, 1.0)
     heights = torch.cat([ends[:1], ends[0] + (ends[1] - ends[0]) * mass.cumsum(0) / mass.sum()])
-    kept = _rising(heights.numpy())
+    kept = rising(heights.numpy())
     return PreferredValues(smooth, tuple(knots[kept].tolist()), tuple(heights[kept].tolist()))
 
 
@@ -209,7 +213,7 @@ def _near(
     return values[near], counts[near]
 
 
-def _rising(heights: Vector) -> NDArray[np.bool_]:
+def rising(heights: Vector) -> NDArray[np.bool_]:
     """Both ends, and what lies above all before it and below the last.
 
     Near 1 a narrow cell can have less mass than float64 sums can resolve.
