@@ -6,9 +6,12 @@ python docs/cost.py        (or: make cost)
 import json
 from pathlib import Path
 
+from ctem.densities.anyorder.settings import Settings
+
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "experiments" / "results"
-STEPS, DRAWN = 16_000, 2 * 1024  # of a default fit, at most, and the rows of a step
+STEPS = Settings.suited(rows=10**8, columns=15, reals=6).steps  # of a default fit, at most
+DRAWN = 2 * 1024  # rows of a step
 SIZES, WORKERS = (10**6, 10**7, 10**8, 10**9, 10**10), (1, 8, 64)
 POWERS = ("⁶", "⁷", "⁸", "⁹", "¹⁰")
 Numbers = dict[str, float]
