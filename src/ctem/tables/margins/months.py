@@ -85,13 +85,12 @@ def on_months(inner: Smooth | PreferredValues, X: Vector, lattice: Lattice) -> S
         [[1.5 * own[0] - 0.5 * own[1]], own[:-1] + np.diff(own) / 2, [1.5 * own[-1] - 0.5 * own[-2]]]
     )
     smooth = inner.smooth if isinstance(inner, PreferredValues) else inner
-    before = smooth(torch.from_numpy(between))
+    before, share = (each(torch.from_numpy(between)) for each in (smooth, inner))
     low, high = (torch.special.ndtr(smooth(torch.from_numpy(own + side / 2))) for side in (-1, 1))
     near = (before[:-1].abs() < FURTHEST) & (before[1:].abs() < FURTHEST) & (high - low > NARROWEST)
     if not near.any():
         return inner
-    edges = torch.stack([before[:-1], before[1:]], 1)[near]
-    mass = torch.special.ndtr(inner.redistributed(edges) if isinstance(inner, PreferredValues) else edges)
+    mass = torch.special.ndtr(torch.stack([share[:-1], share[1:]], 1)[near])
     left = LEFT * mass.diff(dim=1)
     ends = torch.special.ndtr(torch.tensor([-FURTHEST, FURTHEST], dtype=torch.float64))
     knots = torch.cat([ends[:1], torch.stack([low, high], 1)[near].flatten(), ends[1:]]).numpy()

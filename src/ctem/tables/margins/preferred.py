@@ -115,10 +115,6 @@ class PreferredValues:
         """The X that x stands for."""
         return self.smooth.inverse(self._through(x, 1)[0])
 
-    def redistributed(self, t: Tensor) -> Tensor:
-        """x = Φ⁻¹(F(Φ(t))) of places t of the smooth map."""
-        return self._through(t, 0)[0]
-
     def _through(self, t: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Forward (axis 0) or back (axis 1), and the rate F′; the identity beyond the knots."""
         table = self._table.to(t.device)
@@ -217,6 +213,9 @@ def rising(heights: Vector) -> NDArray[np.bool_]:
     """Both ends, and what lies above all before it and below the last.
 
     Near 1 a narrow cell can have less mass than float64 sums can resolve.
+
+    >>> rising(np.array([0.0, 0.4, 0.4, 0.7, 1.0]))
+    array([ True,  True, False,  True,  True])
     """
     highest = np.maximum.accumulate(heights)
     inner = (heights[1:-1] > highest[:-2]) & (heights[1:-1] < heights[-1])
