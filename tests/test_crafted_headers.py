@@ -67,6 +67,7 @@ CRAFTED = {
     "dates that are text": lambda h, t, m: field(h, "born").update(dtype=TEXT),
     "numbers that are dates": lambda h, t, m: field(h, "share").update(dtype={"pandas": "datetime64[ns]"}),
     "labels that are numbers": lambda h, t, m: field(h, "city").update(dtype={"pandas": "int64"}),
+    "seconds of hundreds of digits": lambda h, t, m: h["history"].update(seconds=10**400),
     "no ends": lambda h, t, m: codec(h, "share")["transform"].update(low=None, high=None),
     "a scale below all numbers": lambda h, t, m: smooth(h, "price").update(scale=1e-320),
     "a version in other digits": lambda h, t, m: m.update(version="".join(chr(0x660 + int(d)) for d in m["version"])),

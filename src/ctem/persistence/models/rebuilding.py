@@ -61,6 +61,7 @@ LONGEST_NAME = 99  # characters of a method of log Z
 TINIEST = 1e-30  # nats or share that is not 0
 LEAST_SHARE = 2.0**-25  # that a network can be believed by: an interval is halved 24 times to find it
 FINEST_LEVEL = 1e-7  # of real columns: the finer, the more nodes a column is resolved into
+VAST = 1e300  # of a history, whose whole numbers may have any number of digits in a file
 
 
 def load(path: str | Path, device: str = "auto") -> Fitted:
@@ -292,8 +293,9 @@ def _history(data: Header) -> History:
     columns = history.step, history.loss, history.held_out
     if not len(history.step) == len(history.loss) or len(history.held_out) not in (0, len(history.step)):
         raise ValueError("history: expected columns of one length.")
-    if not all(type(value) in (int, float) for column in columns for value in column):
-        raise ValueError("history: expected numbers.")
+    told = [value for column in columns for value in column] + [history.best_step, history.seconds]
+    if not all(type(value) in (int, float) and abs(value) < VAST for value in told):
+        raise ValueError(f"history: expected numbers up to {VAST:g}.")
     return history
 
 
