@@ -77,8 +77,8 @@ class Settings:
 
         Small tables have several small networks, whose mean overfits less, and more orders; many columns need larger
         networks, and with few rows many of them, unless they are real: a conditional density has many coefficients.
-        Hundreds of real columns are asked of fewer rows at a time, and in fewer steps. Labels alone have a
-        longer second phase: as many rows as in the first cost them up to .17 nats, and tables with numbers hardly any.
+        Hundreds of real columns are asked of fewer rows at a time, and in fewer steps. Labels alone gain
+        by a longer second phase, tables with numbers hardly.
 
         >>> Settings.suited(rows=100_000, columns=15, effort="best").members
         10
