@@ -85,6 +85,9 @@ def fit_numbers(
         transform = _transform(stands, lattice, atoms.tolist(), cells.zone)
     except ValueError as error:
         raise ValueError(f"column {name!r}: {error} Rescale it, or drop the extreme rows.") from None
+    months = Months.of(rest, lattice)
+    if months is not None:
+        transform = on_months(transform, months, lattice)
     free = transform
     if lattice.width:  # the continuous part must not draw atoms that are points of the lattice
         off = (lattice.snap(torch.from_numpy(atoms)) - torch.from_numpy(atoms)).abs()
@@ -92,7 +95,7 @@ def fit_numbers(
     cut = with_ends(free, lattice, ends[:2], ends.requested)
     new = (len(X) + 1.0) ** -2 if reserve and isinstance(cut, Bounded) else 0.0
     codec = Numbers(lattice, cut, tuple(atoms.tolist()), state, new, (float(rest[0]), float(rest[-1])))
-    why = _why(cells, lattice, transform, rest, distinct[heavy], counts[heavy], state)
+    why = _why(cells, lattice, months, transform, rest, distinct[heavy], counts[heavy], state)
     words = [why, *([] if cut is free else [ends.in_words()]), *_codes_in_words(cells, distinct[codes])]
     return codec, "; ".join(words)
 
@@ -121,11 +124,11 @@ def _weighted(X: NDArray[np.float64], weights: NDArray[np.float64], width: float
 def _transform(
     X: NDArray[np.float64], lattice: Lattice, atoms: Sequence[float], zone: str = ""
 ) -> Smooth | PreferredValues:
-    """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges, or on months."""
+    """The map of sorted X on this lattice: smooth, or with a rhythm, preferred values or ranges."""
     even = _spread(X, lattice.width)
     smooth = with_rhythm(MonotoneMap.fit(even), X, even, lattice, zone)
     other = PreferredValues.fit(smooth, X, lattice.width, atoms) if lattice.width else smooth
-    return on_months(fit_ranges(smooth, other, even), X, lattice)
+    return fit_ranges(smooth, other, even)
 
 
 class Ends(NamedTuple):
@@ -223,6 +226,7 @@ def _spread(X: NDArray[np.float64], width: float) -> NDArray[np.float64]:
 def _why(
     cells: Cells,
     lattice: Lattice,
+    months: Months | None,
     transform: Smooth | PreferredValues,
     rest: NDArray[np.float64],
     atoms: NDArray[Any],
@@ -237,7 +241,6 @@ def _why(
     if state:
         words.append("missing is a value of its own")
     words.append(_steps_in_words(cells, lattice))
-    months = Months.of(rest, lattice)
     if months is not None:
         words[-1] += f", {months.in_words()}"
     if isinstance(transform.smooth, Rhythm):
