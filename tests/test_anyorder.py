@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import layer_norm, silu
 
 from ctem.bases import ProductBase
-from ctem.densities.anyorder import AnyOrderNet, AtLevel, HiddenColumns, NumberDensity
+from ctem.densities.anyorder import AnyOrderNet, AtLevel, HiddenColumns, NumberDensity, layers
 from ctem.densities.anyorder.labels import LabelHead
 from ctem.densities.anyorder.layers import Body
 from ctem.densities.anyorder.numbers import NumberHead, Polygon
@@ -183,6 +183,20 @@ def test_the_body_and_its_written_out_gradient_are_those_of_its_formula(blocks):
     body = Body(2, 8, blocks, 0.0, seeded())
     h = torch.randn(2, 20, 8, generator=seeded(1)).requires_grad_()
     same_values_and_gradients(body(h, ALL), plain_body(body, h), h, *body.parameters())
+
+
+@pytest.mark.parametrize("correlation", [None, CORRELATION])
+def test_rows_that_are_answered_in_parts_are_answered_as_they_are_in_training(correlation, monkeypatch):
+    monkeypatch.setattr(layers, "CACHED", 64)  # numbers: eight rows a part
+    space = Space([Category(40), Real(), Ordinal(4), Real()])
+    net, generator = awake(space, members=2, correlation=correlation), seeded(1)
+    labels = torch.randint(40, (61, 1), generator=generator), torch.randint(4, (61, 1), generator=generator)
+    numbers = torch.randn(61, 2, generator=generator)
+    x = torch.cat([labels[0], numbers[:, :1], labels[1], numbers[:, 1:]], 1).expand(2, -1, -1)
+    visible, level = torch.rand(x.shape, generator=generator) < 0.5, torch.full_like(x[..., :1], 1e-3)
+    whole = net.log_conditionals(x, visible, level)
+    with torch.no_grad():
+        assert torch.allclose(net.log_conditionals(x, visible, level), whole, atol=1e-5)
 
 
 def test_dropout_leaves_out_its_share_in_training_alone():

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, silu
 
-__all__ = ["Block", "Body", "Linear", "affine"]
+__all__ = ["Block", "Body", "Linear", "affine", "cached_rows"]
 
 EPSILON = 1e-5  # of the variance, in a norm
+CACHED = 2**17  # numbers of a layer that stay in a processor's cache while the next is made of them
 
 
 class Linear(nn.Module):
@@ -148,7 +149,34 @@ class Body(nn.ModuleList):
         rate = self.dropout if self.training else 0.0
         keep = [dropout(torch.ones_like(h), rate) for _ in self] if rate else None
         weights = [w for block in self for w in cast("Block", block).weights(member)]
+        if keep is None and not h.is_cuda and not torch.is_grad_enabled():
+            return _passed(h, weights)
         return cast("Tensor", _Residual.apply(h, keep, *weights))
+
+
+def _passed(h: Tensor, parameters: list[Tensor]) -> Tensor:
+    """``_Residual`` without a gradient on a CPU, for some rows after the other.
+
+    Layers of all rows at once leave the cache, and memory that is asked for anew has to be cleared: that took as long
+    as the products.
+    """
+    out, rows = torch.empty_like(h), cached_rows(h.shape[-1])
+    for part, place in zip(h.split(rows, 1), out.split(rows, 1), strict=True):
+        for k in range(0, len(parameters), 4):
+            w1, b1, w2, b2 = parameters[k : k + 4]
+            a = silu(torch.baddbmm(b1, _norm(part)[0], w1), inplace=True)
+            part = torch.baddbmm(part, a, w2).add_(b2)
+        place.copy_(_norm(part)[0])
+    return out
+
+
+def cached_rows(width: int) -> int:
+    """How many rows of a layer stay in a processor's cache.
+
+    >>> cached_rows(128)
+    1024
+    """
+    return max(CACHED // width, 1)
 
 
 class _Residual(torch.autograd.Function):

@@ -14,7 +14,7 @@ from ctem.bases import ProductBase
 from ctem.densities.anyorder.classes import LatentClasses
 from ctem.densities.anyorder.inputs import Inputs, Prediction
 from ctem.densities.anyorder.labels import LabelHead
-from ctem.densities.anyorder.layers import Body, Linear, affine
+from ctem.densities.anyorder.layers import Body, Linear, affine, cached_rows
 from ctem.densities.anyorder.numbers import NumberHead
 from ctem.densities.anyorder.ties import COEFFICIENTS, FormulaValues, TiedParts, Ties
 from ctem.densities.anyorder.worth import Worth
@@ -320,6 +320,19 @@ class AnyOrderNet(nn.Module):
         rest = torch.cat([trunk, weight[:, self.space.dim : place.start], weight[:, place.stop :]], 1)
         rows = pad(labels * self.inputs.height[:-1].unsqueeze(1), (0, 0, 0, 1))  # the last is for none: zero
         start = torch.arange(len(weight), device=values.device) * rows.shape[1]
-        at = (values + start.view(-1, 1, 1)).flatten(0, 1)
-        total = embedding_bag(at, rows.flatten(0, 1), mode="sum").view(*seen.shape[:2], rows.shape[-1])
-        return affine(seen, rest, self.first.bias[member]) + total
+        at, table, bias = values + start.view(-1, 1, 1), rows.flatten(0, 1), self.first.bias[member]
+        if not torch.is_grad_enabled():
+            return _summed_in_parts(seen, rest, bias, at, table)
+        total = embedding_bag(at.flatten(0, 1), table, mode="sum").view(*seen.shape[:2], rows.shape[-1])
+        return affine(seen, rest, bias) + total
+
+
+def _summed_in_parts(seen: Tensor, weight: Tensor, bias: Tensor, at: Tensor, table: Tensor) -> Tensor:
+    """seen · weight + bias + the sums of the rows ``at`` of a table, some rows after the other."""
+    members, n, width = *seen.shape[:2], table.shape[1]
+    out, rows = seen.new_empty(members, n, width), cached_rows(width)
+    parts = (each.split(rows, 1) for each in (seen, at, out))
+    for some, places, into in zip(*parts, strict=True):
+        total = embedding_bag(places.flatten(0, 1), table, mode="sum").view(*some.shape[:2], width)
+        into.copy_(torch.baddbmm(total, some, weight).add_(bias))
+    return out

@@ -26,7 +26,7 @@ __all__ = ["LEAVES", "Split", "Trees"]
 
 LEAVES = 31  # of a tree, at most: the bits of an int32 but its sign
 BINS = 256  # of a column, at most, the one for missing cells included
-CELLS = 2**21  # rows times trees that are looked at together
+CELLS = 2**19  # rows times trees that are looked at together
 
 
 @dataclass(frozen=True)
