@@ -25,7 +25,7 @@ from ctem.training.processes import team
 __all__ = ["fit_density", "settings_for", "weighted_rows"]
 
 WEIGHED = 0.3  # share of ``max_time`` for the energy, at most
-CHECK, MOST_CHECK = 0.04, 0.15  # share of ``max_time`` for what comes after, of few columns and of many
+CHECK = 0.05  # share of ``max_time`` for what comes after, at least
 PLANS = {
     "quick": Plan(draws=2.0, rate=0.1, trees=800, patience=60, steps=500),
     "default": Plan(),
@@ -129,8 +129,8 @@ class _Budget:
         plan: of the energy, if there is to be one.
         seed: of draws by which the speed is measured.
 
-    >>> [_Budget(100.0, torch.zeros(9, d), {}, None, 0).learning for d in (10, 500)]
-    [95.0, 85.0]
+    >>> _Budget(100.0, torch.zeros(9, 500), {}, None, 0).learning
+    95.0
     """
 
     def __init__(
@@ -141,10 +141,9 @@ class _Budget:
 
     @property
     def learning(self) -> float:
-        """Seconds in which the density should be learned: many columns take long to score."""
+        """Seconds in which the density should be learned: some are left to judge it."""
         assert self.max_time is not None
-        share = round(1 - min(CHECK + self.x.shape[1] / 1000, MOST_CHECK), 3)
-        return min(share * self.max_time, max(0.0, self.max_time - self.judging))
+        return max(0.0, self.max_time - max(CHECK * self.max_time, self.judging))
 
     @property
     def until(self) -> float | None:

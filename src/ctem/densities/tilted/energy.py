@@ -28,7 +28,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -398,7 +398,8 @@ class _Fit:
         for k, group in enumerate(groups):
             for j in group:
                 rows[hidden[:, k], j] = np.nan
-        boosting = Boosting(self.sizes, RATE, self.plan.trees, patience=PATIENCE, seed=self.seed)
+        how: dict[str, Any] = {"patience": PATIENCE, "seed": self.seed, "until": self.until}
+        boosting = Boosting(self.sizes, RATE, self.plan.trees, **how)
         return boosting.log_mean(rows, weight).recut(self.recut)
 
     def _seen(self, x: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ PASSES = 2**23  # cells that are drawn to make log Z more precise, at most: each
 STEP = 0.02  # seconds of a step of a network's training, about
 ROW_TREE = 2e-8  # seconds that a thread takes for a tree to learn from a cell, about
 TREE = 5e-3  # seconds of any tree, about
+GROWN = 0.5  # of the trees of a round, about, when held-out rows end it
 TIMED = 512  # rows by which the time of one is measured
 FEW_TIMED, FEW_FILLED = 32, 16  # draws and rows with gaps that are enough where they take long
 BRIEF = 0.2  # seconds that are long
@@ -167,7 +168,7 @@ class Plan(NamedTuple):
         if most < FEWEST and (self.rounds > 1 or self.draws > 1):
             fewer = self._replace(rounds=min(self.rounds, 1), draws=max(self.draws / 2, 1.0))
             return fewer.within(seconds, pace, columns)
-        growing = most * growing + (self.rounds + 1) * self.trees * TREE * pace.load
+        growing = most * growing + self._grown * TREE * pace.load
         trees = min(self.trees, int(self.trees * seconds / (2 * growing)))
         fresh = min(self.fresh, int(FRESH_SHARE * most * self.draws * self._all_rounds))
         steps = min(self.steps, int(seconds / 2 / (STEP * pace.load * max(self.networks, 1))))
@@ -194,7 +195,7 @@ class Plan(NamedTuple):
         rows = min(rows, self.most)
         fresh = min(self.fresh, max(self.draws * rows, FEWEST_FRESH))
         fresh = max(0.0, fresh - FRESH_SHARE * rows * self.draws * self._all_rounds) * FRESH_SETS
-        steps = (self.networks * self.steps * STEP + (self.rounds + 1) * self.trees * TREE) * pace.load
+        steps = (self.networks * self.steps * STEP + self._grown * TREE) * pace.load
         return rows * (drawing + growing) + fresh * pace.draw + steps
 
     @property
@@ -207,6 +208,11 @@ class Plan(NamedTuple):
         return self.most >= FEWEST and self.trees >= FEWEST_TREES
 
     @property
+    def _grown(self) -> float:
+        """About how many trees grow in all rounds, and in that of hidden cells."""
+        return GROWN * (self.rounds + 1) * self.trees
+
+    @property
     def _all_rounds(self) -> int:
         """Those of trees, and that of networks."""
         return self.rounds + (self.networks > 0)
@@ -215,5 +221,5 @@ class Plan(NamedTuple):
         """Seconds that draws and trees take for each row of the data."""
         drawing = (1 + FRESH_SETS * FRESH_SHARE) * self.draws * self._all_rounds * pace.draw + pace.fill
         cell = ROW_TREE * pace.load / free_threads()
-        growing = (1 + self.draws) * (self.rounds + 1) * self.trees * columns * cell
+        growing = (1 + self.draws) * self._grown * columns * cell
         return drawing, growing
