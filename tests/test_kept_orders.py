@@ -204,6 +204,18 @@ def test_drawn_rows_keep_orders_of_a_coarse_column_and_a_fine_one_and_at_the_end
         assert np.mean(drawn["paid"].values > drawn["loan"].values) < 0.002
 
 
+def test_a_discount_that_is_mostly_nothing_stays_nothing_beside_prices_in_coarser_steps():
+    """What is paid is the price, in steps of 4 cents, less the discount, to the cent; and it is never above the price."""
+    rng, n = np.random.default_rng(0), 800
+    price = np.round(1.69 + 0.04 * rng.integers(0, 16, n), 2)
+    discount = np.where(rng.random(n) < 0.7, 0.0, np.round(0.01 * rng.integers(1, 60, n), 2))
+    X = pd.DataFrame({"price": price, "discount": discount, "paid": np.round(price - discount, 2)})
+    model = CTEM(**TINY).fit(X)
+    assert ("paid", "price") in {(order.low, order.high) for order in model.schema_.orders}
+    imputed = model.impute(X.assign(discount=np.nan), random_state=0)
+    assert np.mean(imputed["discount"] == discount) > 0.95
+
+
 def test_codes_that_an_order_allows_never_lose_mass():
     generator = torch.Generator().manual_seed(0)
     log_p = (3 * torch.randn(500, 6, generator=generator)).log_softmax(1)

@@ -166,16 +166,22 @@ class RuleKeeper:
         spans += [self._span_of_term(rule, name, numbers) for rule in self._ordered_sums(name)]
         return _intersection(spans, len(numbers.x))
 
-    def _span_by_orders(self, name: str, numbers: _Numbers) -> _Span | None:
+    def _span_by_orders(self, name: str, numbers: _Numbers, width: float | None = None) -> _Span | None:
         """What its own orders leave for a column.
 
         Another that is hidden counts as what rules name for it, or as the end that it has. Cells that are alike are
-        those of the finer column of the two.
+        those of the finer column of the two, so that ends are moved inward by what a wider one is allowed beyond them.
+
+        Arguments:
+            name: of the column.
+            numbers: of the rows.
+            width: of the cells for which ends are asked; the column's own when None.
         """
         none, spans = np.full(len(numbers.x), np.nan), list[_Span | None]()
+        width = self.quantities[name].width if width is None else width
         for order in (*self.above.get(name, ()), *self.below.get(name, ())):
             lower = order.low == name
-            other, width = order.high if lower else order.low, self.quantities[name].width
+            other = order.high if lower else order.low
             end, last = self._shown_or_named(other, numbers), self.quantities[other].extent[lower]
             coarse = ALIKE * max(width - self.quantities[other].width, 0.0)
             end = np.where(np.isnan(end), last, end) + (-coarse if lower else coarse)
@@ -204,10 +210,12 @@ class RuleKeeper:
 
     def _span_of_term(self, rule: KeptRule, name: str, numbers: _Numbers) -> _Span | None:
         """What the orders of a sum leave for one of its terms, given the others."""
-        span = self._span_by_orders(rule.target, numbers) if numbers.any(rule.columns, name) else None
-        if span is None or not isinstance(rule.function, Affine):
+        if not numbers.any(rule.columns, name) or not isinstance(rule.function, Affine):
             return None
         factor = rule.function.factors[rule.columns.index(name)]
+        span = self._span_by_orders(rule.target, numbers, abs(factor) * self.quantities[name].width)
+        if span is None:
+            return None
         shown = {column: numbers[column] for column in rule.columns if column != name}
         rest = rule.named({**shown, name: np.zeros(len(numbers.x))})
         low, high = (span.low - rest) / factor, (span.high - rest) / factor
