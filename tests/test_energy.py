@@ -12,6 +12,7 @@ from scipy import stats
 from ctem import CTEM
 from ctem.bases import ProductBase
 from ctem.densities.tilted import TiltedDensity, fit_energy, networks
+from ctem.densities.tilted import density as tilted_density
 from ctem.densities.tilted.plan import Plan
 from ctem.fitting import learning
 from ctem.matching.losses import brier
@@ -149,6 +150,28 @@ def test_independent_columns_keep_no_energy():
     )
     short = {"max_steps": 200, "width": 32, "members": 1, "orders": 1, "random_state": 0}
     assert not isinstance(CTEM(**short).fit(X).density_, TiltedDensity)
+
+
+class Coins(ProductBase):
+    """Independent labels, nothing hidden."""
+
+    complete = None
+
+
+@pytest.mark.parametrize("share", [2e-4, 1e-3, 3e-3])
+def test_what_the_networks_hardly_ever_draw_makes_no_energy_of_which_nothing_is_accepted(share):
+    """Half of the rows have a label that b gives a thousandth: e^g is cut, and margins do not undo the cut."""
+    x = (torch.rand(1500, 2, generator=torch.Generator().manual_seed(0)) < torch.tensor([0.7, 0.5])).float()
+    base = Coins(Space([Category(2)] * 2), [torch.tensor([1 - share, share]), torch.tensor([0.5, 0.5])])
+    found = fit_energy(base, x[:1200], x[1200:], [2, 2], Plan(rate=0.1, trees=100, fresh=3000))
+    assert found.gain > 1.0
+    assert found.acceptance > 1 / 32
+
+
+def test_draws_come_in_parts_where_few_are_accepted(model, monkeypatch):
+    monkeypatch.setattr(tilted_density, "DRAWN", 64)
+    drawn = model.density_.sample(300, torch.Generator().manual_seed(0))
+    assert len(drawn) == 300
 
 
 def test_draws_that_are_rows_of_the_table_keep_no_energy():

@@ -205,7 +205,7 @@ def test_drawn_rows_keep_orders_of_a_coarse_column_and_a_fine_one_and_at_the_end
 
 
 def test_a_discount_that_is_mostly_nothing_stays_nothing_beside_prices_in_coarser_steps():
-    """What is paid is the price, in steps of 4 cents, less the discount, to the cent; and it is never above the price."""
+    """What is paid is the price, in steps of 4 cents, less the discount, to the cent; it is never above the price."""
     rng, n = np.random.default_rng(0), 800
     price = np.round(1.69 + 0.04 * rng.integers(0, 16, n), 2)
     discount = np.where(rng.random(n) < 0.7, 0.0, np.round(0.01 * rng.integers(1, 60, n), 2))

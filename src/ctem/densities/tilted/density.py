@@ -23,6 +23,7 @@ __all__ = ["TiltedDensity"]
 Snap = Callable[[Tensor], Tensor]
 FEWEST, MOST = 4, 16  # draws of hidden cells from which one is taken
 SPARE = 1.1  # times as many draws as are expected to be needed
+DRAWN = 2**17  # draws of b at once, at most
 ROWS = 2**15  # that are drawn several times, together
 
 
@@ -83,9 +84,8 @@ class TiltedDensity(AnyOrderDensity):
         """n rows: draws of b, each accepted with probability e^{g − ceiling} / Z."""
         accepted: list[Tensor] = []
         while (need := n - sum(map(len, accepted))) > 0:
-            drawn = self.snap(
-                self.plain.sample(math.ceil(SPARE * need / self.energy.acceptance) + 1, generator)
-            )
+            count = min(SPARE * need / self.energy.acceptance + 1, DRAWN)
+            drawn = self.snap(self.plain.sample(math.ceil(count), generator))
             u = torch.rand(len(drawn), generator=generator, dtype=torch.float64, device=drawn.device)
             accepted.append(drawn[u.log() < self.energy(drawn) - self.energy.ceiling])
         return torch.cat(accepted)[:n]

@@ -55,6 +55,7 @@ SURE = 2.0  # standard errors by which an energy must gain
 LEAST = 1e-3  # nats that it must gain: less is not worth its seconds
 CUT = 5e-3  # share of ρ that may lie above the ceiling of e^g / Z
 HIGHEST = 16.0  # that ceiling, at most
+APART = 2.0  # times as high as that it may be by other draws; beyond, what decides Z is hardly ever drawn
 HALVINGS = 40  # of an interval, to find it
 PRECISE = 3e-3  # standard error of log Z, in nats
 SPARE = 1.05  # times as many draws as seem to be needed
@@ -328,15 +329,16 @@ class _Fit:
         other = self._drawn(len(fresh), generator)
         if any(isinstance(part, Trees) for part in parts) and self._left() > 0:
             g = self._levelled(g, data, weight, fresh, held, other)
-        gain = _gain(g(held), g(other))
-        return (
-            None if gain.mean <= max(SURE * gain.stderr, LEAST) else self._energy(g, gain, other, generator)
-        )
+        log_w = g(other)
+        gain = _gain(g(held), log_w)
+        if gain.mean <= max(SURE * gain.stderr, LEAST) or _too_high(g, log_w):
+            return None
+        return self._energy(g, gain, other, generator)
 
     def _levelled(
         self, g: _Tilt, data: Tensor, weight: Tensor | None, fresh: Tensor, held: Tensor, other: Tensor
     ) -> _Tilt:
-        """g with margins, unless it loses by them."""
+        """g with margins, unless it loses by them, or they raise its ceiling: what b hardly ever draws is cut."""
         trees = levelled(
             data, fresh, g(fresh), self.sizes, highest=g.highest, weight=weight, recut=self.recut
         )
@@ -345,7 +347,8 @@ class _Fit:
         more = g._replace(margins=trees)
         change = more(held) - g(held)
         lost = _gain(g(held), g(other)).mean - _gain(more(held), more(other)).mean
-        return g if lost > float(change.std()) / math.sqrt(len(held)) else more
+        worse = lost > float(change.std()) / math.sqrt(len(held))
+        return g if worse or _too_high(more, more(other)) else more
 
     def _boosted(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
@@ -442,6 +445,11 @@ class _Tilt(NamedTuple):
         return g if self.margins is None else (g + ask(self.margins)).clamp_max(self.highest)
 
 
+def _too_high(g: _Tilt, log_w: Tensor) -> bool:
+    """Whether other draws have far less of what the ceiling was found for, so that Z rests on hardly any."""
+    return g.highest - _log_mean(log_w) > math.log(APART * HIGHEST)
+
+
 class Gain(NamedTuple):
     """Nats that held-out rows gain on average, and the standard error.
 
@@ -455,9 +463,18 @@ class Gain(NamedTuple):
 
 def _gain(held_out: Tensor, fresh: Tensor) -> Gain:
     """mean g(held-out rows) − log mean e^{g(fresh draws)}."""
-    log_z = (fresh.logsumexp(0) - math.log(len(fresh))).item()
+    log_z = _log_mean(fresh)
     error = float(held_out.std()) / math.sqrt(len(held_out))
     return Gain(float(held_out.mean()) - log_z, math.hypot(error, _error(fresh)))
+
+
+def _log_mean(log_w: Tensor) -> float:
+    """log of the mean w.
+
+    >>> round(_log_mean(torch.zeros(100)), 5)
+    0.0
+    """
+    return float(log_w.logsumexp(0)) - math.log(len(log_w))
 
 
 def _error(log_w: Tensor) -> float:
