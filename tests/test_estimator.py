@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -374,12 +375,19 @@ def test_of_all_steps_only_those_are_planned_that_fit_in_max_time():
             UserWarning, match=r"max_time: the fit took .* to read the columns, .* to train, .* to judge"
         ),
     ):
-        assert fitted(X, max_steps=100_000, max_time=1e-6).density_.history.step[-1] <= 2  # one of each phase
-    with pytest.warns(UserWarning, match="max_time: still improving"):
-        model = fitted(X, max_steps=10, max_time=1e6)
-    assert model.density_.history.step[-1] == 10
+        model = fitted(X, max_steps=100_000, max_time=1e-6)
+    assert model.density_.history.step[-1] <= 2  # one of each phase
     with pytest.warns(UserWarning, match="probability: the fit was still improving"):
         model.probability({"x0": (0, None)})
+
+
+def test_a_fit_that_took_all_its_steps_was_not_cut_by_its_time():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fitted(X, max_steps=10, max_time=1e6)
+        model.probability({"x0": (0, None)})
+    assert model.density_.history.step[-1] == model.settings_.longest == 10
 
 
 @pytest.mark.parametrize("ended", ["at its limit", "early", "long after its best"])

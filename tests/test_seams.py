@@ -71,6 +71,20 @@ def test_a_model_of_the_shell_reads_what_pandas_reads(folder, dtype):
     assert np.allclose(model.score_samples(pl.DataFrame(X)), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("notation", ["%Y-%m-%d", "%d/%m/%Y"])
+def test_a_model_of_a_file_fills_in_a_table_whose_dates_are_text(tmp_path, notation):
+    days = pd.Timestamp("1980-01-01") + pd.to_timedelta(np.arange(120) * 37, unit="D")
+    X = pd.DataFrame({"day": days.strftime(notation), "y": np.arange(120) % 7})
+    X.to_csv(tmp_path / "t.csv", index=False)
+    model = CTEM(**TINY).fit(tmp_path / "t.csv")
+    holed = X.astype({"y": float}).mask(np.arange(240).reshape(120, 2) % 9 == 0)
+    for method in ("sample", "mode"):
+        filled = model.impute(holed, method=method, random_state=0)
+        assert not filled.isna().any(axis=None)
+        assert pd.to_datetime(filled["day"], format=notation).notna().all()
+        assert filled["day"].where(holed["day"].notna()).equals(holed["day"])
+
+
 def test_text_that_does_not_read_as_its_column_is_named(folder):
     model = CTEM.load(folder / "m.ctem")
     X = pd.read_csv(folder / "t.csv")

@@ -135,7 +135,8 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
         )
         for part in quality_in_words(model).split("; "):
             note(part)
-        if facts["still_improving"] and model.max_time is None:  # with a time there was a warning
+        cut = model.max_time is not None and facts["steps"] < model.settings_.longest
+        if facts["still_improving"] and not cut:  # of that there was a warning
             note(facts["still_improving"])
 
 

@@ -44,7 +44,7 @@ from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
 from ctem.tables.io.given import matched, named, partial_frame, positions, renamed, text_types
 from ctem.tables.io.observed import filled
-from ctem.tables.io.recognition import read_written
+from ctem.tables.io.recognition import with_notations
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
@@ -452,7 +452,7 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Any, table: Frame, frame: Frame, method: str, n_draws: int = 1, random_state: Any = None
     ) -> Any:
         """The table X with its missing cells filled in, which was read as it is and in the columns of fit."""
-        written = read_written(table, self.table_type_)
+        written = with_notations(table, self.table_type_)
         written = written if frame.table_type.backend != "numpy" else frame
         about = self._output(None), written.table_type.names, booleans_of(self.table_type_)
         if method != "sample":
@@ -583,7 +583,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _cut(self) -> str:
         """A remark on a fit that ``max_time`` cut while it still improved; nothing of others."""
-        return "" if self.max_time is None else still_improving(self.density_.history)
+        history = self.density_.history
+        all_steps = bool(history.step) and history.step[-1] >= self.settings_.longest
+        return "" if self.max_time is None or all_steps else still_improving(history)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

@@ -116,6 +116,16 @@ class Settings:
         growth, steps = self.growth * (self.batch_size // rows), min(self.steps, LONGEST // reals)
         return replace(self, batch_size=rows, growth=growth, steps=steps)
 
+    @property
+    def longest(self) -> int:
+        """Steps of both phases, if none of them ends early.
+
+        >>> Settings(steps=100, second=1.0, growth=2).longest
+        75
+        """
+        first = max(round(self.steps / (1 + self.second)), 1)
+        return first + max(round(self.second * first / self.growth), 1)
+
     def passes(self, steps: int) -> int:
         """How many rows go through a network in so many steps, those of the second phase counted as of the first.
 
