@@ -22,12 +22,14 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no node found: the script 
 
 
 def table():
-    """A clock time, a weekday, a town and its state, an amount; a start and an end, a share of a whole, rare flags."""
+    """A clock time, a weekday, a town and its state, an amount, a wage and its log; and orders among columns."""
     of = {
-        kind: ruled(kind, N)[0] for kind in ("clock time", "weekday of a stamp", "label → label", "product")
+        kind: ruled(kind, N)[0]
+        for kind in ("clock time", "weekday of a stamp", "label → label", "product", "logarithm")
     }
     some = [
         of["clock time"],
+        of["logarithm"][["wage", "lwage"]],
         of["weekday of a stamp"][["stamp", "own"]],
         of["label → label"][["town", "state"]],
     ]
@@ -48,7 +50,7 @@ def asked():
 def test_the_page_answers_what_python_answers(asked, tmp_path):
     X, model, data = asked
     assert why_not(model) == ""
-    assert {rule.target for rule in model.schema_.rules} >= {"time", "own", "state", "amount"}
+    assert {rule.target for rule in model.schema_.rules} >= {"time", "own", "state", "amount", "lwage"}
     orders = {(order.low, order.high) for order in model.schema_.orders}
     assert orders >= {("start", "end"), ("share", "whole"), ("fault", "repair")}
     rows = list(random_questions(model, X, ASKED))

@@ -159,6 +159,31 @@ def totals(rng, n):
     return {**told, "total": part.sum(0)}, ("total", "= p0 + p1 + p2 + p3")
 
 
+def wages(rng, n):
+    wage = np.round(rng.lognormal(2, 0.5, n), 2)
+    return {"wage": wage, "lwage": np.round(np.log(wage), 6)}, ("lwage", "= log of wage")
+
+
+def years_squared(rng, n):
+    years = np.minimum(rng.geometric(0.06, n), 60) - 1
+    return {"years": years, "squared": years**2}, ("squared", "= square of years")
+
+
+def sides(rng, n):
+    area = np.round(rng.lognormal(3, 1, n), 1)
+    return {"area": area, "side": np.round(np.sqrt(area), 4)}, ("side", "= square root of area")
+
+
+def odds(rng, n):
+    score = np.round(rng.normal(0, 1, n), 2)
+    return {"score": score, "odds": np.round(np.exp(score), 4)}, ("odds", "= exponential of score")
+
+
+def visits(rng, n):
+    visits = rng.negative_binomial(1, 0.05, n)
+    return {"visits": visits, "lvisits": np.round(np.log1p(visits), 5)}, ("lvisits", "= log1p of visits")
+
+
 KINDS = {
     "label → label": towns,
     "one to one": aliases,
@@ -181,11 +206,24 @@ KINDS = {
     "ratio of a square": masses,
     "sum": gross,
     "sum of four": totals,
+    "logarithm": wages,
+    "square": years_squared,
+    "square root": sides,
+    "exponential": odds,
+    "logarithm of counts": visits,
 }
 FITTED = [
     name for name in KINDS if name not in ("month of a stamp", "day of a stamp", "hour of a stamp", "copy")
 ]
-QUICKLY = ("label → label", "labels → number", "number → band", "clock time", "product", "sum of four")
+QUICKLY = (
+    "label → label",
+    "labels → number",
+    "number → band",
+    "clock time",
+    "product",
+    "sum of four",
+    "logarithm",
+)
 
 
 def some_long(kinds):
@@ -245,6 +283,11 @@ CHECKS = {
     "ratio of a square": lambda X: (X["index"] - X["kg"] / X["m"] ** 2).abs() < 0.051,
     "sum": lambda X: (X["gross"] - X["net"] - X["tax"]).abs() < 0.0051,
     "sum of four": lambda X: X["total"] == X[["p0", "p1", "p2", "p3"]].sum(axis=1),
+    "logarithm": lambda X: (X["lwage"] - np.log(X["wage"])).abs() < 5.1e-7,
+    "square": lambda X: X["squared"] == X["years"] ** 2,
+    "square root": lambda X: (X["side"] - np.sqrt(X["area"])).abs() < 5.1e-5,
+    "exponential": lambda X: (X["odds"] - np.exp(X["score"])).abs() < 5.1e-5,
+    "logarithm of counts": lambda X: (X["lvisits"] - np.log1p(X["visits"])).abs() < 5.1e-6,
 }
 
 
@@ -277,6 +320,14 @@ def test_columns_of_chance_have_no_rule():
         text = {f"t{size}": [f"v{i}" for i in rng.integers(size, size=300)] for size in (4, 20)}
         numbers = {f"n{i}": np.round(rng.normal(size=300), i) for i in range(4)}
         assert Schema.fit(read_frame(pd.DataFrame({**few, **rare, **text, **numbers}))).rules == ()
+
+
+def test_a_quotient_that_mostly_divides_by_nothing_is_no_rule():
+    rng = np.random.default_rng(0)
+    later, price = rng.random(900) < 0.5, rng.integers(100, 900, 900)
+    then = np.where(later, price, np.round(1.3 * price + rng.normal(0, 90, 900)))
+    X = pd.DataFrame({"price": price, "then": then, "later": later.astype(int)})
+    assert not [rule for rule in Schema.fit(read_frame(X)).rules if "/" in rule.formula()]
 
 
 def test_copied_rows_are_no_evidence():

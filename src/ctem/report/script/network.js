@@ -198,6 +198,8 @@ function fastNormalCdf(t) {
   return TABLE[place] + SLOPES[place] * step * (1 - (step * from) / 2 + (step * step * (from * from - 1)) / 6);
 }
 
+const DOUBT = 4; // power of the mass beyond an end by which it is believed there: densities/anyorder/tails.py
+
 /* The margin beyond one end of what rows reach, as a part of a density: densities/anyorder/tails.py. */
 class TailPart {
   constructor(share, reach, sign) {
@@ -259,8 +261,9 @@ class NumberHead {
 
   /* With the shape of the margin beyond what rows reach, so far as the mass there is small: densities/anyorder/tails.py. */
   tailed(parts, whole) {
-    const { reach } = this, believed = [[-AWAY, -reach], [reach, AWAY]].map(([a, b]) => sum(this.ownMasses(parts, a, b)) / whole);
-    const tails = believed.map((m, side) => new TailPart(whole * m * (1 - m), reach, side ? 1 : -1));
+    const { reach } = this, masses = [[-AWAY, -reach], [reach, AWAY]].map(([a, b]) => sum(this.ownMasses(parts, a, b)) / whole);
+    const believed = masses.map((m) => m ** DOUBT);
+    const tails = masses.map((m, side) => new TailPart(whole * m * (1 - believed[side]), reach, side ? 1 : -1));
     return { ...parts, believed, tied: [...parts.tied, ...tails] };
   }
 

@@ -4,9 +4,16 @@ const SAME = 0.25, KEY = 1e-6, PRIOR = 2; // of a cell; of a key; rows
 const LIGHT = 1e-12, THIN = 1e-9, SLACK = 1e-6, FINE = 1e-4; // masses, a step of float32, and a cell that is not far wider
 const BEYOND = 100; // stands for infinity
 
-/* A part of moments, in days since 1970, or of whole numbers. */
+/* Curves of a number. */
+const CURVES = { log: Math.log, log1p: Math.log1p, square: (value) => value * value, "square root": Math.sqrt, exponential: Math.exp };
+
+/* A part of moments, in days since 1970, or of whole numbers, or a curve. */
 function partOf(value, part) {
   if (!part || Number.isNaN(value)) return value;
+  if (part in CURVES) {
+    const curved = CURVES[part](value);
+    return Number.isFinite(curved) ? curved : NaN;
+  }
   if (part === "hundreds") return Math.floor(value / 100);
   if (part === "rest of 100") return value - 100 * Math.floor(value / 100);
   const seconds = Math.floor(value * 86400 + 1e-3), days = Math.floor(seconds / 86400), date = new Date(seconds * 1000);

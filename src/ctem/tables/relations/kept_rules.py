@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctem.tables.relations.functions import Affine, Function, Lookup, Product, function_from_json
-from ctem.tables.relations.quantities import MOMENT_PARTS, NUMBER_PARTS, part_of
+from ctem.tables.relations.quantities import CURVES, MOMENT_PARTS, NUMBER_PARTS, part_of
 
 __all__ = ["KeptRule", "Term", "examples_fit", "kept_share", "rows_in_words"]
 
@@ -49,7 +49,7 @@ def rows_in_words(rows: int, broken: int, examples: Sequence[int]) -> str:
 
 
 class Term(NamedTuple):
-    """A column, or a part of it, that a rule takes.
+    """A column, or a part or a curve of it, that a rule takes.
 
     >>> Term("born", "year").in_words()
     'year of born'
@@ -141,7 +141,7 @@ class KeptRule:
         share, agree = float(data["share"]), float(data["agree"])
         rows, broken, examples = data["rows"], data["broken"], tuple(data["examples"])
         known = {target, *(term.column for term in terms)} <= set(names)
-        parts = all(term.part in ("", *MOMENT_PARTS, *NUMBER_PARTS) for term in terms)
+        parts = all(term.part in ("", *MOMENT_PARTS, *NUMBER_PARTS, *CURVES) for term in terms)
         fine = known and parts and target not in (term.column for term in terms)
         fine = fine and len(set(terms)) == len(terms) == function.columns and 0 < share <= agree < 1
         fine = fine and all(type(count) is int and count >= 0 for count in (rows, broken, *examples))

@@ -2,7 +2,7 @@
 
 A number stands for itself, a moment for its days since 1970, a listed number or moment for that, and other listed
 values for their codes. A moment has parts (year, month, day, weekday, hour, minute), a whole number its hundreds and
-what they leave: 1745 is a quarter to six.
+what they leave: 1745 is a quarter to six. Of any number there are curves, such as its logarithm, that a sum may take.
 """
 
 from __future__ import annotations
@@ -23,11 +23,18 @@ from ctem.tables.margins.bounds import Bounded
 from ctem.tables.margins.lattices import PER_DAY
 from ctem.tables.relations.formulas import EXACT, CodecUnits, measured, width_of
 
-__all__ = ["MOMENT_PARTS", "NUMBER_PARTS", "Quantity", "part_of", "quantity_of"]
+__all__ = ["CURVES", "MOMENT_PARTS", "NUMBER_PARTS", "Quantity", "part_of", "quantity_of"]
 
 Vector = NDArray[np.float64]
 MOMENT_PARTS = ("year", "month", "day", "weekday", "hour", "minute")
 NUMBER_PARTS = ("hundreds", "rest of 100")
+CURVES = {  # of a number
+    "log": np.log,
+    "log1p": np.log1p,
+    "square": np.square,
+    "square root": np.sqrt,
+    "exponential": np.exp,
+}
 LONGEST = 3.6e6  # days since 1970 that are within the calendar of years with four digits
 SLACK, FINE = 1e-6, 1e-4  # of an encoded number, which is a float32, where its cell is not far wider
 ALIKE = 0.25  # of a cell, within which two numbers are the same
@@ -202,13 +209,19 @@ def _nearest(known: Vector, value: Vector) -> tuple[NDArray[np.int64], Vector]:
 
 
 def part_of(value: Vector, part: str) -> Vector:
-    """A part of moments, in days since 1970, or of whole numbers; they themselves for no part.
+    """A part of moments, in days since 1970, or of whole numbers, or a curve; they themselves for no part.
 
     >>> part_of(np.array([0.0, 365.75]), "year"), part_of(np.array([1745.0]), "hundreds")
     (array([1970., 1971.]), array([17.]))
+    >>> part_of(np.array([9.0, -1.0]), "square root")
+    array([ 3., nan])
     """
     if not part:
         return value
+    if part in CURVES:
+        with np.errstate(all="ignore"):
+            curved = CURVES[part](value)
+        return np.where(np.isfinite(curved), curved, np.nan)
     known = np.abs(value) <= (LONGEST if part in MOMENT_PARTS else EXACT)
     plain = np.where(known, value, 0.0)
     if part == "hundreds":

@@ -16,7 +16,7 @@ from ctem.tables.encoding.codecs import Codec
 from ctem.tables.io.cells import Cells
 from ctem.tables.relations.functions import MOST_KEYS, Function, Lookup
 from ctem.tables.relations.kept_rules import SHOWN, KeptRule, Term, kept_share
-from ctem.tables.relations.quantities import ALIKE, NUMBER_PARTS, part_of, quantity_of
+from ctem.tables.relations.quantities import ALIKE, CURVES, NUMBER_PARTS, part_of, quantity_of
 from ctem.tables.relations.sum_search import closed_functions
 from ctem.tables.relations.wishes import Wishes
 
@@ -45,6 +45,7 @@ OFTEN = 200  # rows a key from which on networks learn how a listed column deter
 BANDED = 0.25  # changes of value a key, below which neighbours of a number determine its value
 SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
 CLOSED = 400  # rows that are made to test what a rule means for others
+STRAIGHT, LIKE_A_LINE = 0.05, 0.8  # how near a line, in standard deviations, and in which share of the rows
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
@@ -108,18 +109,36 @@ class _Search:
             if 1 < len(np.unique(value[self.rows][~np.isnan(value[self.rows])])) < whole:
                 yield Term(name, part), value
 
+    def _curves(self) -> Iterator[tuple[Term, Vector]]:
+        """The curves of numbers that nearly are a line of some other column, in the rows that are searched."""
+        names = [name for name in self.names if self.quantities[name].kind == "number"]
+        if len(names) < 2:
+            return
+        lines = np.stack([_standard(self.value[name][self.rows]) for name in names])
+        for i, name in enumerate(names):
+            for part in CURVES:
+                curved = part_of(self.value[name][self.rows], part)
+                bent = _standard(curved)
+                there = np.isfinite(curved).mean() >= LEAST_CLOSED * np.isfinite(lines[i]).mean()
+                alike = np.nanmean(np.abs(np.abs(lines) - np.abs(bent)) < STRAIGHT, axis=1)
+                others = np.delete(alike, i)
+                if there and (others >= LIKE_A_LINE).any() and not alike[i] >= LIKE_A_LINE:
+                    yield Term(name, part), curved
+
     def closed(self) -> Iterator[KeptRule]:
-        """Sums and products."""
+        """Sums and products, of numbers and their curves."""
         numeric = [
             view for view in (*self.views, *self.parts) if self.quantities[view.term.column].kind != "label"
         ]
-        columns = [(view.term, view.value[self.rows]) for view in numeric]
+        columns = [*((view.term, view.value[self.rows]) for view in numeric), *self._curves()]
         whole = [name for name in self.names if self.quantities[name].kind != "label"]
         targets = {name: (self.value[name][self.rows], self.quantities[name]) for name in whole}
         for target, terms, function in closed_functions(columns, targets, MOST_PAIRED):
-            if (
-                rule := self._rule(target, terms, function)
-            ) is not None and 1 - rule.broken / rule.rows >= LEAST_CLOSED:
+            rule = self._rule(target, terms, function)
+            if rule is None or 1 - rule.broken / rule.rows < LEAST_CLOSED:
+                continue
+            known = ~np.isnan([self.value[name] for name in (target, *rule.columns)]).any(0)
+            if rule.rows >= LEAST_CLOSED * known.sum():  # else it is a quotient that often divides by 0
                 yield rule
 
     def requested(self, target: str, columns: tuple[str, ...]) -> KeptRule:
@@ -270,7 +289,11 @@ class _Search:
         listed = len(self.quantities[rule.target].listed) > 0
         if isinstance(rule.function, Lookup):
             return late, True, round(rule.broken / rule.rows, 2), rule.function.complexity, listed
-        return late, False, -len(rule.terms), -self._closure(rule, rules), rule.function.complexity, listed
+        broken = round(rule.broken / rule.rows, 2)
+        return (
+            *(late, False, -len(rule.terms), -self._closure(rule, rules)),
+            *(broken, rule.function.complexity, listed),
+        )
 
     def _closure(self, rule: KeptRule, rules: list[KeptRule]) -> float:
         """The share of rows, in tenths, that keep other rules about the same columns if this one determines its column.
@@ -342,6 +365,14 @@ def _first_of_copies(columns: list[Vector]) -> NDArray[np.bool_]:
     first = np.full(len(key), cases <= math.log(SPARSE * len(key)))
     first[np.unique(key, return_index=True)[1]] = True
     return first
+
+
+def _standard(value: Vector) -> Vector:
+    """Numbers less their median, over the range of their middle half, so that a few far ones do not count."""
+    low, middle, high = (
+        np.nanquantile(value, [0.25, 0.5, 0.75]) if np.isfinite(value).any() else (0.0, 0.0, 0.0)
+    )
+    return np.asarray((value - middle) / max(high - low, 1e-300))
 
 
 def _codes(value: Vector) -> Codes:

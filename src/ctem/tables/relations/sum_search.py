@@ -254,9 +254,9 @@ class _Trial:
             if near.sum() <= x.shape[1]:
                 return None
             factors = np.linalg.lstsq(x[near], self.y[j, near], rcond=None)[0]
+        factors = self._simplest(x, j, factors)
         if not self._holds(x @ factors, j):
             return None
-        factors = self._simplest(x, j, factors)
         if not factors[:-1].all() or np.abs(factors).max() > LARGEST:
             return None
         return Affine(tuple(factors[:-1].tolist()), float(factors[-1]))
