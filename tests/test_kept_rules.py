@@ -322,6 +322,19 @@ def test_columns_of_chance_have_no_rule():
         assert Schema.fit(read_frame(pd.DataFrame({**few, **rare, **text, **numbers}))).rules == ()
 
 
+def test_flags_of_a_year_follow_from_it_and_are_never_set_together():
+    rng = np.random.default_rng(0)
+    year = rng.integers(1987, 1990, 500)
+    X = pd.DataFrame(
+        {"d88": (year == 1988) * 1, "d89": (year == 1989) * 1, "year": year, "y": rng.normal(size=500)}
+    )
+    model = CTEM(**TINY | {"energy": None}).fit(X)
+    assert {rule.target for rule in model.schema_.rules if rule.leads} == {"d88", "d89"}
+    drawn = model.sample(2000, random_state=0)
+    assert np.mean((drawn["d88"] == 1) & (drawn["d89"] == 1)) < 0.002
+    assert np.mean((drawn["year"] == 1989) == (drawn["d89"] == 1)) > 0.995
+
+
 def test_a_quotient_that_mostly_divides_by_nothing_is_no_rule():
     rng = np.random.default_rng(0)
     later, price = rng.random(900) < 0.5, rng.integers(100, 900, 900)

@@ -284,12 +284,13 @@ class _Search:
         they may depend on what the others hold. Then what is calculated, from many columns before few: an hour and a
         minute are learned more easily than the clock time that they make up. Then those from which the others follow:
         a speed that is rounded is one of a distance and a time, not they of it. Of a label and its number, the label.
+        What one column says comes before what two say: two flags of a year name none where both are set.
         """
+        broken = round(rule.broken / rule.rows, 2)
         late = any(gaps[name] > gaps[rule.target] + LATE for name in rule.columns)
         listed = len(self.quantities[rule.target].listed) > 0
         if isinstance(rule.function, Lookup):
-            return late, True, round(rule.broken / rule.rows, 2), rule.function.complexity, listed
-        broken = round(rule.broken / rule.rows, 2)
+            return late, True, broken, len(rule.terms), rule.function.complexity, listed
         return (
             *(late, False, -len(rule.terms), -self._closure(rule, rules)),
             *(broken, rule.function.complexity, listed),
