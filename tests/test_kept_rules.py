@@ -326,7 +326,7 @@ def test_flags_of_a_year_follow_from_it_and_are_never_set_together():
     rng = np.random.default_rng(0)
     year = rng.integers(1987, 1990, 500)
     X = pd.DataFrame(
-        {"d88": (year == 1988) * 1, "d89": (year == 1989) * 1, "year": year, "y": rng.normal(size=500)}
+        {"year": year, "d88": (year == 1988) * 1, "d89": (year == 1989) * 1, "y": rng.normal(size=500)}
     )
     model = CTEM(**TINY | {"energy": None}).fit(X)
     assert {rule.target for rule in model.schema_.rules if rule.leads} == {"d88", "d89"}
