@@ -322,6 +322,14 @@ def test_columns_of_chance_have_no_rule():
         assert Schema.fit(read_frame(pd.DataFrame({**few, **rare, **text, **numbers}))).rules == ()
 
 
+def test_columns_without_a_logarithm_or_any_number_are_no_trouble():
+    rng = np.random.default_rng(0)
+    cost = -np.round(rng.lognormal(2, 1, 300), 2)
+    X = pd.DataFrame({"cost": cost, "squared": np.round(cost**2, 4), "gap": np.nan, "huge": 1e300 * cost})
+    rules = {(rule.target, rule.formula()) for rule in Schema.fit(read_frame(X)).rules}
+    assert ("squared", "= square of cost") in rules
+
+
 def test_flags_of_a_year_follow_from_it_and_are_never_set_together():
     rng = np.random.default_rng(0)
     year = rng.integers(1987, 1990, 500)

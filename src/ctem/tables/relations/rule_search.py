@@ -118,11 +118,12 @@ class _Search:
         for i, name in enumerate(names):
             for part in CURVES:
                 curved = part_of(self.value[name][self.rows], part)
-                bent = _standard(curved)
-                there = np.isfinite(curved).mean() >= LEAST_CLOSED * np.isfinite(lines[i]).mean()
-                alike = np.nanmean(np.abs(np.abs(lines) - np.abs(bent)) < STRAIGHT, axis=1)
-                others = np.delete(alike, i)
-                if there and (others >= LIKE_A_LINE).any() and not alike[i] >= LIKE_A_LINE:
+                known = ~np.isnan(lines) & ~np.isnan(curved)
+                if not known[i].any() or known[i].sum() < LEAST_CLOSED * (~np.isnan(lines[i])).sum():
+                    continue
+                near = np.abs(np.abs(lines) - np.abs(_standard(curved))) < STRAIGHT
+                alike = (near & known).sum(1) >= LIKE_A_LINE * known.sum(1).clip(1)
+                if alike.any() and not alike[i]:
                     yield Term(name, part), curved
 
     def closed(self) -> Iterator[KeptRule]:
