@@ -32,6 +32,7 @@ from ctem.tables.io.large import LargeTable, is_parquet, open_large
 from ctem.tables.io.terminal import note
 from ctem.tables.io.writings import Writing
 from ctem.training.checkpoints import claimed, files_of, forget
+from ctem.training.cut import cut_by_time
 from ctem.training.processes import together
 
 JUDGED = 20_000  # rows of a large table by which samples are judged
@@ -135,8 +136,8 @@ def _end(model: CTEM, output: Path, checkpoint: Path | None, quiet: bool) -> Non
         )
         for part in quality_in_words(model).split("; "):
             note(part)
-        cut = model.max_time is not None and facts["steps"] < model.settings_.longest
-        if facts["still_improving"] and not cut:  # of that there was a warning
+        warned = cut_by_time(model.max_time, facts["steps"], model.settings_.longest)
+        if facts["still_improving"] and not warned:
             note(facts["still_improving"])
 
 

@@ -42,13 +42,20 @@ from ctem.tables.io.cells import Cells
 from ctem.tables.io.delivery import Delivers, booleans_of, delivered
 from ctem.tables.io.files import read_path
 from ctem.tables.io.frame import Frame, TableType, build_frame, read_frame
-from ctem.tables.io.given import matched, named, partial_frame, positions, renamed, text_types
+from ctem.tables.io.given import (
+    matched,
+    named,
+    partial_frame,
+    positions,
+    renamed,
+    text_types,
+    with_notations,
+)
 from ctem.tables.io.observed import filled
-from ctem.tables.io.recognition import with_notations
 from ctem.tables.io.rows import taken
 from ctem.tables.schema import Schema
 from ctem.training.checkpoints import claimed
-from ctem.training.cut import overrun, still_improving
+from ctem.training.cut import cut_by_time, overrun, still_improving
 from ctem.training.devices import single_thread_after_fork, threads_that_help
 from ctem.training.processes import team
 
@@ -584,8 +591,9 @@ class CTEM(Delivers, DensityMixin, BaseEstimator):  # type: ignore[misc]
     def _cut(self) -> str:
         """A remark on a fit that ``max_time`` cut while it still improved; nothing of others."""
         history = self.density_.history
-        all_steps = bool(history.step) and history.step[-1] >= self.settings_.longest
-        return "" if self.max_time is None or all_steps else still_improving(history)
+        steps = history.step[-1] if history.step else 0
+        cut = cut_by_time(self.max_time, steps, self.settings_.longest)
+        return still_improving(history) if cut else ""
 
     def _generator(self, random_state: Any) -> torch.Generator:
         chosen = self.random_state if random_state is None else random_state

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from ctem.training.recipe import History
 
-__all__ = ["overrun", "still_improving"]
+__all__ = ["cut_by_time", "overrun", "still_improving"]
 
 RECENT = 0.9  # the best step is beyond this share of all steps
 LATE = 1.1  # times ``max_time``
+
+
+def cut_by_time(max_time: float | None, steps: int, longest: int) -> bool:
+    """Whether a time may have ended a training: it took fewer steps than its settings allow.
+
+    >>> cut_by_time(60.0, steps=90, longest=100), cut_by_time(60.0, 100, 100), cut_by_time(None, 90, 100)
+    (True, False, False)
+    """
+    return max_time is not None and steps < longest
 
 
 def still_improving(history: History) -> str:

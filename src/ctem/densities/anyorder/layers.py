@@ -7,6 +7,7 @@ gradient is one function here, which calls what it needs and no more.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -150,22 +151,19 @@ class Body(nn.ModuleList):
         keep = [dropout(torch.ones_like(h), rate) for _ in self] if rate else None
         weights = [w for block in self for w in cast("Block", block).weights(member)]
         if keep is None and not h.is_cuda and not torch.is_grad_enabled():
-            return _passed(h, weights)
+            return _in_parts(h, weights)
         return cast("Tensor", _Residual.apply(h, keep, *weights))
 
 
-def _passed(h: Tensor, parameters: list[Tensor]) -> Tensor:
+def _in_parts(h: Tensor, parameters: list[Tensor]) -> Tensor:
     """``_Residual`` without a gradient on a CPU, for some rows after the other.
 
-    Layers of all rows at once leave the cache, and memory that is asked for anew has to be cleared: that took as long
-    as the products.
+    Layers of all rows do not fit into the cache, and the system clears the memory that each of them asks for.
     """
     out, rows = torch.empty_like(h), cached_rows(h.shape[-1])
     for part, place in zip(h.split(rows, 1), out.split(rows, 1), strict=True):
         for k in range(0, len(parameters), 4):
-            w1, b1, w2, b2 = parameters[k : k + 4]
-            a = silu(torch.baddbmm(b1, _norm(part)[0], w1), inplace=True)
-            part = torch.baddbmm(part, a, w2).add_(b2)
+            part, _ = _block(part, parameters[k : k + 4], None)
         place.copy_(_norm(part)[0])
     return out
 
@@ -186,12 +184,8 @@ class _Residual(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, keep: list[Tensor] | None, *parameters: Tensor) -> Tensor:
         kept: list[Tensor] = []
         for k in range(0, len(parameters), 4):
-            w1, b1, w2, b2 = parameters[k : k + 4]
-            normed, mean, scale = _norm(h)
-            z = torch.baddbmm(b1, normed, w1)
-            a = silu(z) if keep is None else silu(z) * keep[k // 4]
-            kept += [h, mean, scale, normed, z, a]
-            h = torch.baddbmm(h, a, w2).add_(b2)
+            h, own = _block(h, parameters[k : k + 4], None if keep is None else keep[k // 4])
+            kept += own
         out, mean, scale = _norm(h)
         ctx.keep = keep
         ctx.save_for_backward(*parameters, *kept, h, mean, scale)
@@ -216,6 +210,15 @@ class _Residual(torch.autograd.Function):
             grad = _norm_backward(_times_transposed(of_z, w1), h, mean, scale).add_(grad)
             of_weights = [of_w1, of_b1, of_w2, of_b2, *of_weights]
         return grad, None, *of_weights
+
+
+def _block(h: Tensor, parameters: Sequence[Tensor], keep: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """h + W₂ (keep · silu(W₁ norm(h))), and what the gradient needs."""
+    w1, b1, w2, b2 = parameters
+    normed, mean, scale = _norm(h)
+    z = torch.baddbmm(b1, normed, w1)
+    a = silu(z) if keep is None else silu(z) * keep
+    return torch.baddbmm(h, a, w2).add_(b2), [h, mean, scale, normed, z, a]
 
 
 def _norm(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ctem.densities.anyorder.network import AnyOrderNet
 from ctem.densities.anyorder.objective import HiddenColumns
+from ctem.densities.anyorder.settings import first_steps, second_steps
 from ctem.persistence.atomic import replacing
 from ctem.training import History, Recipe, train
 from ctem.training.loop import Refresh
@@ -120,7 +121,7 @@ class Phases:
     @property
     def _for_first(self) -> int:
         """Steps of the first phase, at most."""
-        return max(round(self._first * self.recipe.steps), 1)
+        return first_steps(self.recipe.steps, self.second)
 
     @property
     def _first(self) -> float:
@@ -139,7 +140,7 @@ class Phases:
         being learned by heart: back to the best weights, and the rate falls to zero at once.
         """
         useful = first.best_step if first.stopped_early or self.end is None else self._for_first
-        steps = max(round(self.second * useful / self.growth), 1)
+        steps = second_steps(useful, self.second, self.growth)
         recipe = _rising(replace(self.recipe, steps=steps, batch_size=self.growth * self.recipe.batch_size))
         pace = self.growth * first.seconds / first.step[-1]
         if recipe.patience is not None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ctem.training import Recipe
 
-__all__ = ["EFFORTS", "Effort", "Settings"]
+__all__ = ["EFFORTS", "Effort", "Settings", "first_steps", "second_steps"]
 
 Effort = Literal["quick", "default", "best"]
 EFFORTS = ("quick", "default", "best")
@@ -123,8 +123,8 @@ class Settings:
         >>> Settings(steps=100, second=1.0, growth=2).longest
         75
         """
-        first = max(round(self.steps / (1 + self.second)), 1)
-        return first + max(round(self.second * first / self.growth), 1)
+        first = first_steps(self.steps, self.second)
+        return first + second_steps(first, self.second, self.growth)
 
     def passes(self, steps: int) -> int:
         """How many rows go through a network in so many steps, those of the second phase counted as of the first.
@@ -144,3 +144,21 @@ class Settings:
         members = max(1, min(found.members, rows // 4))
         every = min(found.evaluate_every, found.steps)
         return replace(found, members=members, evaluate_every=every)
+
+
+def first_steps(steps: int, second: float) -> int:
+    """Of so many steps those of the first phase, at most, if the second has ``second`` times as many rows.
+
+    >>> first_steps(100, 1.5)
+    40
+    """
+    return max(round(steps / (1 + second)), 1)
+
+
+def second_steps(useful: int, second: float, growth: int) -> int:
+    """Steps of the second phase after so many useful ones of the first, with ``growth`` times as many rows a step.
+
+    >>> second_steps(40, 1.5, growth=2)
+    30
+    """
+    return max(round(second * useful / growth), 1)

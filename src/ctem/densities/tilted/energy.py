@@ -28,7 +28,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ SURE = 2.0  # standard errors by which an energy must gain
 LEAST = 1e-3  # nats that it must gain: less is not worth its seconds
 CUT = 5e-3  # share of ρ that may lie above the ceiling of e^g / Z
 HIGHEST = 16.0  # that ceiling, at most
-APART = 2.0  # times as high as that it may be by other draws; beyond, what decides Z is hardly ever drawn
+APART = 2.0  # times that, at most, by draws other than those that the ceiling was found by
 HALVINGS = 40  # of an interval, to find it
 PRECISE = 3e-3  # standard error of log Z, in nats
 SPARE = 1.05  # times as many draws as seem to be needed
@@ -338,17 +338,17 @@ class _Fit:
     def _levelled(
         self, g: _Tilt, data: Tensor, weight: Tensor | None, fresh: Tensor, held: Tensor, other: Tensor
     ) -> _Tilt:
-        """g with margins, unless it loses by them, or they raise its ceiling: what b hardly ever draws is cut."""
+        """g with margins, unless held-out rows lose by them, or hardly a draw would be accepted."""
         trees = levelled(
             data, fresh, g(fresh), self.sizes, highest=g.highest, weight=weight, recut=self.recut
         )
         if not trees.count:
             return g
         more = g._replace(margins=trees)
-        change = more(held) - g(held)
-        lost = _gain(g(held), g(other)).mean - _gain(more(held), more(other)).mean
-        worse = lost > float(change.std()) / math.sqrt(len(held))
-        return g if worse or _too_high(more, more(other)) else more
+        before, after, log_w = g(held), more(held), more(other)
+        lost = _gain(before, g(other)).mean - _gain(after, log_w).mean
+        worse = lost > float((after - before).std()) / math.sqrt(len(held))
+        return g if worse or _too_high(more, log_w) else more
 
     def _boosted(
         self, data: Tensor, drawn: Tensor, weight: Tensor | None, tilt: Tensor | None, k: int
@@ -401,8 +401,9 @@ class _Fit:
         for k, group in enumerate(groups):
             for j in group:
                 rows[hidden[:, k], j] = np.nan
-        how: dict[str, Any] = {"patience": PATIENCE, "seed": self.seed, "until": self.until}
-        boosting = Boosting(self.sizes, RATE, self.plan.trees, **how)
+        boosting = Boosting(
+            self.sizes, RATE, self.plan.trees, patience=PATIENCE, seed=self.seed, until=self.until
+        )
         return boosting.log_mean(rows, weight).recut(self.recut)
 
     def _seen(self, x: Tensor) -> Tensor:
@@ -446,7 +447,7 @@ class _Tilt(NamedTuple):
 
 
 def _too_high(g: _Tilt, log_w: Tensor) -> bool:
-    """Whether other draws have far less of what the ceiling was found for, so that Z rests on hardly any."""
+    """Whether the ceiling of g is so far above the mean e^g of these draws that hardly one would be accepted."""
     return g.highest - _log_mean(log_w) > math.log(APART * HIGHEST)
 
 

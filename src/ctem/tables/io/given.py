@@ -22,7 +22,7 @@ from ctem.tables.io.csv_text import as_type
 from ctem.tables.io.dtypes import TEXT, Dtype, arrow_type, zone_of
 from ctem.tables.io.frame import Frame, TableType, check_finite, read_frame
 from ctem.tables.io.natives import read_arrow
-from ctem.tables.io.recognition import read_written
+from ctem.tables.io.recognition import Reading, read_written, recognised
 from ctem.tables.io.writings import Writing
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "read_as_fitted",
     "renamed",
     "text_types",
+    "with_notations",
 ]
 
 
@@ -69,6 +70,23 @@ def read_as_fitted(frame: Frame, table_type: TableType, what: str = "X") -> Fram
             read = read_arrow(field.name, as_type(field.name, text, kind, cells.first))
             columns[field.name] = replace(read, first=cells.first)
     return replace(frame, columns=columns)
+
+
+def with_notations(frame: Frame, table_type: TableType) -> Frame:
+    """The frame with columns of text as numbers and dates, in the notation of fit or, where fit had none, in their own.
+
+    >>> import pandas as pd
+    >>> fitted = read_frame(pd.DataFrame({"day": pd.to_datetime(["2020-01-05"])})).table_type
+    >>> with_notations(read_frame(pd.DataFrame({"day": ["2020-02-01", None]})), fitted).columns["day"].type
+    'moment'
+    """
+    native = [
+        field.name
+        for field in table_type.fields
+        if field.written is None and str(_cell_type(field.dtype)) not in TEXT
+    ]
+    text = {name: "category" for name in frame.columns if name not in native}
+    return recognised(read_written(frame, table_type), Reading(), text)
 
 
 def _is_text(cells: Cells) -> bool:

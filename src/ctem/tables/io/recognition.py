@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctem.tables.io.cells import Cells
-from ctem.tables.io.dtypes import TEXT, Dtype, arrow_type
 from ctem.tables.io.frame import Frame, TableType
 from ctem.tables.io.writings import DAY, GAPS, MARKERS, SPANS, Writing, span_seconds
 
-__all__ = ["Reading", "plain_type", "read_written", "recognised", "with_notations"]
+__all__ = ["Reading", "plain_type", "read_written", "recognised"]
 
 BEFORE = "$ € £ ¥ ₹ US$ R$ USD EUR GBP CHF kr Rs"  # numbers
 AFTER = (
@@ -114,27 +113,6 @@ def read_written(frame: Frame, table_type: TableType) -> Frame:
     return _converted(
         frame, {name: Writing.from_json(how) for name, how in written.items() if how is not None}
     )
-
-
-def with_notations(frame: Frame, table_type: TableType) -> Frame:
-    """``read_written``; and text that fit had as numbers or dates in the notation of its own cells.
-
-    >>> import pandas as pd
-    >>> from ctem.tables.io.frame import read_frame
-    >>> fitted = read_frame(pd.DataFrame({"day": pd.to_datetime(["2020-01-05"])})).table_type
-    >>> with_notations(read_frame(pd.DataFrame({"day": ["2020-02-01", None]})), fitted).columns["day"].type
-    'moment'
-    """
-    native = [field.name for field in table_type.fields if field.written is None]
-    kept = {name: "category" for name in frame.columns if name not in native}
-    kept |= {field.name: "category" for field in table_type.fields if _is_of_labels(field.dtype)}
-    return recognised(read_written(frame, table_type), Reading(), kept)
-
-
-def _is_of_labels(dtype: Dtype) -> bool:
-    """Whether a column of fit was text or categories."""
-    kind = arrow_type(dtype)
-    return bool(pa.types.is_dictionary(kind) or pa.types.is_null(kind) or str(kind) in TEXT)
 
 
 def _converted(frame: Frame, writings: Mapping[str, Writing]) -> Frame:

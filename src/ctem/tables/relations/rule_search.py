@@ -45,7 +45,10 @@ OFTEN = 200  # rows a key from which on networks learn how a listed column deter
 BANDED = 0.25  # changes of value a key, below which neighbours of a number determine its value
 SPARSE = 100  # combinations of values a row, from which on rows that are alike are copies
 CLOSED = 400  # rows that are made to test what a rule means for others
-STRAIGHT, LIKE_A_LINE = 0.05, 0.8  # how near a line, in standard deviations, and in which share of the rows
+STRAIGHT, LIKE_A_LINE = (
+    0.05,
+    0.8,
+)  # how near a line, in ranges of the middle half, and in which share of the rows
 MAJORITY = 0.5  # share of the rows of a key that hold its value, more than
 
 
@@ -292,10 +295,8 @@ class _Search:
         listed = len(self.quantities[rule.target].listed) > 0
         if isinstance(rule.function, Lookup):
             return late, True, broken, len(rule.terms), rule.function.complexity, listed
-        return (
-            *(late, False, -len(rule.terms), -self._closure(rule, rules)),
-            *(broken, rule.function.complexity, listed),
-        )
+        terms, closure = -len(rule.terms), -self._closure(rule, rules)
+        return late, False, terms, closure, broken, rule.function.complexity, listed
 
     def _closure(self, rule: KeptRule, rules: list[KeptRule]) -> float:
         """The share of rows, in tenths, that keep other rules about the same columns if this one determines its column.
